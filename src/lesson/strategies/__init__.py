@@ -16,6 +16,7 @@ from lesson.strategies.fedasync import FedAsync
 from lesson.strategies.fedat import FedAT
 from lesson.strategies.fedavg import FedAvg
 from lesson.strategies.fedbuff import FedBuff
+from lesson.strategies.fedcompass import FedCompass
 from lesson.strategies.fedcs import FedCS
 from lesson.strategies.fedcs_greedy import FedCSGreedy
 from lesson.strategies.lesson import Lesson
@@ -30,6 +31,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "fedat": FedAT,
     "fedavg": FedAvg,
     "fedbuff": FedBuff,
+    "fedcompass": FedCompass,
     "fedcs": FedCS,
     "fedcs-greedy": FedCSGreedy,
     "lesson": Lesson,
@@ -149,6 +151,7 @@ __all__ = [
     "FedBuff",
     "FedCS",
     "FedCSGreedy",
+    "FedCompass",
     "Lesson",
     "LessonAdaptive",
     "LessonFilled",
