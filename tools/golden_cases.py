@@ -133,13 +133,18 @@ OPTIONS = {
     "fadas": "strategy.buffer_size=2 strategy.concurrency=5 run.rounds=12",  # reduces the step size
     "fedat": "strategy.num_tiers=3",
     "fedbuff": "strategy.buffer_size=3 strategy.concurrency=5",
+    "fedcompass": "strategy.max_steps=2",  # several groups
     "lesson-adaptive": f"strategy.agreement=1.0 {LONG}",  # adapts its deadline in round 51
+    "malenia": "run.rounds=40",
+    "rennala": "strategy.updates_per_round=3",
     "semisync-steps": "strategy.period_factor=1.0 run.trainer=reference",
     "tifl": "strategy.num_tiers=3 strategy.clients_per_round=2 strategy.interval=2",
 }
 """Settings that exercise what is special about a strategy in a few rounds with a few clients."""
-LESSONS = {"lesson", "lesson-adaptive", "lesson-filled", "lesson-memory"}
-STALE = LESSONS | {"ca2fl", "fadas", "fedasync", "fedat", "fedbuff", "safa"}
+STALE = {
+    *("ca2fl", "fadas", "fedasync", "fedat", "fedbuff", "fedcompass", "safa"),
+    *("lesson", "lesson-adaptive", "lesson-filled", "lesson-memory"),
+}
 """Strategies that aggregate stale updates."""
 STEPS = "strategy.name=fedavg training.local_steps=3 run.rounds=4 run.eval_every_s=1e9"
 DROPOUTS = "faults.disconnect_before=0.1 faults.disconnect_during=0.2 faults.offline_s=30.0"

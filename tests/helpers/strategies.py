@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lesson.strategies import CA2FL, FADAS, STRATEGIES, FedAT, FedBuff, TiFL
+from lesson import Fleet, Simulation
+from lesson.strategies import CA2FL, FADAS, STRATEGIES, FedAT, FedBuff, Malenia, TiFL
 from lesson.strategies.base import Merge, RoundPlan, ServerView, Strategy, Updates
 
 SMALL: dict[type[Any], dict[str, int]] = {
@@ -17,6 +18,8 @@ SMALL: dict[type[Any], dict[str, int]] = {
     TiFL: {"num_tiers": 3},
 }
 """Options of strategies whose defaults require more than three clients."""
+NUM_ROUNDS: dict[type[Any], int] = {Malenia: 100}
+"""Number of rounds in which 24 clients create a version, where 40 are not enough."""
 
 
 def make(kind: type[Any]) -> Any:
@@ -34,6 +37,24 @@ KINDS = [*STRATEGIES.values()]
 
 
 everyone = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+
+
+Trace = list[tuple[float, list[int], list[int], list[int]]]
+
+
+def follow(strategy: Any, fleet: Fleet, rounds: int) -> tuple[Trace, list[Merge]]:
+    """End, starts (sorted), merged clients and their staleness in each round, and what the strategy merged."""
+    merges: list[Merge] = []
+    simulation = Simulation(strategy, fleet)
+    decide = simulation.strategy.merge
+    simulation.strategy.merge = lambda view, arrived: merges.append(decide(view, arrived)) or merges[-1]  # type: ignore[func-returns-value]
+    trace: Trace = []
+    while len(trace) < rounds and not simulation.stop_reason:
+        record = simulation.step()
+        assert record is not None
+        starts, staleness = sorted(record.started.tolist()), record.staleness.tolist()
+        trace.append((record.end_s, starts, record.merged.tolist(), staleness))
+    return trace, merges
 
 
 class Watched:

@@ -10,32 +10,16 @@ import numpy as np
 import pytest
 
 from helpers.fleets import make_fleet, peak_bytes, traced
+from helpers.strategies import follow
 from lesson import FedAvg, Fleet, InputError, Settings, Simulation, simulate
 from lesson.core.arrays import FloatArray
 from lesson.strategies import FedAsync, FedAT, FedBuff, Safa, SemiSyncSteps, Strategy
 from lesson.strategies.base import Merge, ServerView, Updates
 
-Trace = list[tuple[float, list[int], list[int], list[int]]]
-
 
 @pytest.fixture
 def fleet() -> Fleet:
     return make_fleet([5.0, 16.0, 30.0, 38.0])
-
-
-def follow(strategy: Any, fleet: Fleet, rounds: int) -> tuple[Trace, list[Merge]]:
-    """End, starts (sorted), merged clients and their staleness in each round, and what the strategy merged."""
-    merges: list[Merge] = []
-    simulation = Simulation(strategy, fleet)
-    decide = simulation.strategy.merge
-    simulation.strategy.merge = lambda view, arrived: merges.append(decide(view, arrived)) or merges[-1]  # type: ignore[func-returns-value]
-    trace: Trace = []
-    while len(trace) < rounds and not simulation.stop_reason:
-        record = simulation.step()
-        assert record is not None
-        starts, staleness = sorted(record.started.tolist()), record.staleness.tolist()
-        trace.append((record.end_s, starts, record.merged.tolist(), staleness))
-    return trace, merges
 
 
 def test_fedavg_with_a_fraction_waits_for_those_drawn(fleet: Fleet) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.fleets import make_fleet
-from helpers.strategies import KINDS, Watched, everyone, make
+from helpers.strategies import KINDS, NUM_ROUNDS, Watched, everyone, make
 from lesson import Fleet, InputError, Simulation
 from lesson.clock.loop import RoundLoop
 from lesson.strategies import STRATEGIES, FedAT, FedAvg, FedBuff, Lesson, LessonMemory, Safa
@@ -28,7 +28,7 @@ def run(strategy: Any, fleet: Fleet, rounds: int = 25) -> tuple[RoundLoop, list[
 
 @everyone
 def test_every_strategy_keeps_the_contract(kind: type[Any]) -> None:
-    check_strategy(kind)
+    check_strategy(kind, rounds=NUM_ROUNDS.get(kind, 40))
 
 
 @pytest.mark.parametrize("strategy", [Lesson(20.0, participation=2), lambda: FedBuff(3, 2)], ids=["object", "function"])

@@ -263,7 +263,9 @@ class RoundLoop:
         ledger, change_s = self.ledger, np.inf
         if not ledger.num_in_flight:
             change_s = self.world.next_change_s(self.now_s)
-            if not moved and change_s < np.inf and change_s <= until_s * (1 + TOLERANCE):
+            if not moved and change_s < np.inf:
+                if change_s > until_s * (1 + TOLERANCE):
+                    return "time limit reached"
                 self.now_s = change_s
                 return ""
             if not moved and change_s == np.inf and not ledger.num_connected and self.round > 1:

@@ -16,10 +16,11 @@ STYLES = ("-", "--", ":", "-.")
 Look = tuple[str, str]
 """The color and the style of a line."""
 _LOOKS: tuple[Look, ...] = tuple((color, style) for style in STYLES for color in _OTHERS if color != _PALE)
-_BASELINES = ("fedbuff", "fedasync", "fedat", "tifl", "lesson-memory", "lesson-filled", "lesson-adaptive")
-_FIXED = {name: (color, "-") for name, color in _STRATEGIES.items()} | dict(
-    zip((*_BASELINES, "fedcs-greedy", "safa", "semisync-steps", "ca2fl", "fadas"), _LOOKS, strict=False)
+_BASELINES = (
+    *("fedbuff", "fedasync", "fedat", "tifl", "lesson-memory", "lesson-filled", "lesson-adaptive", "fedcs-greedy"),
+    *("safa", "semisync-steps", "ca2fl", "fadas", "rennala", "malenia", "fedcompass"),
 )
+_FIXED = {name: (color, "-") for name, color in _STRATEGIES.items()} | dict(zip(_BASELINES, _LOOKS, strict=False))
 """Look of each built-in strategy, no matter which others are shown."""
 
 # Paul Tol's muted scheme.

@@ -18,9 +18,12 @@ from lesson.strategies.fedasync import FedAsync
 from lesson.strategies.fedat import FedAT
 from lesson.strategies.fedavg import FedAvg
 from lesson.strategies.fedbuff import FedBuff
+from lesson.strategies.fedcompass import FedCompass
 from lesson.strategies.fedcs import FedCS
 from lesson.strategies.fedcs_greedy import FedCSGreedy
 from lesson.strategies.lesson import Lesson
+from lesson.strategies.malenia import Malenia
+from lesson.strategies.rennala import Rennala
 from lesson.strategies.safa import Safa
 from lesson.strategies.semisync_steps import SemiSyncSteps
 from lesson.strategies.tifl import TiFL
@@ -32,12 +35,15 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "fedat": FedAT,
     "fedavg": FedAvg,
     "fedbuff": FedBuff,
+    "fedcompass": FedCompass,
     "fedcs": FedCS,
     "fedcs-greedy": FedCSGreedy,
     "lesson": Lesson,
     "lesson-adaptive": LessonAdaptive,
     "lesson-filled": LessonFilled,
     "lesson-memory": LessonMemory,
+    "malenia": Malenia,
+    "rennala": Rennala,
     "safa": Safa,
     "semisync-steps": SemiSyncSteps,
     "tifl": TiFL,
@@ -151,10 +157,13 @@ __all__ = [
     "FedBuff",
     "FedCS",
     "FedCSGreedy",
+    "FedCompass",
     "Lesson",
     "LessonAdaptive",
     "LessonFilled",
     "LessonMemory",
+    "Malenia",
+    "Rennala",
     "Safa",
     "SemiSyncSteps",
     "Strategy",

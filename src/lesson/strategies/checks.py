@@ -8,6 +8,9 @@ from lesson.core.arrays import IntArray
 from lesson.core.errors import InputError
 from lesson.strategies.base import ServerView
 
+MAX_STEPS = 10_000_000
+"""Largest number of local steps that a strategy assigns to a client."""
+
 
 def check_number(name: str, value: object, most: float = sys.float_info.max, or_zero: bool = False) -> None:
     """Raise unless an option is a number > 0, or >= 0 with `or_zero`, and at most `most`.
@@ -47,6 +50,16 @@ def check_connected(view: ServerView, **at_most: int | None) -> None:
             raise InputError(
                 f"[strategy] {name} must be <= {reachable}, the number of clients that can be reached, got {value}"
             )
+
+
+def check_compute_times(strategy: str, view: ServerView) -> None:
+    """Raise if a reachable client, connected or not, has no compute time > 0."""
+    unknown = np.flatnonzero(np.isfinite(view.latency_s) & ~(view.compute_s > 0))
+    if len(unknown):
+        raise InputError(
+            f"{strategy} needs compute_s > 0 of every client, got {view.compute_s[unknown[0]]:g} for client "
+            f"{unknown[0]}; add it to the file of latencies, or to the first row of a trace"
+        )
 
 
 def count_of(setting: int | None, default: int, view: ServerView) -> int:

@@ -19,9 +19,7 @@ from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.errors import InputError
 from lesson.fleet.tiers import TOLERANCE
 from lesson.strategies.base import AllOf, Merge, RoundPlan, ServerView, Stateless, Updates, average
-from lesson.strategies.checks import check_connected, check_number
-
-MAX_STEPS = 10_000_000
+from lesson.strategies.checks import MAX_STEPS, check_compute_times, check_connected, check_number
 
 
 @dataclass
@@ -55,13 +53,8 @@ class SemiSyncSteps(Stateless):
 
     def _check(self, view: ServerView) -> None:
         """Raise if a reachable client, connected or not, has no compute time > 0, or would train too many steps."""
+        check_compute_times("semisync-steps", view)
         reachable = np.flatnonzero(np.isfinite(view.latency_s))
-        unknown = reachable[~(view.compute_s[reachable] > 0)]
-        if len(unknown):
-            raise InputError(
-                f"semisync-steps needs compute_s > 0 of every client, got {view.compute_s[unknown[0]]:g} for client "
-                f"{unknown[0]}; add it to the file of latencies, or to the first row of a trace"
-            )
         steps = self._fitting(view, reachable)
         if np.any(steps > MAX_STEPS):
             raise InputError(

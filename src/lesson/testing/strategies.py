@@ -37,7 +37,7 @@ from lesson.testing.runs import (
 )
 
 MAX_WAIT = 0.75
-"""Share of a run's rounds that an update may wait at the server; built-in strategies wait for at most 16 rounds."""
+"""Share of a run's rounds that an update may wait at the server. `malenia`, which waits for all clients, needs 100."""
 
 Decision = TypeVar("Decision", RoundPlan, Merge)
 

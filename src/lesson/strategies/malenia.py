@@ -1,0 +1,62 @@
+"""Malenia SGD: A. Tyurin, P. Richtárik, "Optimal Time Complexities of Parallel Stochastic Optimization Methods Under a
+Fixed Computation Model", 2023, Method 6.
+
+All connected clients train all the time: a client starts from the newest model as soon as its update has arrived. A
+round closes with the next arrival. An update that started from an older version is dropped; the others wait, and a
+client may send several of them. When each of the n clients has sent B_i ≥ 1 updates of the newest version, and the
+harmonic mean of the B_i is at least S / n with S = `updates_per_round`, all of them are aggregated, and each client has
+the same weight: w ← w + η·(1/n)·Σ_i (1/B_i)·Σ_j Δ_ij, with η = `server_lr` and Δ = m − base. Without S, or with S ≤ n,
+one update of each client is enough. Clients that are training then are not interrupted, so the next update of each of
+them is dropped.
+
+Departures: the paper's workers compute single stochastic gradients; here, an update is the usual local training. The n
+clients are those that are connected, and those that have disconnected since they sent an update of the newest version.
+Rounds are not the paper's iterations: an iteration is a version here.
+
+The cost of a round grows with the number of updates that wait, which includes many from fast clients.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lesson.core.arrays import NO_CLIENTS
+from lesson.fleet.tiers import TOLERANCE
+from lesson.strategies.base import Arrivals, Merge, RoundPlan, ServerView, Stateless, Updates
+from lesson.strategies.checks import check_connected, check_count, check_number
+
+
+@dataclass
+class Malenia(Stateless):
+    """Every client sends at least one update of the newest version; all clients weigh the same.
+
+    Args:
+        updates_per_round: Number S, >= 1: the harmonic mean of the clients' numbers of updates must reach S divided by
+            the number of clients. None: one update of each client is enough.
+        server_lr: Factor η of the mean update, > 0.
+    """
+
+    updates_per_round: int | None = None
+    server_lr: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.updates_per_round is not None:
+            check_count("updates_per_round", self.updates_per_round)
+        check_number("server_lr", self.server_lr)
+
+    def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
+        check_connected(view)
+        return RoundPlan(view.freed[view.idle[view.freed]], Arrivals(1))
+
+    def merge(self, view: ServerView, arrived: Updates) -> Merge:
+        is_fresh = arrived.base_version == view.version
+        fresh, stale = arrived[is_fresh], arrived.id[~is_fresh]
+        clients, senders, counts = np.unique(fresh.client, return_inverse=True, return_counts=True)
+        num_clients, num_updates = len(clients), self.updates_per_round or 0
+        num_missing = view.num_connected - np.count_nonzero(view.connected[clients])
+        # n / Σ 1/B ≥ S/n
+        too_few = num_clients**2 * (1 + TOLERANCE) < num_updates * np.sum(1 / counts)
+        if not num_clients or num_missing or too_few:
+            return Merge(NO_CLIENTS, np.empty(0), of="updates", drops=stale)
+        weights = self.server_lr / num_clients / counts[senders]
+        return Merge(fresh.id, weights, of="updates", drops=stale)

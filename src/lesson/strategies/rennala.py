@@ -1,0 +1,51 @@
+"""Rennala SGD: A. Tyurin, P. Richtárik, "Optimal Time Complexities of Parallel Stochastic Optimization Methods Under a
+Fixed Computation Model", 2023, Method 4.
+
+All connected clients train all the time: a client starts from the newest model as soon as its update has arrived. A
+round closes with the next arrival. An update that started from an older version is dropped; the others wait, and a
+client may send several of them. When S = `updates_per_round` updates of the newest version wait, they are aggregated
+with equal weights: w ← w + η·Σ Δ / S, with η = `server_lr` and Δ = m − base. Clients that are training then are not
+interrupted, so the next update of each of them is dropped.
+
+Departures: the paper's workers compute single stochastic gradients of one common function; here, an update is the usual
+local training on the client's own data. If more than S updates have arrived by the same time, the last ones are
+dropped. Rounds are not the paper's iterations: an iteration is a version here.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lesson.core.arrays import NO_CLIENTS
+from lesson.strategies.base import Arrivals, Merge, RoundPlan, ServerView, Stateless, Updates
+from lesson.strategies.checks import check_connected, check_count, check_number
+
+
+@dataclass
+class Rennala(Stateless):
+    """Updates of the newest version are collected and averaged; stale updates are dropped.
+
+    Args:
+        updates_per_round: Number S of updates that create a version, >= 1. It may exceed the number of clients.
+        server_lr: Factor η of the mean update, > 0.
+    """
+
+    updates_per_round: int = 10
+    server_lr: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_count("updates_per_round", self.updates_per_round)
+        check_number("server_lr", self.server_lr)
+
+    def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
+        check_connected(view)
+        return RoundPlan(view.freed[view.idle[view.freed]], Arrivals(1))
+
+    def merge(self, view: ServerView, arrived: Updates) -> Merge:
+        is_fresh = arrived.base_version == view.version
+        fresh, stale = arrived.id[is_fresh], arrived.id[~is_fresh]
+        count = self.updates_per_round
+        if len(fresh) < count:
+            return Merge(NO_CLIENTS, np.empty(0), of="updates", drops=stale)
+        weights = np.full(count, self.server_lr / count)
+        return Merge(fresh[:count], weights, of="updates", drops=np.concatenate([stale, fresh[count:]]))
