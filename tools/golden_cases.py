@@ -132,11 +132,13 @@ OPTIONS = {
     "fedat": "strategy.num_tiers=3",
     "fedbuff": "strategy.buffer_size=3 strategy.concurrency=5",
     "lesson-adaptive": f"strategy.agreement=1.0 {LONG}",  # adapts its deadline in round 51
+    "oort": "strategy.clients_per_round=3 strategy.exploration_decay=0.5 strategy.pacer_window=2",
+    "refl": "strategy.clients_per_round=3 strategy.hold_off=1",
     "semisync-steps": "strategy.period_factor=1.0 run.trainer=reference",
     "tifl": "strategy.num_tiers=3 strategy.clients_per_round=2 strategy.interval=2",
 }
 """Settings that exercise what is special about a strategy in a few rounds with a few clients."""
-STALE = {"fedasync", "fedat", "fedbuff", "lesson", "lesson-adaptive", "lesson-filled", "lesson-memory", "safa"}
+STALE = {"fedasync", "fedat", "fedbuff", "lesson", "lesson-adaptive", "lesson-filled", "lesson-memory", "refl", "safa"}
 """Strategies that aggregate stale updates."""
 STEPS = "strategy.name=fedavg training.local_steps=3 run.rounds=4 run.eval_every_s=1e9"
 DROPOUTS = "faults.disconnect_before=0.1 faults.disconnect_during=0.2 faults.offline_s=30.0"

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 import torch
 
 from helpers.model_servers import make_server, trained, updates
-from helpers.small_tasks import TinyNet, tiny_data, tiny_workload
+from helpers.small_tasks import TinyNet, tiny_data, tiny_task, tiny_workload
+from lesson import Settings
 from lesson.clock.faults import CorruptedUploads
 from lesson.core.errors import DivergedError
 from lesson.learn.backend import WindowRule
@@ -20,6 +22,7 @@ from lesson.learn.optimizers import ServerOptimizer
 from lesson.learn.partition import Partition
 from lesson.learn.remote import Received
 from lesson.learn.robust.guard import MergeGuard
+from lesson.runs.execute import execute
 from lesson.settings.faults import FaultSettings
 from lesson.settings.guards import GuardSettings
 from lesson.settings.sections import ServerSettings, TrainingSettings
@@ -162,3 +165,29 @@ def test_reading_a_function_executes_what_is_queued(name: str) -> None:
     server.merge(some([1], 1), merge.weights, merge, 1, round=2)
     assert list(server.versions) == [0, 1, 2], "the aggregation of the same round is not queued"
     server.close()
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        {"name": "oort", "clients_per_round": 2, "exploration_decay": 0.5, "pacer_window": 3},
+        {"name": "refl", "clients_per_round": 2, "hold_off": 1, "adaptive_target": True},
+    ],
+    ids=["oort", "refl"],
+)
+def test_a_resumed_run_is_bit_identical(strategy: dict[str, Any], tmp_path: Path) -> None:
+    def settings(**limits: Any) -> Settings:
+        run = {"rounds": 14, "eval_every_s": 50.0, "device": "cpu"} | limits
+        return Settings(num_clients=6, batch_size=5, weighting="samples", beta=0.5, strategy=strategy, run=run)
+
+    def stop(line: dict[str, Any]) -> None:
+        if line["round"] == 7:
+            raise KeyboardInterrupt
+
+    parts: dict[str, Any] = {"task": tiny_task(900)}
+    execute(settings(), tmp_path / "whole", **parts)
+    with pytest.raises(KeyboardInterrupt):
+        execute(settings(checkpoint_every_s=1e-9), tmp_path / "halves", progress=stop, **parts)
+    execute(settings(), tmp_path / "halves", resume=True, **parts)
+    for name in ("metrics.jsonl", "model.safetensors"):
+        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "halves" / name).read_bytes()

@@ -19,6 +19,8 @@ from lesson.strategies.fedbuff import FedBuff
 from lesson.strategies.fedcs import FedCS
 from lesson.strategies.fedcs_greedy import FedCSGreedy
 from lesson.strategies.lesson import Lesson
+from lesson.strategies.oort import Oort
+from lesson.strategies.refl import Refl
 from lesson.strategies.safa import Safa
 from lesson.strategies.semisync_steps import SemiSyncSteps
 from lesson.strategies.tifl import TiFL
@@ -34,6 +36,8 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "lesson-adaptive": LessonAdaptive,
     "lesson-filled": LessonFilled,
     "lesson-memory": LessonMemory,
+    "oort": Oort,
+    "refl": Refl,
     "safa": Safa,
     "semisync-steps": SemiSyncSteps,
     "tifl": TiFL,
@@ -149,6 +153,8 @@ __all__ = [
     "LessonAdaptive",
     "LessonFilled",
     "LessonMemory",
+    "Oort",
+    "Refl",
     "Safa",
     "SemiSyncSteps",
     "Strategy",
