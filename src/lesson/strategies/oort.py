@@ -43,7 +43,8 @@ class Oort:
     """Clients with a high loss on many samples start more often, slow clients less often.
 
     Args:
-        clients_per_round: Number K of updates that are aggregated in a round, >= 1.
+        clients_per_round: Number K of updates that are aggregated in a round, >= 1; in a smaller fleet, those of all
+            clients.
         overcommitment: Factor of K that gives the number of clients that start, >= 1.
         exploration: Share ε of new clients among those that start in the first round, <= 1.
         exploration_decay: Factor of ε from round to round, > 0 and <= 1.

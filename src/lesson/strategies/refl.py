@@ -37,7 +37,7 @@ class Refl:
     """The least available clients start first; late updates are aggregated with smaller weights.
 
     Args:
-        clients_per_round: Number N of clients that a round waits for, >= 1.
+        clients_per_round: Number N of clients that a round waits for, >= 1; in a smaller fleet, all idle clients.
         overcommitment: Factor of N that gives the number of clients that start, >= 1.
         round_limit_s: Maximum length of a round in seconds, > 0; inf for no limit.
         hold_off: Number of rounds in which a client that has started does not start again, >= 0.
