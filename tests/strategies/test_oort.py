@@ -89,7 +89,7 @@ def test_oort() -> None:
         (46.0, [0, 1, 2], [0, 1], ""),
         (62.0, [0, 1, 3], [0, 1], ""),
         (92.0, [0, 2, 3], [0, 2], ""),
-        (108.0, [0, 1, 3], [0, 1], "utility has fallen: 75% of the clients, not 50%, are fast enough"),
+        (108.0, [0, 1, 3], [0, 1], "preferred duration 23 s → 32 s: utility has fallen"),
     ]
     assert script.chances == [
         shares(c0=1 / 5, c1=1 / 16, c2=1 / 30, c3=1 / 38),

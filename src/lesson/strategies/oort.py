@@ -12,9 +12,9 @@ all U; √(0.1·ln R / L_i) is added, where L_i is the round of the last update 
 sum is multiplied by (T / t_i)^`penalty`. Of m clients to draw, those with at least 95 % of the m-th largest utility are
 candidates, and m of them are drawn with probabilities in proportion to their utilities.
 
-T is the latency that a share of the connected clients, `preferred_share` at first, do not exceed. Every W =
-`pacer_window` rounds, the share grows by `pacer_step` if the sum of U over the aggregated updates was smaller in the
-last W rounds than in the W rounds before.
+T, the preferred duration of a round, is the latency that a share of the connected clients, `preferred_share` at first,
+do not exceed. Every W = `pacer_window` rounds, the share grows by `pacer_step` if the sum of U over the aggregated
+updates was smaller in the last W rounds than in the W rounds before.
 
 Departures: T is a share of the clients, and U is scaled to its range, as in the authors' code; in the paper, T and its
 step are in seconds. Losses are those of the model that the clients started from, not of their local training. The
@@ -70,7 +70,7 @@ class Oort:
     _achieved: list[float] = field(default_factory=list, init=False, repr=False)
     """Sum of U over the aggregated updates in each of the last 2·W rounds."""
     _num_steps: int = field(default=0, init=False, repr=False)
-    """Number of times that the pacer has increased the share of preferred clients."""
+    """Number of times that the pacer has increased T."""
 
     def __post_init__(self) -> None:
         check_count("clients_per_round", self.clients_per_round)
@@ -84,9 +84,10 @@ class Oort:
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         check_connected(view)
-        note, clients = self._pace(view), np.flatnonzero(view.connected)
+        clients = np.flatnonzero(view.connected)
         if not len(clients):
             return RoundPlan(NO_CLIENTS, AllOf(NO_CLIENTS))
+        note = self._pace(view)
         seen = np.isin(clients, list(self._known))
         new, known = clients[~seen], clients[seen]
         count = min(round(self.overcommitment * self.clients_per_round), len(clients))
@@ -116,18 +117,20 @@ class Oort:
         self._achieved, self._num_steps = list(state["achieved"]), state["num_steps"]
 
     def _pace(self, view: ServerView) -> str:
-        """Increase the share of preferred clients if the utility has fallen, and return a note; "" if not."""
-        window, share = self.pacer_window, self._share
-        before, now = sum(self._achieved[:window]), sum(self._achieved[window:])
-        if (view.round - 1) % window or len(self._achieved) < 2 * window or before <= now or share == 1:
+        """Increase T if the utility has fallen; return a note if T has changed, else an empty string."""
+        window, achieved = self.pacer_window, self._achieved
+        is_due = (view.round - 1) % window == 0 and len(achieved) == 2 * window
+        if not is_due or sum(achieved[:window]) <= sum(achieved[window:]):
             return ""
+        before_s = self._preferred_s(view)
         self._num_steps += 1
-        return f"utility has fallen: {self._share:.0%} of the clients, not {share:.0%}, are fast enough"
+        now_s = self._preferred_s(view)
+        return f"preferred duration {before_s:.4g} s → {now_s:.4g} s: utility has fallen" if now_s > before_s else ""
 
-    @property
-    def _share(self) -> float:
-        """Share of the clients whose latency is at most T."""
-        return min(1.0, self.preferred_share + self._num_steps * self.pacer_step)
+    def _preferred_s(self, view: ServerView) -> float:
+        """Return T in seconds."""
+        share = min(1.0, self.preferred_share + self._num_steps * self.pacer_step)
+        return float(np.quantile(view.latency_s[view.connected], share))
 
     def _exploit(self, view: ServerView, clients: IntArray, count: int, rng: np.random.Generator) -> IntArray:
         """Draw clients by utility from those above the cut-off."""
@@ -143,7 +146,7 @@ class Oort:
         clipped, span = np.minimum(statistical, np.quantile(statistical, CLIP)), np.ptp(statistical)
         scaled = (clipped - statistical.min()) / span if span > 0 else np.ones(len(clients))
         utility = scaled + np.sqrt(UNCERTAINTY * math.log(view.round) / last)
-        preferred_s, latency_s = np.quantile(view.latency_s[view.connected], self._share), view.latency_s[clients]
+        preferred_s, latency_s = self._preferred_s(view), view.latency_s[clients]
         slow = latency_s > preferred_s
         utility[slow] *= (preferred_s / latency_s[slow]) ** self.penalty
         return np.asarray(utility)
