@@ -136,13 +136,15 @@ OPTIONS = {
     "fedcompass": "strategy.max_steps=2",  # several groups
     "lesson-adaptive": f"strategy.agreement=1.0 {LONG}",  # adapts its deadline in round 51
     "malenia": "run.rounds=40",
+    "oort": "strategy.clients_per_round=3 strategy.exploration_decay=0.5 strategy.pacer_window=2",
+    "refl": "strategy.clients_per_round=3 strategy.hold_off=1",
     "rennala": "strategy.updates_per_round=3",
     "semisync-steps": "strategy.period_factor=1.0 run.trainer=reference",
     "tifl": "strategy.num_tiers=3 strategy.clients_per_round=2 strategy.interval=2",
 }
 """Settings that exercise what is special about a strategy in a few rounds with a few clients."""
 STALE = {
-    *("ca2fl", "fadas", "fedasync", "fedat", "fedbuff", "fedcompass", "safa"),
+    *("ca2fl", "fadas", "fedasync", "fedat", "fedbuff", "fedcompass", "refl", "safa"),
     *("lesson", "lesson-adaptive", "lesson-filled", "lesson-memory"),
 }
 """Strategies that aggregate stale updates."""

@@ -67,6 +67,8 @@ def same(one: Path, other: Path) -> None:
             "strategy.period_factor=1.0 training.local_epochs=1 training.batch_size=60 data.split=iid",
         ),
         ("tifl", "strategy.num_tiers=2 strategy.interval=3"),
+        ("oort", "strategy.clients_per_round=2"),
+        ("refl", "strategy.clients_per_round=2 strategy.hold_off=0"),
     ],
 )
 def test_flower_gives_the_bits_of_the_simulator(

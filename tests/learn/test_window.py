@@ -60,6 +60,9 @@ def waves(monkeypatch: pytest.MonkeyPatch) -> list[Wave]:
     return found
 
 
+REFL = Settings(strategy={"name": "refl", "clients_per_round": 2, "hold_off": 0}).strategy
+
+
 def with_training(strategy: str, **training: Any) -> Settings:
     chosen = settings(strategy)
     return chosen.model_copy(update={"training": chosen.training.model_copy(update=training)})
@@ -76,6 +79,7 @@ def with_training(strategy: str, **training: Any) -> Settings:
         settings("fadas"),
         settings("lesson-memory"),
         settings("tifl"),  # reads a signal
+        settings("refl").model_copy(update={"strategy": REFL}),  # reads a signal of updates in some rounds
         settings("lesson-filled"),
         settings("lesson", client_scores_every_s=60.0),
         with_training("fedasync", local_steps=3),

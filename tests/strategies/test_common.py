@@ -14,7 +14,7 @@ from helpers.fleets import make_fleet
 from helpers.strategies import KINDS, NUM_ROUNDS, Watched, everyone, make
 from lesson import Fleet, InputError, Simulation
 from lesson.clock.loop import RoundLoop
-from lesson.strategies import STRATEGIES, FedAT, FedAvg, FedBuff, Lesson, LessonMemory, Safa
+from lesson.strategies import STRATEGIES, FedAT, FedAvg, FedBuff, Lesson, LessonMemory, Oort, Refl, Safa
 from lesson.strategies.fedbuff import Buffered
 from lesson.testing import check_strategy
 
@@ -31,7 +31,16 @@ def test_every_strategy_keeps_the_contract(kind: type[Any]) -> None:
     check_strategy(kind, rounds=NUM_ROUNDS.get(kind, 40))
 
 
-@pytest.mark.parametrize("strategy", [Lesson(20.0, participation=2), lambda: FedBuff(3, 2)], ids=["object", "function"])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        Lesson(20.0, participation=2),
+        lambda: FedBuff(3, 2),
+        Oort(2, 1.5, exploration=0.4, pacer_window=3),
+        Refl(2, 2.0, round_limit_s=20.0, hold_off=1, max_staleness=2, adaptive_target=True),
+    ],
+    ids=["object", "function", "oort", "refl"],
+)
 def test_strategies_with_options_keep_the_contract(strategy: Any) -> None:
     """FedBuff with a concurrency of 2 declines a fleet of one client, as it may."""
     check_strategy(strategy)

@@ -66,6 +66,10 @@ class Backend(Protocol):
         """Evaluate the model with these exchanged values on the training samples of each client."""
         ...
 
+    def judge_train(self, vector: Tensor, samples: Tensor) -> Tensor:
+        """Apply `judge` to these training samples, with the model of these exchanged values; return shape (num, 2)."""
+        ...
+
     def judge_test(self, vector: Tensor) -> Tensor:
         """Apply `judge` to all test samples, with the model of these exchanged values; return shape (num, 2)."""
         ...

@@ -1,5 +1,7 @@
 """Training and evaluation on CPU cores."""
 
+from functools import partial
+
 from torch import Tensor
 
 from lesson.learn.backend import MAX_WINDOW_STEPS, Trainer, TrainerName, WindowRule, why_not_fused
@@ -48,15 +50,16 @@ class CpuBackend:
 
     def client_scores(self, vector: Tensor, holdings: Holdings) -> ClientScores:
         """Evaluate the model with these exchanged values on the training samples of each client."""
-        return by_client(holdings, lambda held: self._judge(vector, held))
+        return by_client(holdings, partial(self.judge_train, vector))
+
+    def judge_train(self, vector: Tensor, samples: Tensor) -> Tensor:
+        """Apply `judge` to these training samples, with the model of these exchanged values; return shape (num, 2)."""
+        return judge_all(self._workload, self._threads, vector, *self._workload.raw_samples(samples))
 
     def judge_test(self, vector: Tensor) -> Tensor:
         """Apply `judge` to all test samples, with the model of these exchanged values; return shape (num, 2)."""
         work = self._workload
         return judge_all(work, self._threads, vector, work.test_inputs, work.test_targets)
-
-    def _judge(self, vector: Tensor, samples: Tensor) -> Tensor:
-        return judge_all(self._workload, self._threads, vector, *self._workload.raw_samples(samples))
 
     def close(self) -> None:
         """Stop the threads."""

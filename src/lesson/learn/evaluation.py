@@ -2,10 +2,12 @@
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
+import torch
 
-from lesson.core.arrays import FloatArray, IntArray
+from lesson.core.arrays import NO_CLIENTS, FloatArray, IntArray
 from lesson.core.errors import InputError
 from lesson.learn.backend import Backend
 from lesson.learn.divergence import NewestCohort, check_finite
@@ -66,13 +68,33 @@ class Evaluator:
         return np.asarray(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1))
 
     def signals(self) -> dict[str, Signal]:
-        """Return the signals of `ServerView.signals` that are evaluations; none if clients hold no samples out."""
+        """Return the signals of `ServerView.signals` that are evaluations.
+
+        "client_accuracy" is one of them only if clients hold samples out.
+        """
+        signals: dict[str, Signal] = {"client_loss": lambda model: partial(self.client_loss, model)}
         held_out = self.workload.held_out
         if held_out is None:
-            return {}
+            return signals
         if self.workload.task.metric != ACCURACY:
             raise InputError("strategy must not need the clients' accuracy: the task has no accuracy")
-        return {"client_accuracy": lambda model: self._client_scores(model, held_out).accuracy}
+        return signals | {"client_accuracy": lambda model: self._client_scores(model, held_out).accuracy}
+
+    def client_loss(self, model: GlobalModel, clients: IntArray) -> FloatArray:
+        """Return the root mean square of a model's losses on the samples that each of these clients trains on.
+
+        The shape is (len(clients),); NaN for a client without samples. A sample that several clients hold is judged
+        once.
+        """
+        held = [self.workload.holdings[client] for client in np.asarray(clients).tolist()]
+        samples = np.unique(np.concatenate([NO_CLIENTS, *held]))
+        if not len(samples):
+            return np.full(len(held), np.nan)
+        losses = self._backend.judge_train(model.vector, torch.from_numpy(samples))[:, 1]
+        squares = losses.double().cpu().numpy() ** 2
+        check_finite("loss", bool(np.isfinite(squares).all()), model.newest_cohort)
+        means = [squares[np.searchsorted(samples, own)].mean() if len(own) else np.nan for own in held]
+        return np.sqrt(means)
 
     def close(self) -> None:
         """Close the backend."""

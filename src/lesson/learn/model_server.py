@@ -28,7 +28,7 @@ from lesson.learn.group_memory import GroupVectors
 from lesson.learn.optimizers import ServerOptimizer
 from lesson.learn.robust.guard import MergeGuard, finite_only
 from lesson.learn.scores import Pending
-from lesson.learn.signals import Confirmation, Signals
+from lesson.learn.signals import Confirmation, Signals, deviations
 from lesson.learn.window import Aggregation, Deferred, Window
 from lesson.settings.sections import ServerSettings, TrainingSettings
 from lesson.strategies.base import Merge, Updates
@@ -90,9 +90,9 @@ class ModelServer:
     """The model versions in use, and how updates are aggregated into new ones.
 
     `source` provides the models of updates, `guard` checks them and `optimizer` applies their aggregate to the newest
-    model. `needs` names the signals that the strategy reads: the server itself provides "confirmation", and `signals`
-    holds functions that compute others. `window` says how much work is queued before it is
-    executed.
+    model. `needs` names the signals that the strategy reads: the server itself provides "confirmation" and
+    "update_deviation", and `signals` holds functions that compute others. `window` says how much work is queued before
+    it is executed.
     """
 
     def __init__(
@@ -200,6 +200,7 @@ class ModelServer:
         functions: dict[str, Callable[[], Any]] = {
             name: partial(self._signal, tell, version) for name, tell in self._signals.items()
         }
+        functions["update_deviation"] = self._deviations
         if self._confirmation is not None:
             functions["confirmation"] = self._look
         return Signals({name: tell for name, tell in functions.items() if name in names})
@@ -217,6 +218,20 @@ class ModelServer:
         self._settle_for_signal()
         assert self._confirmation is not None, "it is among the signals"
         return self._confirmation.look()
+
+    def _deviations(self) -> Callable[[Updates, Updates], FloatArray]:
+        self._settle_for_signal()
+        return lambda fresh, stale: deviations(self._trained(fresh), self._trained(stale), stale)
+
+    def _trained(self, updates: Updates) -> list[Cohort]:
+        """Return the cohorts of updates that wait at the server, with the model of each update."""
+        weights = np.ones(len(updates))
+        planned = plan_cohorts(updates, weights, self.step_sizes(updates), Merge(updates.id, weights))
+        if not planned:
+            return []
+        cohorts = [cohort.starting_from(self.versions[cohort.base_version]) for cohort in planned]
+        models = self.source.trainer_for(updates).models(cohorts)
+        return [cohort.with_models(some) for cohort, some in zip(cohorts, models, strict=True)]
 
     def step_sizes(self, updates: Updates) -> FloatArray:
         """Return the step size of each update: learning rate × schedule × `lr_scale`, at most lr_cap and float32."""

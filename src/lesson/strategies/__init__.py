@@ -23,6 +23,8 @@ from lesson.strategies.fedcs import FedCS
 from lesson.strategies.fedcs_greedy import FedCSGreedy
 from lesson.strategies.lesson import Lesson
 from lesson.strategies.malenia import Malenia
+from lesson.strategies.oort import Oort
+from lesson.strategies.refl import Refl
 from lesson.strategies.rennala import Rennala
 from lesson.strategies.safa import Safa
 from lesson.strategies.semisync_steps import SemiSyncSteps
@@ -43,6 +45,8 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "lesson-filled": LessonFilled,
     "lesson-memory": LessonMemory,
     "malenia": Malenia,
+    "oort": Oort,
+    "refl": Refl,
     "rennala": Rennala,
     "safa": Safa,
     "semisync-steps": SemiSyncSteps,
@@ -163,6 +167,8 @@ __all__ = [
     "LessonFilled",
     "LessonMemory",
     "Malenia",
+    "Oort",
+    "Refl",
     "Rennala",
     "Safa",
     "SemiSyncSteps",

@@ -24,10 +24,17 @@ def check_number(name: str, value: object, most: float = sys.float_info.max, or_
         raise InputError(f"{name} must be a {finite}number {'>=' if or_zero else '>'} 0{limit}, got {value!r}")
 
 
-def check_count(name: str, value: object) -> None:
-    """Raise unless an option is a whole number >= 1."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(f"{name} must be a whole number >= 1, got {value!r}")
+def check_factor(name: str, value: object) -> None:
+    """Raise unless an option is a finite number >= 1."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 1 <= value <= sys.float_info.max:  # type: ignore[operator]
+        raise InputError(f"{name} must be a finite number >= 1, got {value!r}")
+
+
+def check_count(name: str, value: object, least: int = 1) -> None:
+    """Raise unless an option is a whole number >= `least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InputError(f"{name} must be a whole number >= {least}, got {value!r}")
 
 
 def check_flag(name: str, value: object) -> None:

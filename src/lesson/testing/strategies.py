@@ -150,7 +150,7 @@ def check_needs(subject: Subject) -> None:
     needs = subject.strategy.needs
     if not isinstance(needs, frozenset) or not needs <= SIGNALS.keys():
         raise AssertionError(
-            f"{subject.name}: needs must be a frozenset of signals among {' and '.join(SIGNALS)}, got {needs!r}"
+            f"{subject.name}: needs must be a frozenset of signals among {', '.join(SIGNALS)}, got {needs!r}"
         )
 
 

@@ -1,5 +1,7 @@
 """Training and evaluation on a GPU."""
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -66,12 +68,12 @@ class CudaBackend:
 
     def client_scores(self, vector: Tensor, holdings: Holdings) -> ClientScores:
         """Evaluate the model with these exchanged values on the training samples of each client."""
-        work, device = self._workload, vector.device
+        return by_client(holdings, partial(self.judge_train, vector))
 
-        def judged(samples: Tensor) -> Tensor:
-            return judge_all(work, self._precision, vector, *work.raw_samples(samples.to(device)))
-
-        return by_client(holdings, judged)
+    def judge_train(self, vector: Tensor, samples: Tensor) -> Tensor:
+        """Apply `judge` to these training samples, with the model of these exchanged values; return shape (num, 2)."""
+        work = self._workload
+        return judge_all(work, self._precision, vector, *work.raw_samples(samples.to(vector.device)))
 
     def judge_test(self, vector: Tensor) -> Tensor:
         """Apply `judge` to all test samples, with the model of these exchanged values; return shape (num, 2)."""

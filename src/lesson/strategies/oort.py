@@ -1,0 +1,160 @@
+"""Oort: F. Lai et al., "Oort: Efficient Federated Learning via Guided Participant Selection", 2021.
+
+In every round, round(`overcommitment`·K) clients start, K = `clients_per_round`. The round closes when K updates have
+arrived. The first K updates are aggregated, weighted by `[training] weighting`. The other clients are canceled when the
+next round opens, and may start again then.
+
+A share ε of the clients that start are new, drawn with probabilities in proportion to 1 / latency; ε is `exploration`
+at first and is multiplied by `exploration_decay` in every round, down to `exploration_min`. The others are drawn by
+utility. When an update of client i is aggregated, its statistical utility is U_i = |B_i|·√(mean of loss²) over its
+samples B_i, for the newest model. In round R, U_i is clipped at the 95th percentile and scaled to 0 … 1, the range of
+all U; √(0.1·ln R / L_i) is added, where L_i is the round of the last update of i; and if the latency t_i exceeds T, the
+sum is multiplied by (T / t_i)^`penalty`. Of m clients to draw, those with at least 95 % of the m-th largest utility are
+candidates, and m of them are drawn with probabilities in proportion to their utilities.
+
+T, the preferred duration of a round, is the latency that a share of the connected clients, `preferred_share` at first,
+do not exceed. Every W = `pacer_window` rounds, the share grows by `pacer_step` if the sum of U over the aggregated
+updates was smaller in the last W rounds than in the W rounds before.
+
+Departures: T is a share of the clients, and U is scaled to its range, as in the authors' code; in the paper, T and its
+step are in seconds. Losses are those of the model that the clients started from, not of their local training. The
+server checks the pacer every W rounds, as in the authors' code, not in every round. If there are too few clients of one
+kind, more of the other kind start. No client is excluded after a number of rounds, and utilities have neither noise nor
+a fairness term. Without a model server, all losses are 1.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from lesson.core.arrays import NO_CLIENTS, FloatArray, IntArray
+from lesson.strategies.base import AllOf, Arrivals, Merge, RoundPlan, ServerView, Updates, average
+from lesson.strategies.checks import check_connected, check_count, check_factor, check_number
+
+CLIP, CUT_OFF, UNCERTAINTY = 0.95, 0.95, 0.1
+LEAST_S, LEAST = 1e-9, 1e-12
+"""Smallest latency and smallest utility in a draw, so that every candidate has a chance."""
+
+
+@dataclass
+class Oort:
+    """Clients with a high loss on many samples start more often, slow clients less often.
+
+    Args:
+        clients_per_round: Number K of updates that are aggregated in a round, >= 1; in a smaller fleet, those of all
+            clients.
+        overcommitment: Factor of K that gives the number of clients that start, >= 1.
+        exploration: Share ε of new clients among those that start in the first round, <= 1.
+        exploration_decay: Factor of ε from round to round, > 0 and <= 1.
+        exploration_min: Smallest ε, <= 1.
+        penalty: Exponent α of the factor (T / t)^α of clients slower than T, >= 0.
+        preferred_share: Share of the clients whose latency is at most T, at first, > 0 and <= 1.
+        pacer_step: Increase of this share when the utility falls, <= 1.
+        pacer_window: Number W of rounds whose utilities the pacer compares with those of the W rounds before, >= 1.
+    """
+
+    clients_per_round: int = 10
+    overcommitment: float = 1.3
+    exploration: float = 0.9
+    exploration_decay: float = 0.98
+    exploration_min: float = 0.2
+    penalty: float = 2.0
+    preferred_share: float = 0.3
+    pacer_step: float = 0.05
+    pacer_window: int = 20
+    needs: ClassVar[frozenset[str]] = frozenset({"client_loss"})
+    _known: dict[int, tuple[float, int]] = field(default_factory=dict, init=False, repr=False)
+    """U_i and L_i of each client of which an update has been aggregated."""
+    _achieved: list[float] = field(default_factory=list, init=False, repr=False)
+    """Sum of U over the aggregated updates in each of the last 2·W rounds."""
+    _num_steps: int = field(default=0, init=False, repr=False)
+    """Number of times that the pacer has increased T."""
+
+    def __post_init__(self) -> None:
+        check_count("clients_per_round", self.clients_per_round)
+        check_count("pacer_window", self.pacer_window)
+        for name in ("exploration", "exploration_min", "pacer_step"):
+            check_number(name, getattr(self, name), most=1, or_zero=True)
+        for name in ("exploration_decay", "preferred_share"):
+            check_number(name, getattr(self, name), most=1)
+        check_number("penalty", self.penalty, or_zero=True)
+        check_factor("overcommitment", self.overcommitment)
+
+    def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
+        check_connected(view)
+        clients = np.flatnonzero(view.connected)
+        if not len(clients):
+            return RoundPlan(NO_CLIENTS, AllOf(NO_CLIENTS))
+        note = self._pace(view)
+        seen = np.isin(clients, list(self._known))
+        new, known = clients[~seen], clients[seen]
+        count = min(round(self.overcommitment * self.clients_per_round), len(clients))
+        explored = max(self.exploration_min, self.exploration * self.exploration_decay ** (view.round - 1))
+        num_new = min(len(new), max(round(explored * count), count - len(known)))
+        by_speed = 1 / np.maximum(view.latency_s[new], LEAST_S)
+        starts = np.concatenate([_draw(new, by_speed, num_new, rng), self._exploit(view, known, count - num_new, rng)])
+        closes = Arrivals(min(self.clients_per_round, count))
+        return RoundPlan(np.sort(starts), closes, drops=np.flatnonzero(view.busy), note=note)
+
+    def merge(self, view: ServerView, arrived: Updates) -> Merge:
+        taken = arrived[np.arange(len(arrived)) < self.clients_per_round]
+        clients, loss = taken.client, np.ones(len(taken))
+        if len(taken) and "client_loss" in view.signals:
+            loss = np.nan_to_num(view.signals["client_loss"](clients))
+        utility = (view.num_samples[clients] * loss).tolist()
+        self._known |= {client: (value, view.round) for client, value in zip(clients.tolist(), utility, strict=True)}
+        self._achieved = [*self._achieved, sum(utility)][-2 * self.pacer_window :]
+        return average(view, taken, drops=arrived.id[self.clients_per_round :])
+
+    def state(self) -> dict[str, Any]:
+        known = [[client, *values] for client, values in self._known.items()]
+        return {"known": known, "achieved": list(self._achieved), "num_steps": self._num_steps}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._known = {client: (utility, last) for client, utility, last in state["known"]}
+        self._achieved, self._num_steps = list(state["achieved"]), state["num_steps"]
+
+    def _pace(self, view: ServerView) -> str:
+        """Increase T if the utility has fallen; return a note if T has changed, else an empty string."""
+        window, achieved = self.pacer_window, self._achieved
+        is_due = (view.round - 1) % window == 0 and len(achieved) == 2 * window
+        if not is_due or sum(achieved[:window]) <= sum(achieved[window:]):
+            return ""
+        before_s = self._preferred_s(view)
+        self._num_steps += 1
+        now_s = self._preferred_s(view)
+        return f"preferred duration {before_s:.4g} s → {now_s:.4g} s: utility has fallen" if now_s > before_s else ""
+
+    def _preferred_s(self, view: ServerView) -> float:
+        """Return T in seconds."""
+        share = min(1.0, self.preferred_share + self._num_steps * self.pacer_step)
+        return float(np.quantile(view.latency_s[view.connected], share))
+
+    def _exploit(self, view: ServerView, clients: IntArray, count: int, rng: np.random.Generator) -> IntArray:
+        """Draw clients by utility from those above the cut-off."""
+        if count >= len(clients) or not count:
+            return clients[:count]
+        utility = self._utilities(view, clients)
+        admitted = utility >= CUT_OFF * np.sort(utility)[-count]
+        return _draw(clients[admitted], utility[admitted], count, rng)
+
+    def _utilities(self, view: ServerView, clients: IntArray) -> FloatArray:
+        """Return the utility of clients of which an update has been aggregated, shape (len(clients),)."""
+        statistical, last = np.array([self._known[client] for client in clients.tolist()]).T
+        clipped, span = np.minimum(statistical, np.quantile(statistical, CLIP)), np.ptp(statistical)
+        scaled = (clipped - statistical.min()) / span if span > 0 else np.ones(len(clients))
+        utility = scaled + np.sqrt(UNCERTAINTY * math.log(view.round) / last)
+        preferred_s, latency_s = self._preferred_s(view), view.latency_s[clients]
+        slow = latency_s > preferred_s
+        utility[slow] *= (preferred_s / latency_s[slow]) ** self.penalty
+        return np.asarray(utility)
+
+
+def _draw(clients: IntArray, weights: FloatArray, count: int, rng: np.random.Generator) -> IntArray:
+    """Draw `count` distinct clients with probabilities in proportion to their weights."""
+    if count >= len(clients) or not count:
+        return clients[:count]
+    weights = weights + LEAST
+    return rng.choice(clients, count, replace=False, p=weights / weights.sum())

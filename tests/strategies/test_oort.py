@@ -1,0 +1,179 @@
+"""Oort on the four clients of the traces, with scripted draws and losses, written out by hand.
+
+Client 0 takes 5 s, 1 takes 16 s, 2 takes 30 s, 3 takes 38 s; each has 100 samples.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from helpers.fleets import make_fleet
+from lesson import InputError, Simulation, simulate
+from lesson.core.arrays import FloatArray, IntArray
+from lesson.strategies import Oort
+from lesson.strategies.base import RoundPlan, ServerView
+
+LATENCIES = [5.0, 16.0, 30.0, 38.0]
+
+
+class FakeLearner:
+    """Tells scripted losses by version and client."""
+
+    def __init__(self, losses: dict[int, dict[int, float]]) -> None:
+        self.losses = losses
+
+    def signals(self, names: frozenset[str], version: int) -> dict[str, Any]:
+        assert names == {"client_loss"}
+
+        def client_loss(clients: IntArray) -> FloatArray:
+            return np.array([self.losses[version][client] for client in clients.tolist()])
+
+        return {"client_loss": client_loss}
+
+    def merge(self, *_: Any) -> list[Any]:
+        return []
+
+    def forget(self, version: int) -> None: ...
+
+
+class Script:
+    """Draws the clients it is told to, and notes the chances of all candidates."""
+
+    def __init__(self, draws: list[list[int]]) -> None:
+        self.draws, self.chances = list(draws), list[dict[int, float]]()
+
+    def choice(self, clients: IntArray, count: int, replace: bool, p: FloatArray) -> IntArray:
+        self.chances.append(dict(zip(clients.tolist(), p.tolist(), strict=True)))
+        drawn = self.draws.pop(0)
+        assert len(drawn) == count
+        assert not replace
+        return np.array(drawn)
+
+
+def shares(**weights: float) -> Any:
+    return pytest.approx({int(name[1:]): weight / sum(weights.values()) for name, weight in weights.items()}, rel=1e-9)
+
+
+def test_oort() -> None:
+    """Two updates a round of three clients that start, one of them new: round(0.34 · 3) = 1.
+
+    1: All are new; three are drawn by speed. Client 3 is late, as always: it is canceled at 30 s and stays new.
+    2: One of the new clients 1 and 3 is drawn; the two known ones start without a draw.
+    3: Client 3 is the only new one. U is 100, 400 and 125, clipped at 125 + 0.9 · 275 = 372.5. T, half-way between 16
+       and 30 s, is 23 s, so that client 2 counts (23/30)². The second largest utility, 0.244, times 0.95 admits all.
+    4: U is 100, 100 and 125, clipped at 122.5.
+    5: Rounds 1 and 2 have achieved 325 + 500, rounds 3 and 4 200 + 200: T, at three quarters, is 32 s. U is 100 for
+       all.
+    """
+    losses = {
+        0: {0: 2.0, 2: 1.25},
+        1: {0: 1.0, 1: 4.0},
+        2: {0: 1.0, 1: 1.0},
+        3: {0: 1.0, 2: 1.0},
+        4: {0: 1.0, 1: 1.0},
+    }
+    script = Script([[0, 2, 3], [1], [1, 0], [2, 0], [0, 1]])
+    strategy = Oort(2, 1.5, exploration=0.34, exploration_decay=1, preferred_share=0.5, pacer_step=0.25, pacer_window=2)
+    simulation = Simulation(strategy, make_fleet(LATENCIES), model_server=FakeLearner(losses))
+    decide = simulation.strategy.open_round
+
+    def scripted(view: ServerView, rng: Any) -> RoundPlan:
+        return decide(view, script)  # type: ignore[arg-type]
+
+    simulation.strategy.open_round = scripted  # type: ignore[method-assign]
+    records = [record for record in (simulation.step() for _ in range(5)) if record]
+    assert [(record.end_s, record.started.tolist(), record.merged.tolist(), record.note) for record in records] == [
+        (30.0, [0, 2, 3], [0, 2], ""),
+        (46.0, [0, 1, 2], [0, 1], ""),
+        (62.0, [0, 1, 3], [0, 1], ""),
+        (92.0, [0, 2, 3], [0, 2], ""),
+        (108.0, [0, 1, 3], [0, 1], "preferred duration 23 s → 32 s: utility has fallen"),
+    ]
+    assert script.chances == [
+        shares(c0=1 / 5, c1=1 / 16, c2=1 / 30, c3=1 / 38),
+        shares(c1=1 / 16, c3=1 / 38),
+        shares(
+            c0=0 + math.sqrt(0.1 * math.log(3) / 2),
+            c1=272.5 / 300 + math.sqrt(0.1 * math.log(3) / 2),
+            c2=(25 / 300 + math.sqrt(0.1 * math.log(3) / 1)) * (23 / 30) ** 2,
+        ),
+        shares(
+            c0=0 + math.sqrt(0.1 * math.log(4) / 3),
+            c1=0 + math.sqrt(0.1 * math.log(4) / 3),
+            c2=(22.5 / 25 + math.sqrt(0.1 * math.log(4) / 1)) * (23 / 30) ** 2,
+        ),
+        shares(
+            c0=1 + math.sqrt(0.1 * math.log(5) / 4),
+            c1=1 + math.sqrt(0.1 * math.log(5) / 3),
+            c2=1 + math.sqrt(0.1 * math.log(5) / 4),
+        ),
+    ]
+    assert simulation.strategy.state() == {
+        "known": [[0, 100.0, 5], [2, 100.0, 4], [1, 100.0, 5]],
+        "achieved": [500.0, 200.0, 200.0, 200.0],
+        "num_steps": 1,
+    }
+
+
+def test_clients_below_the_cut_off_do_not_start() -> None:
+    """Three of four clients are known after round 1. In round 2, U is 100, 200 and 900, clipped at 200 + 0.9 · 700 =
+    830. With the same bonus for all, √(0.1 · ln 2) = 0.26, utilities are 0.26, 0.39 and 1.18, and client 2 is the only
+    candidate for a draw of one. Client 3, still busy, is canceled."""
+    script = Script([])
+    strategy: Any = Oort(3, 4 / 3, exploration=0, exploration_min=0, preferred_share=1.0)
+    learner = FakeLearner({0: {0: 1.0, 1: 2.0, 2: 9.0}})
+    simulation = Simulation(strategy, make_fleet(LATENCIES), model_server=learner)
+    assert simulation.step() is not None
+    strategy = simulation.strategy
+    strategy.clients_per_round, strategy.overcommitment = 1, 1.0
+    simulation.round = 2
+    plan = strategy.open_round(simulation._view(np.arange(4)), script)
+    assert plan.starts.tolist() == [2]
+    assert plan.drops.tolist() == [3]
+
+
+def test_fewer_new_clients_start_from_round_to_round() -> None:
+    """Of 13 clients, all are new in round 1, and round(0.9 · 0.98 · 13) = 11 in round 2; the ten fastest are known."""
+    first, second = simulate(Oort(), make_fleet([1.0 + client for client in range(100)]), rounds=2)
+    assert len(first.started) == len(second.started) == 13
+    assert len(first.merged) == 10
+    assert len(set(second.started.tolist()) - set(first.merged.tolist())) == 11
+
+
+def test_without_losses_utility_is_the_number_of_samples() -> None:
+    simulation = Simulation(Oort(2, 2.0), make_fleet(LATENCIES))
+    record = simulation.step()
+    assert record is not None
+    assert record.end_s == 16.0
+    assert simulation.strategy.state()["known"] == [[0, 100.0, 1], [1, 100.0, 1]]
+
+
+def test_updates_beyond_the_first_k_are_dropped() -> None:
+    """Three arrive at the same time; two are aggregated, and nothing waits."""
+    simulation = Simulation(Oort(2, 1.5), make_fleet([7.0, 7.0, 7.0]))
+    record = simulation.step()
+    assert record is not None
+    assert (record.merged.tolist(), record.uploads) == ([0, 1], 3)
+    assert not len(simulation.ledger.at_server)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"clients_per_round": 0}, "clients_per_round must be a whole number >= 1, got 0"),
+        ({"overcommitment": 0.9}, "overcommitment must be a finite number >= 1, got 0.9"),
+        ({"exploration": 1.5}, "exploration must be a number >= 0 and <= 1, got 1.5"),
+        ({"exploration_decay": 0}, "exploration_decay must be a number > 0 and <= 1, got 0"),
+        ({"exploration_min": -0.1}, "exploration_min must be a number >= 0 and <= 1, got -0.1"),
+        ({"penalty": math.inf}, "penalty must be a finite number >= 0, got inf"),
+        ({"preferred_share": 0}, "preferred_share must be a number > 0 and <= 1, got 0"),
+        ({"pacer_step": "5 %"}, "pacer_step must be a number >= 0 and <= 1, got '5 %'"),
+        ({"pacer_window": 2.5}, "pacer_window must be a whole number >= 1, got 2.5"),
+    ],
+)
+def test_bad_settings(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        Oort(**options)
+    assert str(caught.value) == message
