@@ -140,7 +140,7 @@ OPTIONS = {
 }
 """Settings that exercise what is special about a strategy in a few rounds with a few clients."""
 STALE = {
-    *("fedasync", "fedat", "fedbuff", "fedcompass", "safa"),
+    *("fedasync", "fedat", "fedbuff", "fedcompass", "fedqueue", "safa"),
     *("lesson", "lesson-adaptive", "lesson-filled", "lesson-memory"),
 }
 """Strategies that aggregate stale updates."""

@@ -19,6 +19,7 @@ from lesson.strategies.fedbuff import FedBuff
 from lesson.strategies.fedcompass import FedCompass
 from lesson.strategies.fedcs import FedCS
 from lesson.strategies.fedcs_greedy import FedCSGreedy
+from lesson.strategies.fedqueue import FedQueue
 from lesson.strategies.lesson import Lesson
 from lesson.strategies.malenia import Malenia
 from lesson.strategies.rennala import Rennala
@@ -34,6 +35,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "fedcompass": FedCompass,
     "fedcs": FedCS,
     "fedcs-greedy": FedCSGreedy,
+    "fedqueue": FedQueue,
     "lesson": Lesson,
     "lesson-adaptive": LessonAdaptive,
     "lesson-filled": LessonFilled,
@@ -152,6 +154,7 @@ __all__ = [
     "FedCS",
     "FedCSGreedy",
     "FedCompass",
+    "FedQueue",
     "Lesson",
     "LessonAdaptive",
     "LessonFilled",
