@@ -144,7 +144,7 @@ OPTIONS = {
 }
 """Settings that exercise what is special about a strategy in a few rounds with a few clients."""
 STALE = {
-    *("ca2fl", "fadas", "fedasync", "fedat", "fedbuff", "fedcompass", "refl", "safa"),
+    *("ca2fl", "fadas", "fedasync", "fedat", "fedbuff", "fedcompass", "fedqueue", "refl", "safa"),
     *("lesson", "lesson-adaptive", "lesson-filled", "lesson-memory"),
 }
 """Strategies that aggregate stale updates."""

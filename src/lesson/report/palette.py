@@ -18,7 +18,7 @@ Look = tuple[str, str]
 _LOOKS: tuple[Look, ...] = tuple((color, style) for style in STYLES for color in _OTHERS if color != _PALE)
 _BASELINES = (
     *("fedbuff", "fedasync", "fedat", "tifl", "lesson-memory", "lesson-filled", "lesson-adaptive", "fedcs-greedy"),
-    *("safa", "semisync-steps", "ca2fl", "fadas", "rennala", "malenia", "fedcompass", "refl", "oort"),
+    *("safa", "semisync-steps", "ca2fl", "fadas", "rennala", "malenia", "fedcompass", "fedqueue", "refl", "oort"),
 )
 _FIXED = {name: (color, "-") for name, color in _STRATEGIES.items()} | dict(zip(_BASELINES, _LOOKS, strict=False))
 """Look of each built-in strategy, no matter which others are shown."""

@@ -21,6 +21,7 @@ from lesson.strategies.fedbuff import FedBuff
 from lesson.strategies.fedcompass import FedCompass
 from lesson.strategies.fedcs import FedCS
 from lesson.strategies.fedcs_greedy import FedCSGreedy
+from lesson.strategies.fedqueue import FedQueue
 from lesson.strategies.lesson import Lesson
 from lesson.strategies.malenia import Malenia
 from lesson.strategies.oort import Oort
@@ -40,6 +41,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "fedcompass": FedCompass,
     "fedcs": FedCS,
     "fedcs-greedy": FedCSGreedy,
+    "fedqueue": FedQueue,
     "lesson": Lesson,
     "lesson-adaptive": LessonAdaptive,
     "lesson-filled": LessonFilled,
@@ -162,6 +164,7 @@ __all__ = [
     "FedCS",
     "FedCSGreedy",
     "FedCompass",
+    "FedQueue",
     "Lesson",
     "LessonAdaptive",
     "LessonFilled",
