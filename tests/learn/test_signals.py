@@ -1,4 +1,4 @@
-"""Signals that are functions: losses of clients and deviations of stale updates, against numbers worked out by hand."""
+"""Signals that are functions: losses of updates and deviations of stale ones, against numbers worked out by hand."""
 
 import math
 from collections.abc import Iterator
@@ -16,10 +16,8 @@ from lesson import Settings
 from lesson.clock.faults import CorruptedUploads
 from lesson.core.errors import DivergedError
 from lesson.learn.backend import WindowRule
-from lesson.learn.cpu import CpuBackend
 from lesson.learn.model_server import ModelServer
 from lesson.learn.optimizers import ServerOptimizer
-from lesson.learn.partition import Partition
 from lesson.learn.remote import Received
 from lesson.learn.robust.guard import MergeGuard
 from lesson.runs.execute import execute
@@ -28,7 +26,7 @@ from lesson.settings.guards import GuardSettings
 from lesson.settings.sections import ServerSettings, TrainingSettings
 from lesson.strategies.base import NO_UPDATES, Merge, Updates
 
-NAMES = frozenset({"client_loss", "update_deviation"})
+NAMES = frozenset({"update_loss", "update_deviation"})
 
 
 @pytest.fixture
@@ -38,52 +36,32 @@ def server() -> Iterator[ModelServer]:
     made.close()
 
 
-def test_losses_of_clients_are_root_mean_squares(server: ModelServer) -> None:
-    model, data = TinyNet(), tiny_data()
+def test_losses_of_updates_are_root_mean_squares_over_their_first_minibatch(server: ModelServer) -> None:
+    model, data, workload = TinyNet(), tiny_data(), tiny_workload(4)
     torch.nn.utils.vector_to_parameters(server.versions[0].clone(), model.parameters())
-    losses = server.signals(NAMES, 0)["client_loss"](np.array([2, 0]))
-    for client, loss in zip((2, 0), losses.tolist(), strict=True):
-        samples = tiny_workload(4).holdings[client]
+    given = replace(some([2, 0], 0), index=np.array([3, 7]))
+    losses = server.signals(NAMES, 0)["update_loss"](given)
+    for client, index, loss in zip((2, 0), (3, 7), losses.tolist(), strict=True):
+        drawn = workload.sampler.batches(
+            torch.tensor([client]), torch.tensor([index]), 1, 1000, 1, torch.zeros(1).long()
+        )
+        samples = drawn[0, 0].numpy()
+        assert len(samples) == workload.batch_size
+        assert np.isin(samples, workload.holdings[client]).all()
         with torch.no_grad():
             logits = model(torch.from_numpy(data.train_images[samples]).float() / 255)
         each = torch.nn.functional.cross_entropy(logits, torch.from_numpy(data.train_labels[samples]), reduction="none")
         assert loss == pytest.approx(math.sqrt(float((each.double() ** 2).mean())), rel=1e-6)
-        assert loss > float(each.mean())
     server.versions[1] = torch.zeros_like(server.versions[0])
-    zeros = server.signals(NAMES, 1)["client_loss"](np.array([1, 1, 3]))
-    assert zeros == pytest.approx([math.log(3)] * 3, rel=1e-6), "all logits are 0, and there are three classes"
-    assert server.signals(NAMES, 1)["client_loss"](np.array([], dtype=np.int64)).shape == (0,)
-
-
-def test_only_the_samples_of_the_given_clients_are_judged(server: ModelServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    judged, judge = list[torch.Tensor](), CpuBackend.judge_train
-
-    def noted(self: CpuBackend, vector: torch.Tensor, samples: torch.Tensor) -> torch.Tensor:
-        judged.append(samples)
-        return judge(self, vector, samples)
-
-    monkeypatch.setattr(CpuBackend, "judge_train", noted)
-    losses = server.signals(NAMES, 0)["client_loss"]
-    assert not judged, "nothing is computed before the call"
-    losses(np.array([3]))
-    assert [sorted(samples.tolist()) for samples in judged] == [sorted(tiny_workload(4).holdings[3].tolist())]
-
-
-def test_clients_without_samples_have_no_loss() -> None:
-    workload = tiny_workload(4)
-    workload.holdings = Partition.of([np.arange(3), np.arange(0), np.arange(3)])
-    server = make_server(workload)
-    losses = server.signals(NAMES, 0)["client_loss"](np.array([0, 1, 2]))
-    assert np.isnan(losses).tolist() == [False, True, False]
-    assert losses[0] == losses[2]
-    assert np.isnan(server.signals(NAMES, 0)["client_loss"](np.array([1]))).all()
-    server.close()
+    zeros = server.signals(NAMES, 1)["update_loss"](some([1, 3], 0))
+    assert zeros == pytest.approx([math.log(3)] * 2, rel=1e-6), "all logits are 0, and there are three classes"
+    assert server.signals(NAMES, 1)["update_loss"](NO_UPDATES).shape == (0,)
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(server: ModelServer) -> None:
     server.versions[0][:] = np.inf
     with pytest.raises(DivergedError, match="loss"):
-        server.signals(NAMES, 0)["client_loss"](np.array([0]))
+        server.signals(NAMES, 0)["update_loss"](some([0], 0))
 
 
 def received(models: dict[int, list[float]]) -> ModelServer:

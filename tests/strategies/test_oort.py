@@ -13,7 +13,7 @@ from helpers.fleets import make_fleet
 from lesson import InputError, Simulation, simulate
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.strategies import Oort
-from lesson.strategies.base import RoundPlan, ServerView
+from lesson.strategies.base import RoundPlan, ServerView, Updates
 
 LATENCIES = [5.0, 16.0, 30.0, 38.0]
 
@@ -25,12 +25,12 @@ class FakeLearner:
         self.losses = losses
 
     def signals(self, names: frozenset[str], version: int) -> dict[str, Any]:
-        assert names == {"client_loss"}
+        assert names == {"update_loss"}
 
-        def client_loss(clients: IntArray) -> FloatArray:
-            return np.array([self.losses[version][client] for client in clients.tolist()])
+        def update_loss(updates: Updates) -> FloatArray:
+            return np.array([self.losses[version][client] for client in updates.client.tolist()])
 
-        return {"client_loss": client_loss}
+        return {"update_loss": update_loss}
 
     def merge(self, *_: Any) -> list[Any]:
         return []

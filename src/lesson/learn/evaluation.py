@@ -5,18 +5,20 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-import torch
 
-from lesson.core.arrays import NO_CLIENTS, FloatArray, IntArray
+from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.errors import InputError
 from lesson.learn.backend import Backend
+from lesson.learn.cohort import Cohort
 from lesson.learn.divergence import NewestCohort, check_finite
 from lesson.learn.metric import Metric
+from lesson.learn.minibatch import NO_SAMPLE
 from lesson.learn.model_server import GlobalModel, Signal
 from lesson.learn.partition import Holdings
 from lesson.learn.scores import ClientScores, PendingScore, Score
 from lesson.learn.task import ACCURACY, num_samples
 from lesson.learn.workload import Workload
+from lesson.strategies.base import Updates
 
 
 class Evaluator:
@@ -72,7 +74,7 @@ class Evaluator:
 
         "client_accuracy" is one of them only if clients hold samples out.
         """
-        signals: dict[str, Signal] = {"client_loss": lambda model: partial(self.client_loss, model)}
+        signals: dict[str, Signal] = {"update_loss": lambda model: partial(self.update_loss, model)}
         held_out = self.workload.held_out
         if held_out is None:
             return signals
@@ -80,21 +82,23 @@ class Evaluator:
             raise InputError("strategy must not need the clients' accuracy: the task has no accuracy")
         return signals | {"client_accuracy": lambda model: self._client_scores(model, held_out).accuracy}
 
-    def client_loss(self, model: GlobalModel, clients: IntArray) -> FloatArray:
-        """Return the root mean square of a model's losses on the samples that each of these clients trains on.
+    def update_loss(self, model: GlobalModel, updates: Updates) -> FloatArray:
+        """Return the root mean square of a model's losses on the first minibatch of each update.
 
-        The shape is (len(clients),); NaN for a client without samples. A sample that several clients hold is judged
-        once.
+        The shape is (len(updates),); NaN for an update without samples.
         """
-        held = [self.workload.holdings[client] for client in np.asarray(clients).tolist()]
-        samples = np.unique(np.concatenate([NO_CLIENTS, *held]))
-        if not len(samples):
-            return np.full(len(held), np.nan)
-        losses = self._backend.judge_train(model.vector, torch.from_numpy(samples))[:, 1]
+        if not len(updates):
+            return np.empty(0)
+        zeros, ones = np.zeros(len(updates), dtype=np.int64), np.ones(len(updates))
+        cohort = Cohort(model.vector, updates.client, updates.index, ones, updates.local_steps, ones, first=zeros)
+        (samples,) = self.workload.minibatches(cohort, 1)
+        rows, columns = (samples != NO_SAMPLE).nonzero(as_tuple=True)
+        losses = self._backend.judge_train(model.vector, samples[rows, columns])[:, 1]
         squares = losses.double().cpu().numpy() ** 2
         check_finite("loss", bool(np.isfinite(squares).all()), model.newest_cohort)
-        means = [squares[np.searchsorted(samples, own)].mean() if len(own) else np.nan for own in held]
-        return np.sqrt(means)
+        where = rows.cpu().numpy()
+        counts = np.bincount(where, minlength=len(updates))
+        return np.sqrt(np.bincount(where, squares, len(updates)) / np.where(counts, counts, np.nan))
 
     def close(self) -> None:
         """Close the backend."""

@@ -15,7 +15,10 @@ _PALE = "#F0E442"
 STYLES = ("-", "--", ":", "-.")
 Look = tuple[str, str]
 """The color and the style of a line."""
-_LOOKS: tuple[Look, ...] = tuple((color, style) for style in STYLES for color in _OTHERS if color != _PALE)
+_LOOKS: tuple[Look, ...] = (
+    *((color, style) for style in STYLES for color in _OTHERS if color != _PALE),
+    *((color, style) for style in STYLES if style != "-" for color in _STRATEGIES.values()),
+)
 _BASELINES = (
     *("fedbuff", "fedasync", "fedat", "tifl", "lesson-memory", "lesson-filled", "lesson-adaptive", "fedcs-greedy"),
     *("safa", "semisync-steps", "ca2fl", "fadas", "rennala", "malenia", "fedcompass", "fedqueue", "refl", "oort"),

@@ -6,21 +6,22 @@ next round opens, and may start again then.
 
 A share ε of the clients that start are new, drawn with probabilities in proportion to 1 / latency; ε is `exploration`
 at first and is multiplied by `exploration_decay` in every round, down to `exploration_min`. The others are drawn by
-utility. When an update of client i is aggregated, its statistical utility is U_i = |B_i|·√(mean of loss²) over its
-samples B_i, for the newest model. In round R, U_i is clipped at the 95th percentile and scaled to 0 … 1, the range of
-all U; √(0.1·ln R / L_i) is added, where L_i is the round of the last update of i; and if the latency t_i exceeds T, the
-sum is multiplied by (T / t_i)^`penalty`. Of m clients to draw, those with at least 95 % of the m-th largest utility are
-candidates, and m of them are drawn with probabilities in proportion to their utilities.
+utility. When an update of client i is aggregated, its statistical utility is U_i = |B_i|·√(mean of loss²), with |B_i|
+the number of its samples and the losses of the first minibatch of its local training. In round R, U_i is clipped at the
+95th percentile and scaled to 0 … 1, the range of all U; √(0.1·ln R / L_i) is added, where L_i is the round of the last
+update of i; and if the latency t_i exceeds T, the sum is multiplied by (T / t_i)^`penalty`. Of m clients to draw, those
+with at least 95 % of the m-th largest utility are candidates, and m of them are drawn with probabilities in proportion
+to their utilities.
 
 T, the preferred duration of a round, is the latency that a share of the connected clients, `preferred_share` at first,
 do not exceed. Every W = `pacer_window` rounds, the share grows by `pacer_step` if the sum of U over the aggregated
 updates was smaller in the last W rounds than in the W rounds before.
 
 Departures: T is a share of the clients, and U is scaled to its range, as in the authors' code; in the paper, T and its
-step are in seconds. Losses are those of the model that the clients started from, not of their local training. The
-server checks the pacer every W rounds, as in the authors' code, not in every round. If there are too few clients of one
-kind, more of the other kind start. No client is excluded after a number of rounds, and utilities have neither noise nor
-a fairness term. Without a model server, all losses are 1.
+step are in seconds. Losses are those of the first minibatch, not of the whole local training. The server checks the
+pacer every W rounds, as in the authors' code, not in every round. If there are too few clients of one kind, more of the
+other kind start. No client is excluded after a number of rounds, and utilities have neither noise nor a fairness term.
+Without a model server, all losses are 1.
 """
 
 import math
@@ -64,7 +65,7 @@ class Oort:
     preferred_share: float = 0.3
     pacer_step: float = 0.05
     pacer_window: int = 20
-    needs: ClassVar[frozenset[str]] = frozenset({"client_loss"})
+    needs: ClassVar[frozenset[str]] = frozenset({"update_loss"})
     _known: dict[int, tuple[float, int]] = field(default_factory=dict, init=False, repr=False)
     """U_i and L_i of each client of which an update has been aggregated."""
     _achieved: list[float] = field(default_factory=list, init=False, repr=False)
@@ -101,8 +102,8 @@ class Oort:
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
         taken = arrived[np.arange(len(arrived)) < self.clients_per_round]
         clients, loss = taken.client, np.ones(len(taken))
-        if len(taken) and "client_loss" in view.signals:
-            loss = np.nan_to_num(view.signals["client_loss"](clients))
+        if len(taken) and "update_loss" in view.signals:
+            loss = np.nan_to_num(view.signals["update_loss"](taken))
         utility = (view.num_samples[clients] * loss).tolist()
         self._known |= {client: (value, view.round) for client, value in zip(clients.tolist(), utility, strict=True)}
         self._achieved = [*self._achieved, sum(utility)][-2 * self.pacer_window :]

@@ -29,11 +29,11 @@ SIGNALS: dict[str, Callable[[int, int], Any]] = {
     "client_accuracy": lambda num_clients, version: np.append(
         np.nan, (np.arange(1.0, num_clients) * 0.37 + version * 0.11) % 1
     ),
-    "client_loss": lambda _, version: lambda clients: 1 + (np.asarray(clients) * 0.37 + version * 0.11) % 1,
     "confirmation": lambda _, version: (0.2 * version, 1.0 * version),
     "update_deviation": lambda _, version: (
         lambda fresh, stale: (stale.client * 0.37 + version * 0.11) % 1 if len(fresh) else np.full(len(stale), np.nan)
     ),
+    "update_loss": lambda _, version: lambda updates: 1 + (updates.client * 0.37 + version * 0.11) % 1,
 }
 """Every signal that a strategy can need, made up from the number of clients and the version."""
 
