@@ -91,6 +91,18 @@ def test_a_late_update_waits_for_the_next_group(tmp_path: Path) -> None:
     assert merges[5].weights == pytest.approx([0.45 / 4**0.5, 0.45])
 
 
+def test_a_group_whose_latest_time_has_passed_is_aggregated_before_clients_start(fleet: Fleet) -> None:
+    """In real time, a round may open later than the last one closed. At 46 s, the T_max of B, 45 s, has passed."""
+    simulation = Simulation(FedCompass(), fleet)
+    simulation.step()
+    simulation.now_s = 46.0
+    records = [simulation.step() for _ in range(2)]
+    assert [(one.start_s, one.started.tolist(), one.merged.tolist()) for one in records if one] == [
+        (46.0, [], [2]),
+        (46.0, [0, 1, 2], [0, 1]),
+    ]
+
+
 @pytest.mark.parametrize(
     ("options", "steps"),
     [

@@ -264,10 +264,11 @@ class RoundLoop:
         if not ledger.num_in_flight:
             change_s = self.world.next_change_s(self.now_s)
             if not moved and change_s < np.inf:
-                if change_s > until_s * (1 + TOLERANCE):
+                if change_s <= until_s * (1 + TOLERANCE):
+                    self.now_s = change_s
+                    return ""
+                if not ledger.num_connected:
                     return "time limit reached"
-                self.now_s = change_s
-                return ""
             if not moved and change_s == np.inf and not ledger.num_connected and self.round > 1:
                 return self._no_clients_reason()
         self._rounds_stuck = 0 if moved else self._rounds_stuck + 1
