@@ -229,6 +229,7 @@ class SweepCommand:
 
     def _show_tuned(self, study: "TunedStudy", out: Path) -> None:
         """Write figures and tables of a tuned comparison, and print its tables at full width."""
+        from lesson.report.page.board import BOARD
         from lesson.report.study.compare_text import what_is_shown
         from lesson.report.tuned.tables import group_table
         from lesson.report.tuned.write import missing_runs, write_tuned
@@ -246,3 +247,5 @@ class SweepCommand:
         if len(missing) > MAX_MISSING:
             print(f"and {len(missing) - MAX_MISSING} more entries; repeat the command to continue")
         print(f"page: {page}")
+        if len(table):
+            print(f"board: {out / BOARD}")
