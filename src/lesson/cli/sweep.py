@@ -78,7 +78,9 @@ class SweepCommand:
         help="Rerun the final runs of an entry and compare them with those in the output folder; exit status 1 if they "
         "differ. Nothing in the folder changes.",
     )
-    beta: float | None = _verifying("--beta", type=NUMBER, show_default="all", help="Verify only the runs with this beta.")
+    beta: float | None = _verifying(
+        "--beta", type=NUMBER, show_default="all", help="Verify only the runs with this beta."
+    )
     seed: int | None = _verifying("--seed", type=WHOLE, show_default="all", help="Verify only the runs with this seed.")
     engine: str = _engine(
         "--engine", metavar="local|ray", default="local", help="Run in processes on this machine, or on Ray."
