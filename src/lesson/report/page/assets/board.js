@@ -250,7 +250,7 @@
     const made = section(
       "board",
       "Board",
-      `Every entry was tuned in the same way, then run with the same clients, data and ${data.seeds === 1 ? "seed" : "seeds"} on ${data.dataset} for ${number(data.final_s)} simulated seconds. ${interval} Costs to a target are medians over seeds.`,
+      `All entries ran with the same clients, data and ${data.seeds === 1 ? "seed" : "seeds"}, at the settings that tuning chose, on ${data.dataset} for ${number(data.final_s)} simulated seconds. ${interval} Costs to a target are medians over seeds.`,
     );
     const betas = [...data.betas.map((beta) => [String(beta), `β = ${beta}`]), ...(data.betas.length > 1 ? [["", "all β"]] : [])];
     const groups = [["", "all groups"], ...data.groups.filter((group) => data.rows.some((row) => row.group === group.name)).map((group) => [group.name, group.title])];
