@@ -102,6 +102,12 @@ def test_a_curve_of_another_length_differs(tmp_path: Path) -> None:
     assert one.problem == "round has 8 values in the archive and 7 here"
 
 
+def test_archives_of_earlier_versions_lack_the_final_evaluation(tmp_path: Path) -> None:
+    """Made-up runs have no `bytes_up` in their summary, as such archives."""
+    [one] = compared(tmp_path, lambda curve: pd.concat([curve, curve[-1:] + 1]), torch="3")
+    assert (one.told, one.identical) == ("identical, 8 evaluations", True)
+
+
 def test_two_seeds_have_no_spread() -> None:
     assert math.isnan(Spread([0.5, 0.6], 800.0).allowed(1))
     assert Spread([0.6, 0.7, 0.8], 800.0).allowed(2) == pytest.approx(0.43027, rel=1e-4)
@@ -113,7 +119,7 @@ def test_the_schedule_of_a_strategy_that_reads_signals_depends_on_the_training(t
     assert follows_training(Settings(guards={"norm": "reject"}))
     run = next(iter(everything(small(tmp_path), spread_out).values()))
     told = rule_of(run, changed(run, lambda curve: curve, torch="3"))
-    assert told.startswith("torch is 2 in the archive and 3 here: the schedule must be identical, and final values")
+    assert told.startswith("torch is 2 in the archive and 3 here: the schedule must be identical, and the final acc")
     assert rule_of(run, run) == "same hardware and versions: every number must be identical"
 
 

@@ -17,7 +17,7 @@ import json
 import math
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -27,7 +27,7 @@ from lesson.experiments.design import Named
 from lesson.experiments.folder import StudyFolder
 from lesson.experiments.measures import MIN_SEEDS, half_interval, value_by
 from lesson.experiments.missing import check_runs
-from lesson.experiments.run import Run
+from lesson.experiments.run import Archived, Run, summary_of
 from lesson.experiments.study import Study
 from lesson.experiments.tuned.cases import Case
 from lesson.experiments.tuned.collapse import has_collapsed
@@ -104,7 +104,7 @@ class Rerun:
         for case in self.cases:
             spread = Spread.of(case, self.before)
             names = [name for name in case.finals(self.before) or () if name in after]
-            pairs = [(self.before[name], after[name]) for name in names]
+            pairs = [(self.before[name], _as_stored(self.before[name], after[name])) for name in names]
             found += [_compared(was, now, spread) for was, now in pairs]
             if len(pairs) > 1 and not all(is_same_machine(*pair) for pair in pairs):
                 found.append(spread.of_means(f"{case.entry.name}, β = {case.beta:g}", pairs))
@@ -182,7 +182,7 @@ def rule_of(was: Run, now: Run) -> str:
     clock = "is not judged, as it depends on the training" if follows_training(was.settings) else "must be identical"
     return (
         f"{name} is {there.get(name, 'unknown')} in the archive and {here.get(name, 'unknown')} here: the schedule "
-        f"{clock}, and final values may differ as much as two runs of the same spread over seeds"
+        f"{clock}, and the final {was.metric.name} may differ as much as that of two independent runs"
     )
 
 
@@ -197,6 +197,18 @@ def digest(runs: Sequence[Run], columns: Sequence[str] | None = None) -> str:
     curves = [stored_values(run)["curve"] for run in sorted(runs, key=lambda run: run.name)]
     kept = [{name: one[name] for name in columns or one if name in one} for one in curves]
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+
+
+def _as_stored(was: Run, now: Run) -> Run:
+    """Return a repeated run as the archive stores it.
+
+    Archives of version 0.1 lack the evaluation of the final model, and their summaries end at the last evaluation.
+    """
+    if "bytes_up" in was.summary or was.diverged or now.diverged or len(now.curve) != len(was.curve) + 1:
+        return now
+    curve = now.curve[:-1]
+    summary = now.summary | summary_of(now.settings, curve, "", now.metric)
+    return replace(now, summary=summary, archived=Archived(now.name, now.versions, curve, now.clients))
 
 
 def _compared(was: Run, now: Run, spread: Spread) -> Comparison:
