@@ -178,7 +178,7 @@ def rule_of(was: Run, now: Run) -> str:
     if is_same_machine(was, now):
         return "same hardware and versions: every number must be identical"
     there, here = _machine(was), _machine(now)
-    name = next(name for name in {**there, **here} if there.get(name) != here.get(name))
+    name = next(name for name in ("hardware", "torch", *there, *here) if there.get(name) != here.get(name))
     clock = "is not judged, as it depends on the training" if follows_training(was.settings) else "must be identical"
     return (
         f"{name} is {there.get(name, 'unknown')} in the archive and {here.get(name, 'unknown')} here: the schedule "
