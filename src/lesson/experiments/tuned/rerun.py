@@ -21,6 +21,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+
 from lesson.core.errors import InputError, unknown
 from lesson.experiments.archive import stored_values
 from lesson.experiments.design import Named
@@ -139,7 +141,7 @@ class Spread:
     def allowed(self, num_runs: int) -> float:
         """Return by how much the mean over some runs may differ: t·√2·S/√num_runs; NaN for fewer than three seeds."""
         count = len(self.values)
-        half = half_interval(self.values) if count >= MIN_SEEDS else math.nan  # type: ignore[arg-type]
+        half = half_interval(np.array(self.values)) if count >= MIN_SEEDS else math.nan
         return half * math.sqrt(2 * count / num_runs)
 
     def of_means(self, name: str, pairs: Sequence[tuple[Run, Run]]) -> Comparison:
