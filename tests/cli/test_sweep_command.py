@@ -158,6 +158,7 @@ def test_a_tuned_comparison_leaves_runs_tables_and_figures(tuned: Path) -> None:
     assert {path.name for path in tuned.glob("[!.]*") if path.is_file()} == {
         "README.md",
         "accuracy-all.png",
+        "board.html",
         "runs.jsonl.gz",
         "settings.md",
         "study.toml",
@@ -179,7 +180,7 @@ def test_a_tuned_comparison_continues_from_its_study_toml(
             shutil.copy(path, tmp_path / path.name)
     (tmp_path / "table.csv").unlink()
     assert main(["sweep", "study.toml", "--tune"]) == 0
-    assert "page: README.md\nfolder: .\n" in capsys.readouterr().out
+    assert "page: README.md\nboard: board.html\nfolder: .\n" in capsys.readouterr().out
     for name in ("README.md", "runs.jsonl.gz", "settings.md", "study.toml", "table.csv", "table-all.md"):
         assert (tmp_path / name).read_bytes() == (tuned / name).read_bytes(), name
     assert not list(tmp_path.glob("*/"))

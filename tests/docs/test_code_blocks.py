@@ -8,10 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from helpers.code_blocks import ROOT, Block, blocks, check_other_command, commands, shortened, shortened_command
+from helpers.code_blocks import (
+    ROOT,
+    Block,
+    blocks,
+    check_other_command,
+    commands,
+    shortened,
+    shortened_command,
+    shortened_study,
+)
 from helpers.run_folders import make_comparison
 from lesson.cli import cli, main
 from lesson.experiments.grid import load_grid
+from lesson.experiments.tuned.design import TunedComparison
 from lesson.settings import load_settings
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -75,7 +85,11 @@ def run_command(words: list[str], output: list[str], capsys: pytest.CaptureFixtu
         return
     command = words[1:]
     capsys.readouterr()
+    saved = command[0] == "sweep" and Path(command[1]).exists()  # by an earlier block
     # downloads, hours of training, a cluster, CIFAR-10, and figures that tests/experiments draws
+    if "--tune" in command and saved and not command[1].startswith("experiments/"):
+        assert main(command) == 0, words
+        return
     if command[0] in ("data", "reproduce") or any(
         re.match(r"(trainer=)?ray$|--tune$|experiments/", word) for word in command
     ):
@@ -109,8 +123,12 @@ def read_settings(block: Block, folder: Path) -> None:
     named = re.match(r"# ([\w-]+\.toml)\n", block.text)
     path = folder / (named[1] if named else "block.toml")
     path.write_text(block.text)
+    if "rules" in values:
+        path.write_text(shortened_study(block.text))
+        TunedComparison.load(path)
+        return
     if "tool" in values or "project" in values or "entries" in values or "entry" in values:
-        return  # a package or a tuned comparison, which other tests read
+        return  # a package or a part of a tuned comparison, which other tests read
     if "sweep" in values:
         load_grid(path)
     else:

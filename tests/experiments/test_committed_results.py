@@ -2,24 +2,29 @@
 
 import gzip
 import json
+import re
 import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from lesson import Run, Study, load
+from lesson import Run, Study, draw_fleet, load, simulate
 from lesson.experiments.folder import StudyFolder
 from lesson.experiments.naming import run_name
 from lesson.experiments.tuned.study import TunedStudy
 from lesson.paper.fleets import towards_zero
 from lesson.paper.items import select_items
 from lesson.paper.reproduce import Reproduction, read_scale
+from lesson.report.page.board import BOARD
 from lesson.report.page.study_data import study_data
 from lesson.report.paper.items import items_in
 from lesson.report.paper.write import write_reproduction
 from lesson.report.tuned.write import missing_runs, write_tuned
+from lesson.strategies import make_strategy
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 TUNED = (
@@ -31,6 +36,8 @@ TUNED = (
     "tasks/results/shakespeare",
     "tasks/results/resnet",
 )
+BOARDS = ("strategies/results",)
+"""Tuned comparisons whose board is committed, although it is 1.5 MB."""
 TEXTS = (".md", ".csv", ".json", ".toml")
 
 
@@ -46,6 +53,13 @@ def load_copy(folder: Path, copy: Path) -> Study:
     study = load(copy)
     assert isinstance(study, Study)
     return study
+
+
+def data_of(page: Path) -> Any:
+    """Return the data inside a page."""
+    found = re.search(r'<script id="data" type="application/json">(.*?)</script>', page.read_text(), re.DOTALL)
+    assert found is not None
+    return json.loads(found[1])
 
 
 def check_names(runs: Collection[Run], folder: Path) -> None:
@@ -86,6 +100,9 @@ def test_tables_figures_and_the_page_of_tuned_comparisons_follow_from_their_runs
     write_tuned(study, out, suffixes=(".svg",))
     assert texts(out) == texts(folder)
     assert {path.stem for path in out.glob("*.svg")} == {path.stem for path in folder.glob("*.png")}
+    assert (folder / BOARD).exists() == (name in BOARDS)
+    if name in BOARDS:
+        assert data_of(out / BOARD) == data_of(folder / BOARD)
     rows, rules = study_data(study, "")["verdict"]["rows"], study.design.rules
     assert len(rows) >= len(study.design.entries) * len(rules.betas)
     assert {row[1] for row in rows} == {str(len(rules.seeds))}
@@ -108,6 +125,21 @@ def test_the_papers_tables_claims_and_figures_follow_from_its_runs(
     write_reproduction(design, study, out)
     assert texts(out) == texts(folder)
     assert {path.name for path in out.glob("*.png")} == {path.name for path in folder.glob("*.png")}
+
+
+@pytest.mark.slow
+def test_the_schedule_in_the_archive_follows_from_the_clock() -> None:
+    """The runs were made on a GPU with an earlier version; rounds, times and uploads need no training."""
+    study = load(EXPERIMENTS / "strategies" / "results")
+    assert isinstance(study, TunedStudy)
+    for entry in ("fedavg", "fedcs", "lesson τ=20"):
+        run = next(run for run in study.runs if run.labels["entry"] == entry)
+        chosen, until_s = run.settings.strategy, run.settings.run.time_budget_s
+        strategy = make_strategy(chosen.name, chosen.deadline_s, chosen.options)
+        records = list(simulate(strategy, draw_fleet(run.settings), until_s=until_s, seed=run.seed))
+        uploads = np.cumsum([record.uploads for record in records])
+        evaluated = [(round(records[at - 1].end_s, 3), uploads[at - 1]) for at in run.curve["round"]]
+        assert evaluated == list(zip(run.curve["time_s"], run.curve["uploads"], strict=True)), entry
 
 
 def test_a_committed_study_can_be_filtered() -> None:

@@ -56,6 +56,13 @@ def shortened(code: str) -> str:
     return re.sub(r"num_seeds=\d+", "num_seeds=1", re.sub(r"\brounds=\d+", "rounds=2", code))
 
 
+def shortened_study(text: str) -> str:
+    """Return the file of a tuned comparison with all times in [rules] divided by ten."""
+    rules, groups, rest = text.partition("[groups")
+    shorter = re.sub(r"(?<=[ \[])(\d+)0\.0", r"\1.0", rules)
+    return shorter + groups + rest
+
+
 def commands(block: str) -> Iterator[tuple[list[str], list[str]]]:
     """Yield each command of a console block, as words, with the output lines shown below it."""
     found: list[tuple[str, list[str]]] = []

@@ -25,7 +25,7 @@ with one_line_if_interrupted():
     from lesson.cli.strategies import StrategiesCommand
     from lesson.cli.sweep import SweepCommand
     from lesson.cli.tasks import TasksCommand
-    from lesson.core.errors import ArgumentError, InputError, RunStoppedError
+    from lesson.core.errors import ArgumentError, InputError, MismatchError, RunStoppedError
 
 
 # Replacements for characters that a terminal cannot show.
@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str]) -> int:
-    """Run a command; return 0, 2 if the input is invalid, or 3 if a run could not continue."""
+    """Run a command; return 0, 1 if reruns differ, 2 if the input is invalid, or 3 if a run could not continue."""
     _settle_terminal()
     try:
         if instruction := os.environ.get(COMPLETE_VARIABLE):
@@ -103,6 +103,9 @@ def _run(argv: Sequence[str]) -> int:
         shown = error.as_option() if isinstance(error, ArgumentError) else error
         print(f"lesson: {shown}", file=sys.stderr)
         return 2
+    except MismatchError as error:
+        print(f"lesson: {error}", file=sys.stderr)
+        return 1
     except RunStoppedError as error:
         print(f"lesson: {error}", file=sys.stderr)
         return 3

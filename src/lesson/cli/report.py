@@ -49,6 +49,8 @@ class ReportCommand:
         if self.output is not None:
             check_page_path(self.output)
         from lesson.experiments.loading import load_study
+        from lesson.experiments.tuned.study import TunedStudy
+        from lesson.report.page.board import BOARD, write_board
         from lesson.report.page.paper_page import holds_paper, write_paper_page
         from lesson.report.page.study_page import REPORT, write_study_page
 
@@ -62,6 +64,9 @@ class ReportCommand:
             else:
                 write_study_page(study, page)
             print(f"report: {page}")
+            if isinstance(study, TunedStudy) and self.output is None:
+                write_board(study, self.folders[0] / BOARD)
+                print(f"board: {self.folders[0] / BOARD}")
 
     def _draw(self, study: "Study | None", folder: Path, suffixes: list[str], width_in: float) -> None:
         """Draw all figures of a study, or those of the paper; the latter and tuned comparisons are page-wide."""

@@ -1,6 +1,7 @@
 """The command `lesson sweep`."""
 
 import math
+import tempfile
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,7 +11,7 @@ from rich.console import Console
 
 from lesson.cli.console import PipedConsole, check_ended, check_failed, execute_design, print_report
 from lesson.cli.parser import DIR, FILE, NUMBER, WHOLE, argument, data_dir_option, log_option, option
-from lesson.core.errors import InputError
+from lesson.core.errors import InputError, MismatchError
 from lesson.report.words import count, terminal_table
 from lesson.settings.loading import check_set_once
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:  # they import torch, which takes seconds and is not needed fo
 MIN_WIDTH, MAX_MISSING = 180, 10
 _engine = partial(option, heading="Engine")
 _tuning = partial(option, heading="Tuned comparison")
+_verifying = partial(option, heading="Verification of a tuned comparison")
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,16 @@ class SweepCommand:
         show_default="no limit",
         help="Stop after this many seconds of real time; rerun to continue. 0 only redraws the results.",
     )
+    verify: str | None = _verifying(
+        "--verify",
+        metavar="ENTRY",
+        help="Rerun the final runs of an entry and compare them with those in the output folder; exit status 1 if they "
+        "differ. Nothing in the folder changes.",
+    )
+    beta: float | None = _verifying(
+        "--beta", type=NUMBER, show_default="all", help="Verify only the runs with this beta."
+    )
+    seed: int | None = _verifying("--seed", type=WHOLE, show_default="all", help="Verify only the runs with this seed.")
     engine: str = _engine(
         "--engine", metavar="local|ray", default="local", help="Run in processes on this machine, or on Ray."
     )
@@ -90,6 +102,9 @@ class SweepCommand:
 
         engine, trackers, design = self._engine(), make_trackers(self.log), self._design()
         out = self.out or out_for(self.file or "strategies.toml")
+        if self.verify is not None:
+            self._verify(self.verify, design, out, engine)
+            return
         if self.dry_run:
             self._print_estimate(design, out)
             return
@@ -118,12 +133,11 @@ class SweepCommand:
         from lesson.experiments.tuned.design import TunedComparison
 
         if self.tune:
-            if self.set or self.task:
-                name = "--set" if self.set else "--task"
-                raise InputError(f"{name} cannot be combined with --tune: the file has the settings of every entry")
+            self._check_tuned()
             return TunedComparison.load(self.file or STRATEGIES).select(self.entries.split(",") if self.entries else ())
-        if self.entries is not None:
-            raise InputError("--entries requires --tune")
+        for name in ("entries", "verify", "beta", "seed"):
+            if getattr(self, name) is not None:
+                raise InputError(f"--{name} requires --tune")
         if self.file is None:
             raise InputError("SETTINGS.toml must be given: a file with a table [sweep]; see 'lesson sweep --help'")
         if self.task is not None and ":" not in self.task:
@@ -136,6 +150,45 @@ class SweepCommand:
             if all(caveat in others for others in told):
                 print(f"note: {caveat}")
         return grid
+
+    def _check_tuned(self) -> None:
+        """Raise InputError for options that a tuned comparison does not have."""
+        if self.set or self.task:
+            name = "--set" if self.set else "--task"
+            raise InputError(f"{name} cannot be combined with --tune: the file has the settings of every entry")
+        if self.verify is None and (self.beta is not None or self.seed is not None):
+            raise InputError(f"{'--seed' if self.beta is None else '--beta'} requires --verify")
+        if self.verify is not None and self.entries is not None:
+            raise InputError("--entries cannot be combined with --verify, which names the entry")
+
+    def _verify(self, row: str, design: "Design", out: Path, engine: "Engine") -> None:
+        """Rerun an entry in a temporary folder and print how it compares; raise MismatchError if it differs."""
+        from lesson import api
+        from lesson.experiments.tuned.design import TunedComparison
+        from lesson.experiments.tuned.rerun import Rerun, rule_of
+
+        assert isinstance(design, TunedComparison), "--verify requires --tune"
+        rerun = Rerun.load(design, out, row, self.beta, self.seed)
+        with tempfile.TemporaryDirectory(prefix="lesson-verify-") as folder:
+            if self.dry_run:
+                self._print_estimate(rerun, Path(folder))
+                return
+            study = api.execute_design(rerun, Path(folder) / "runs", engine, on_error="stop")
+            check_failed(study, len(rerun.named), "--verify")
+            if len(study.runs) < len(rerun.named):
+                raise InputError(f"--seconds must be longer: {len(study.runs)} of {len(rerun.named)} runs finished")
+            results = rerun.compare(study.runs)
+            rules = dict.fromkeys(rule_of(rerun.before[run.name], run) for run in study.runs)
+        for result in results:
+            print(f"{result.name}: {result.told}")
+        for rule in rules:
+            print(f"rule: {rule}")
+        if wrong := [result for result in results if result.problem]:
+            first = f"{len(wrong)} of {count(len(results), 'check')} failed, first {wrong[0].name}: {wrong[0].problem}"
+            remedy = f"check that code and data are those of the archive; {out / 'study.toml'} lists the commits"
+            raise MismatchError(f"'{row}' differs from {out}: {first}; {remedy}")
+        same = sum(result.identical for result in results)
+        print(f"verified: '{row}' agrees with {out}: {count(len(study.runs), 'run')}, {same} identical")
 
     def _engine(self) -> "Engine":
         """Return the engine that the options select; raise InputError if they are invalid."""
@@ -178,6 +231,7 @@ class SweepCommand:
 
     def _show_tuned(self, study: "TunedStudy", out: Path) -> None:
         """Write figures and tables of a tuned comparison, and print its tables at full width."""
+        from lesson.report.page.board import BOARD
         from lesson.report.study.compare_text import what_is_shown
         from lesson.report.tuned.tables import group_table
         from lesson.report.tuned.write import missing_runs, write_tuned
@@ -195,3 +249,5 @@ class SweepCommand:
         if len(missing) > MAX_MISSING:
             print(f"and {len(missing) - MAX_MISSING} more entries; repeat the command to continue")
         print(f"page: {page}")
+        if len(table):
+            print(f"board: {out / BOARD}")

@@ -45,6 +45,10 @@ class LackOfMemoryError(RunStoppedError):
     """A run has run out of memory, possibly because other runs are using it."""
 
 
+class MismatchError(Exception):
+    """Repeated runs differ from the archived ones. The message is one line that says what differs."""
+
+
 class DivergedError(RunStoppedError):
     """Training has diverged: the model or the loss is no longer finite."""
 

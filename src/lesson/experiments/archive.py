@@ -85,8 +85,9 @@ def _lines(path: Path) -> Iterator[bytes]:
             yield line
 
 
-def _line(run: Run) -> str:
-    values = {
+def stored_values(run: Run) -> dict[str, Any]:
+    """Return what an archive stores of a run, as plain values; None for unknown numbers."""
+    return {
         "format": FORMAT,
         "name": run.name,
         "diverged": run.diverged,
@@ -96,7 +97,10 @@ def _line(run: Run) -> str:
         "settings": _with_infinity(run.settings.to_sections(), math.inf, "inf"),
         "versions": run.versions,
     }
-    return json.dumps(values, allow_nan=False, ensure_ascii=False)
+
+
+def _line(run: Run) -> str:
+    return json.dumps(stored_values(run), allow_nan=False, ensure_ascii=False)
 
 
 def _parsed(line: bytes) -> Run:

@@ -46,8 +46,8 @@ class Band:
         return {"at": self.at.round(4).tolist(), **rounded}
 
 
-def mean_band(runs: Sequence[Points], metric: Metric = ACCURACY) -> Band:
-    """Return the mean on the range that all runs cover, at no more than MAX_POINTS points.
+def mean_band(runs: Sequence[Points], metric: Metric = ACCURACY, max_points: int = MAX_POINTS) -> Band:
+    """Return the mean on the range that all runs cover, at no more than `max_points` points.
 
     Runs are interpolated linearly between their evaluations; runs without any are ignored.
     """
@@ -55,7 +55,7 @@ def mean_band(runs: Sequence[Points], metric: Metric = ACCURACY) -> Band:
     low, high = max((x[0] for x, _ in known), default=0.0), min((x[-1] for x, _ in known), default=0.0)
     at = np.unique(np.concatenate([np.zeros(0), *(x for x, _ in known)]))
     at = at[(at >= low) & (at <= high)]
-    at = at[np.linspace(0, len(at) - 1, min(len(at), MAX_POINTS)).astype(int)]
+    at = at[np.linspace(0, len(at) - 1, min(len(at), max_points)).astype(int)]
     values = np.array([np.interp(at, x, y) for x, y in known]).reshape(len(known), len(at))
     mean = values.mean(axis=0) if len(values) else at
     if len(known) < MIN_SEEDS:

@@ -362,7 +362,7 @@ def test_figures_tables_and_settings_are_the_same_on_any_day(tmp_path: Path) -> 
     assert files == {path.name: path.read_bytes() for path in folders[1].iterdir()}
     drawn = {f"{kind}-{group}.{end}" for kind in ("accuracy", "times") for group in ("strategies", "deadlines")
              for end in ("png", "pdf", "svg")}  # fmt: skip
-    texts = {"README.md", "settings.md", "table.csv", "table-strategies.md", "table-deadlines.md"}
+    texts = {"README.md", "board.html", "settings.md", "table.csv", "table-strategies.md", "table-deadlines.md"}
     assert files.keys() == drawn | texts
     rows = settings_table(study).to_dict("records")
     assert [row["β = 1"] for row in rows] == [

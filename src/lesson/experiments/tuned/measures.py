@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import pandas as pd
 
 from lesson.experiments.measures import means, to_target, value_by
@@ -49,6 +50,40 @@ def by_seed(case: Case, done: Done) -> pd.DataFrame:
     """Return the numbers of a case's final runs and whether each has collapsed, one row per seed."""
     rows = [measure(run, case.rules) | {COLLAPSED: has_collapsed(run, case.rules.final_s)} for run in case.made(done)]
     return pd.DataFrame(rows, index=[run.seed for run in case.made(done)])
+
+
+def to_targets(runs: Sequence[Run], rules: Rules) -> list[dict[str, float]]:
+    """Return for each target how many runs reach it, as `seeds`, and the medians of what they spend until then.
+
+    These are time_s, uploads, bytes_up and energy_j. A run that never reaches the target, or that has collapsed, counts
+    as infinite, so a median is infinite unless more than half of the runs reach the target. It is NaN if unknown.
+    """
+    found = []
+    for target in rules.targets:
+        lost = [has_collapsed(run, rules.final_s) for run in runs]
+        spent = {
+            name: [math.inf if bad else to_target(run, target, name) for run, bad in zip(runs, lost, strict=True)]
+            for name in ("time_s", "uploads", "energy_j")
+        }
+        sizes = [upload_bytes(run) for run in runs]
+        spent["bytes_up"] = [size * number for size, number in zip(sizes, spent["uploads"], strict=True)]
+        row = {"target": target, "seeds": sum(map(math.isfinite, spent["time_s"]))}
+        found.append(row | {name: float(np.median(values)) for name, values in spent.items()})
+    return found
+
+
+def upload_bytes(run: Run) -> float:
+    """Return the size of an upload in bytes; NaN if it depends on the model and the summary lacks it."""
+    if run.summary.get("bytes_up") and run.summary["uploads"]:
+        return float(run.summary["bytes_up"] / run.summary["uploads"])
+    bits = run.settings.upload.model_bits
+    return math.nan if isinstance(bits, str) else math.ceil(bits / 8)
+
+
+def accuracy_of_others(run: Run) -> float:
+    """Return the last accuracy of the clients beyond tier 1 on their own data; NaN if it was not recorded."""
+    recorded = run.clients.get("accuracy_others")
+    return math.nan if recorded is None or not len(recorded) else float(recorded.iloc[-1])
 
 
 def table(

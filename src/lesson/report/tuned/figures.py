@@ -8,13 +8,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lesson.experiments.run import Run
+from lesson.experiments.tuned.cases import Case, Done
 from lesson.experiments.tuned.collapse import has_collapsed
 from lesson.experiments.tuned.design import TunedComparison
 from lesson.experiments.tuned.entries import Group
 from lesson.experiments.tuned.measures import time_names, value_names
 from lesson.experiments.tuned.study import TunedStudy
 from lesson.learn.metric import IN_A_ROW
-from lesson.report.bands import draw_band, points_of
+from lesson.report.bands import Points, draw_band, points_of
 from lesson.report.files import PAGE_IN, in_paper_style
 from lesson.report.palette import line_looks
 
@@ -34,11 +35,7 @@ def draw_curves(study: TunedStudy, group: Group, figures: pd.DataFrame) -> Figur
     for beta, axes in zip(design.rules.betas, panels, strict=True):
         for name in dict.fromkeys(figures["entry"]):
             [case] = [one for one in design.cases if (one.entry.name, one.beta) == (name, beta)]
-            made = case.made(study.done)
-            runs = [run for run in made if not has_collapsed(run, design.rules.final_s)] or made
-            ends = [design.rules.final_s if run.diverged else None for run in runs]
-            points = [points_of(_smoothed(run), "time_s", end, metric) for run, end in zip(runs, ends, strict=True)]
-            draw_band(axes, points, looks[name][0], name, looks[name][1], metric)
+            draw_band(axes, case_points(case, study.done), looks[name][0], name, looks[name][1], metric)
         axes.set(xlabel="simulated time (1000 s)", title=f"β = {beta:g}", xlim=(0, design.rules.final_s / 1000))
         axes.grid(alpha=0.25, linewidth=0.4)
     panels[0].set_ylabel(f"test {metric.name}, mean of {IN_A_ROW} evaluations")
@@ -64,6 +61,14 @@ def draw_times(design: TunedComparison, figures: pd.DataFrame) -> Figure:
     panels[0].set_yticks(range(len(order)), order)
     panels[0].set_ylim(len(order) - 0.5, -0.5)
     return figure
+
+
+def case_points(case: Case, done: Done) -> list[Points]:
+    """Return the smoothed curves of the final runs of a case, without collapsed runs unless all have collapsed."""
+    rules, made = case.rules, case.made(done)
+    runs = [run for run in made if not has_collapsed(run, rules.final_s)] or made
+    ends = [rules.final_s if run.diverged else None for run in runs]
+    return [points_of(_smoothed(run), "time_s", end, rules.measured) for run, end in zip(runs, ends, strict=True)]
 
 
 def _smoothed(run: Run) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""The outputs of `lesson sweep --tune`: figures, tables, the chosen settings, and a README."""
+"""The outputs of `lesson sweep --tune`: figures, tables, the chosen settings, the board, and a README."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,6 +17,7 @@ from lesson.experiments.tuned.rules import Rules
 from lesson.experiments.tuned.study import TunedStudy
 from lesson.learn.metric import GUESSED, Metric
 from lesson.report.files import save_figures
+from lesson.report.page.board import BOARD, write_board
 from lesson.report.tuned.figures import draw_curves, draw_times
 from lesson.report.tuned.levels import draw_levels
 from lesson.report.tuned.tables import at_ends, group_table, settings_table
@@ -30,7 +31,7 @@ accuracies are those of the other runs, without an interval if fewer than three 
 
 
 def write_tuned(study: TunedStudy, out: Path | str, suffixes: Sequence[str] = PNG) -> Path:
-    """Write figures, tables and a README to the folder of a tuned comparison, and return the path of the README."""
+    """Write figures, tables, the board and a README to the folder of a tuned comparison; return the README's path."""
     out, design, table = Path(out), study.design, study.table()
     parts = [_head(design), _missing(study)]
     draw_tuned(study, out, suffixes)
@@ -42,6 +43,8 @@ def write_tuned(study: TunedStudy, out: Path | str, suffixes: Sequence[str] = PN
     write_whole(out / "table.csv", table.to_csv(index=False).encode())
     if _is_tuned(design):
         write_whole(out / "settings.md", _settings(study).encode())
+    if len(table):
+        write_board(study, out / BOARD)
     write_whole(out / "README.md", "\n".join(filter(None, [*parts, _provenance(out)])).encode())
     return out / "README.md"
 
