@@ -86,11 +86,24 @@ def test_tables_of_a_gpu_and_of_a_cpu_do_not_replace_each_other(monkeypatch: pyt
     assert with_section(both, gpu.replace("fast", "faster")) == both.replace("fast", "faster")
 
 
-def test_merges_of_this_project_are_computed(run: Run) -> None:
-    """The other packages are not imported: they need versions that exclude each other."""
+def test_strategies_of_this_project_are_compared(run: Run) -> None:
+    """The other implementations are not run: their packages need versions that exclude each other."""
     rows = run(STRATEGIES, "--quick")[1:]
     assert rows
     assert all(row.split("|")[5].strip() for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [("ort=.", "unknown repository 'ort'; available: afl-lib, "), ("oort=/no", "oort must be the folder of a git ")],
+)
+def test_checkouts_that_cannot_be_compared(
+    source: str, message: str, run: Run, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(STRATEGIES, "--quick", "--source", source)
+    assert ended.value.code == 2
+    assert message in capfd.readouterr().err
 
 
 def test_all_python_is_type_checked() -> None:

@@ -1,268 +1,138 @@
-"""Compare the aggregation of FedAsync, FedBuff and TiFL in other packages with this project's, as a Markdown table.
+"""Compare strategies in other packages and repositories with this project's, as a Markdown table.
 
-Models are single numbers. Each package aggregates them with its own server code; this project's column applies the
-weights of the strategy's Merge with NumPy. Packages that are not installed are listed as absent. The last column
-explains each difference by a rule, which is checked to give the other package's numbers.
+Models are single numbers. Each implementation aggregates them, or selects a few clients, with its own server code; this
+project's column uses its strategies, its group memory and its server optimizer. Packages that are not installed and
+repositories that are not given are listed as absent. The last but one column explains each difference by a rule, which
+is checked to give the other implementation's numbers.
 """
 
 import argparse
-import functools
 import logging
-from collections.abc import Callable, Sequence
+import subprocess
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from types import SimpleNamespace
+from pathlib import Path
 
-import merges
 import numpy as np
-from merges import ALPHA, BUFFER, HINGE, NOW, POLYNOMIAL, STALENESS, Arrival, Numbers
+from cases import CASES, Case
+from servers.inputs import STALENESS, Numbers
+from servers.loading import checkouts
 
-from lesson.core.arrays import FloatArray
-from lesson.strategies import FedAsync, FedBuff, Strategy, TiFL
-from lesson.strategies.base import ServerView, Updates
+
+@dataclass(frozen=True)
+class Origin:
+    """A repository on GitHub, and the commit that links lead to; a package of the same code, if there is one."""
+
+    title: str
+    repository: str
+    commit: str
+    is_package: bool = False
+
+
+ORIGINS = {
+    "appfl": Origin("appfl", "APPFL/APPFL", "b9f1bc1534341cac371f1aeda96b5b64fcc9a43e", True),
+    "fedlab": Origin("fedlab", "SMILELab-FL/FedLab", "92552a742debc9d7bcf06378720c92fe90e15aa3", True),
+    "fedscale": Origin("fedscale", "SymbioticLab/FedScale", "7ec441c2afa99510535adebe155d89fa8bb2c637", True),
+    "flgo": Origin("flgo", "WwZzz/easyFL", "ea07f1d082efacca2eff27ee401a7ab4ec604825", True),
+    "flsim": Origin("flsim", "facebookresearch/FLSim", "7311f2db471f89f14a0c8c9ea1c9584171677f5a", True),
+    "nvflare": Origin("nvflare", "NVIDIA/NVFlare", "f3b7c1bffdfed90338d695a67b52a46d8bc4d28c", True),
+    "afl-lib": Origin("AFL-Lib", "boyi-liu/AFL-Lib", "b6dab187df2c7cdd9fe9eff998790af9f96b9558"),
+    "asyncfl": Origin("AsyncFL", "xchang1121/AsyncFL", "1fe1799d4c8101e4c318a4c11efa7b1b496fff94"),
+    "easyfl-fork": Origin("easyFL fork", "quan-xiao158/easyFL", "58fc26acc8d46af10c7c79b7f7d79b71b1408b69"),
+    "fadas": Origin("FADAS (authors)", "yujiaw98/FADAS", "8c4df2367b1b4ef485d0334e19335260a8547417"),
+    "fedcompass": Origin("FedCompass (authors)", "APPFL/FedCompass", "af96db2204795b0b0addfdec219b2a541f4b1ab3"),
+    "fedscale-oort": Origin("FedScale", "SymbioticLab/FedScale", "7ec441c2afa99510535adebe155d89fa8bb2c637"),
+    "oort": Origin("Oort (authors)", "SymbioticLab/Oort", "05a3aa1677a10f8e621055b1626ef82e73d09759"),
+    "plato": Origin("Plato", "TL-System/plato", "60d6779a0be16bd529f5f9d9cd34fd4d47f4e95a"),
+    "refl": Origin("REFL (authors)", "ahmedcs/REFL", "aa7e6425fe8b888bccfcc722a086df120cbd833e"),
+    "safa": Origin("SAFA (authors)", "wingter562/SAFA", "f6fa6b4569a8cbc7842f265f6ea18680aa511819"),
+}
+"""Packages and repositories by name. The latter are read from checkouts that are given on the command line."""
 
 SHOWN = [0, 1, 4, 5, 10]
 """Staleness of the numbers shown in the table; all of them are compared."""
 
 
-def view_of(num_clients: int, version: int = 0, round: int = 1, **signals: FloatArray) -> ServerView:
-    """Return a server's view of idle clients, each of them slower than the one before."""
-    zeros, ones = np.zeros(num_clients), np.ones(num_clients)
-    everybody, int_zeros = np.ones(num_clients, dtype=np.bool_), np.zeros(num_clients, dtype=np.int64)
-    latency_s = np.arange(1.0, num_clients + 1)
-    return ServerView(
-        round=round,
-        version=version,
-        now_s=0.0,
-        num_connected=num_clients,
-        connected=everybody,
-        compute_s=latency_s,
-        upload_s=zeros,
-        shared_upload_s=zeros,
-        download_s=zeros,
-        latency_s=latency_s,
-        first_latency_s=latency_s,
-        local_steps=int_zeros + 1,
-        num_samples=int_zeros + 1,
-        client_weight=ones,
-        idle=everybody,
-        busy=~everybody,
-        num_busy=0,
-        waiting=int_zeros,
-        freed=np.arange(num_clients),
-        started_round=int_zeros,
-        started_s=zeros,
-        signals=signals,
-    )
-
-
-def ours(strategy: Strategy, now: float, arrivals: Sequence[Arrival]) -> float:
-    """Return the global model after this project has aggregated these arrivals."""
-    count, latest = len(arrivals), max(STALENESS)
-    zeros, ids, int_zeros = np.zeros(count), np.arange(count), np.zeros(count, dtype=np.int64)
-    bases = np.array([latest - arrival.staleness for arrival in arrivals])
-    updates = Updates(
-        id=ids,
-        client=ids,
-        base_version=bases,
-        started_round=int_zeros,
-        started_s=zeros,
-        expected_s=zeros,
-        arrived_s=zeros,
-        index=int_zeros,
-        lr_scale=zeros,
-        local_steps=int_zeros,
-        batches=int_zeros,
-        compute_scale=zeros + 1,
-        in_turn=int_zeros > 0,
-    )
-    merge = strategy.merge(view_of(count, version=latest), updates)
-    taken = [arrivals[row] for row in merge.updates]
-    if merge.of == "updates":
-        return now + float(merge.weights @ [arrival.model - arrival.base for arrival in taken])
-    return (1 - float(merge.weights.sum())) * now + float(merge.weights @ [arrival.model for arrival in taken])
-
-
-def mixed(strategy: FedAsync) -> Numbers:
-    """Return α_t of this project's FedAsync at every staleness: a global model of 0 after aggregating a model of 1."""
-    return [ours(strategy, 0.0, [Arrival(staleness, 0.0, 1.0)]) for staleness in STALENESS]
-
-
-def our_scales() -> Numbers:
-    """Return s(d) of this project's FedBuff at every staleness: what an update of 1, alone in the buffer, adds."""
-    strategy = FedBuff(buffer_size=1, concurrency=1)
-    return [ours(strategy, 0.0, [Arrival(staleness, 0.0, 1.0)]) for staleness in STALENESS]
-
-
-our_poly = functools.partial(mixed, FedAsync(ALPHA, "polynomial", **POLYNOMIAL))
-our_hinge = functools.partial(mixed, FedAsync(ALPHA, "hinge", **HINGE))
-
-
-def our_together() -> Numbers:
-    """Return the global model of this project's FedAsync when two models arrive at the same time."""
-    return [ours(FedAsync(ALPHA, "constant"), 0.0, [Arrival(0, 0.0, 1.0), Arrival(0, 0.0, 2.0)])]
-
-
-def our_buffered() -> Numbers:
-    """Return the global model of this project's FedBuff."""
-    return [ours(FedBuff(buffer_size=len(BUFFER)), NOW, BUFFER)]
-
-
-def our_tiers() -> Numbers:
-    """Return the probabilities of this project's TiFL for four tiers, the last of which has used up its credits."""
-    strategy = TiFL(num_tiers=4, clients_per_round=1, interval=1, credits=1)
-    takes_last = SimpleNamespace(choice=lambda tiers, **_: tiers[-1])
-    for number in (1, 2):
-        view = view_of(4, round=number, client_accuracy=np.array([0.9, 0.5, 0.7, 0.6]))
-        strategy.open_round(view, takes_last)  # type: ignore[arg-type]  # `choice` is the only method used
-    return list(strategy.state()["probabilities"])
-
-
-def hinged(late: Callable[[float], float]) -> Numbers:
-    """Return α_t of a hinge function at every staleness d; `late` maps d − b to the scale beyond b."""
-    return [ALPHA if stale <= HINGE["b"] else ALPHA * late(stale - HINGE["b"]) for stale in STALENESS]
-
-
-@dataclass(frozen=True)
-class Case:
-    """One row of the table: a package, an aggregation, and the rule that explains a difference, if there is one."""
-
-    strategy: str
-    package: str
-    case: str
-    theirs: Callable[[], Numbers]
-    ours: Callable[[], Numbers]
-    rule: str = ""
-    by_rule: Callable[[], Numbers] | None = None
-
-    def row(self, import_packages: bool) -> str:
-        """Return the row as Markdown, without the other package's numbers if it is absent or must not be imported."""
-        ours = self.ours()
-        by_rule = self.by_rule() if self.by_rule is not None else None
-        try:
-            title = f"{self.package} {version(self.package)}"
-        except PackageNotFoundError:
-            return f"| {self.strategy} | {self.package} | {self.case} | absent | {shown(ours)} | |"
-        if not import_packages:
-            return f"| {self.strategy} | {title} | {self.case} | not imported | {shown(ours)} | |"
-        theirs = self.theirs()
-        if same(theirs, ours):
-            verdict = "same"
-        else:
-            verdict = self.rule if by_rule is not None and same(theirs, by_rule) else "differs, unexplained"
-        return f"| {self.strategy} | {title} | {self.case} | {shown(theirs)} | {shown(ours)} | {verdict} |"
-
-
 def same(some: Numbers, others: Numbers) -> bool:
     """Return whether the numbers agree to single precision."""
-    return bool(np.allclose(some, others, rtol=1e-5, atol=0))
+    return len(some) == len(others) and bool(np.allclose(some, others, rtol=1e-5, atol=0))
 
 
-def shown(numbers: Numbers) -> str:
-    """Return the numbers to three digits; of one number per staleness, only those in `SHOWN`."""
+def shown(numbers: Numbers, whole: bool = False) -> str:
+    """Return the numbers to three digits, or as whole numbers; of one per staleness, those in `SHOWN`."""
     some = [numbers[staleness] for staleness in SHOWN] if len(numbers) == len(STALENESS) else numbers
-    return ", ".join(f"{number:#.3g}" for number in some)
+    return ", ".join(f"{number:.0f}" if whole else f"{number:#.3g}" for number in some)
 
 
-POLY, HINGED, SCALES, FILLED = "polynomial: α_t", "hinge: α_t", "s(d)", "a full buffer: w"
-DELTA = np.array([each.model - each.base for each in BUFFER])
-MODEL = np.array([each.model for each in BUFFER])
-LATE = np.array([each.staleness for each in BUFFER])
-KEPT = 1 / np.sqrt(1.0 + LATE)
-CASES = [
-    Case("fedasync", "fedlab", POLY, lambda: merges.fedlab_mixed("polynomial", POLYNOMIAL), our_poly),
-    Case("fedasync", "flgo", POLY, lambda: merges.flgo_mixed("poly"), our_poly),
-    Case("fedasync", "appfl", POLY, lambda: merges.appfl_mixed("polynomial", POLYNOMIAL), our_poly),
-    Case("fedasync", "flsim", POLY, merges.flsim_mixed, our_poly),
-    Case(
-        "fedasync",
-        "fedlab",
-        HINGED,
-        lambda: merges.fedlab_mixed("hinge", HINGE),
-        our_hinge,
-        "s = 1 / (a·(d − b + 1))",
-        lambda: hinged(lambda beyond: 1 / (HINGE["a"] * (beyond + 1))),
-    ),
-    Case(
-        "fedasync",
-        "flgo",
-        HINGED,
-        lambda: merges.flgo_mixed("hinge"),
-        our_hinge,
-        "s = 1 / (a·(d − b))",
-        lambda: hinged(lambda beyond: 1 / (HINGE["a"] * beyond)),
-    ),
-    Case("fedasync", "appfl", HINGED, lambda: merges.appfl_mixed("hinge", HINGE), our_hinge),
-    Case(
-        "fedasync",
-        "appfl",
-        "polynomial, four clients: α_t",
-        lambda: merges.appfl_mixed("polynomial", POLYNOMIAL, num_clients=4),
-        our_poly,
-        "α_t / number of clients",
-        lambda: [mixing / 4 for mixing in our_poly()],
-    ),
-    Case(
-        "fedasync",
-        "flgo",
-        "constant, two at once: w",
-        merges.flgo_together,
-        our_together,
-        "mean of the two mixtures",
-        lambda: [(ALPHA * 1 + ALPHA * 2) / 2],
-    ),
-    Case("fedbuff", "flgo", FILLED, merges.flgo_buffered, our_buffered),
-    Case(
-        "fedbuff",
-        "appfl",
-        FILLED,
-        merges.appfl_buffered,
-        our_buffered,
-        "w + Σ s·(m − w)",
-        lambda: [NOW + float(KEPT @ (MODEL - NOW))],
-    ),
-    Case(
-        "fedbuff",
-        "nvflare",
-        FILLED,
-        merges.nvflare_buffered,
-        our_buffered,
-        "s = 1 / (1 + √(d + 1))",
-        lambda: [NOW + np.mean(DELTA / (1 + np.sqrt(LATE + 1)))],
-    ),
-    Case(
-        "fedbuff",
-        "flsim",
-        SCALES,
-        merges.flsim_scales,
-        our_scales,
-        "s(d) / s(1)",
-        lambda: [scale * 2**0.5 for scale in our_scales()],
-    ),
-    Case("fedbuff", "flsim", f"{SCALES}, avg_staleness = 0", lambda: merges.flsim_scales(avg_staleness=0), our_scales),
-    Case("fedbuff", "flsim", FILLED, merges.flsim_buffered, our_buffered, "w + Σ s·Δ", lambda: [NOW + KEPT @ DELTA]),
-    Case(
-        "fedbuff",
-        "fedscale",
-        FILLED,
-        merges.fedscale_buffered,
-        our_buffered,
-        "Σ s·m / Σ s",
-        lambda: [KEPT @ MODEL / KEPT.sum()],
-    ),
-    Case("tifl", "flgo", "chances of four tiers", merges.flgo_tiers, our_tiers),
-]
+def commit_of(checkout: Path) -> str:
+    """Return the commit of a checkout."""
+    command = ["git", "-C", str(checkout), "rev-parse", "HEAD"]
+    return subprocess.run(command, capture_output=True, check=True, text=True).stdout.strip()
+
+
+def found(name: str) -> tuple[str, str] | None:
+    """Return the title of an implementation, with its version, and the commit for links; None if it is absent."""
+    origin = ORIGINS[name]
+    if origin.is_package:
+        try:
+            return f"{origin.title} {version(origin.title)}", origin.commit
+        except PackageNotFoundError:
+            return None
+    if name not in checkouts:
+        return None
+    commit = commit_of(checkouts[name])
+    return f"{origin.title} {commit[:7]}", commit
+
+
+def row(case: Case, run: bool) -> str:
+    """Return a case as a row; without the other implementation's numbers if it is absent or must not be run."""
+    here = found(case.origin)
+    title = ORIGINS[case.origin].title if here is None else here[0]
+    start, numbers = f"| {case.strategy} | {title} | {case.case} |", case.ours()
+    expected = None if case.by_rule is None else case.by_rule()
+    if here is None or not run:
+        return f"{start} {'absent' if here is None else 'not run'} | {shown(numbers)} | | |"
+    theirs = case.theirs()
+    whole = all(number == round(number) for number in [*theirs, *numbers])
+    both = f"{start} {shown(theirs, whole)} | {shown(numbers, whole)} |"
+    if same(theirs, numbers):
+        return f"{both} same | {case.paper or 'both'} |"
+    if expected is None or not same(theirs, expected):
+        return f"{both} unexplained | |"
+    link = f"https://github.com/{ORIGINS[case.origin].repository}/blob/{here[1]}/{case.where}"
+    return f"{both} [{case.rule}]({link}) | {case.paper or 'LESSON'} |"
+
+
+def source(text: str) -> tuple[str, Path]:
+    """Parse NAME=PATH, the name of a repository and the folder of its checkout."""
+    name, _, path = text.partition("=")
+    names = [name for name, origin in ORIGINS.items() if not origin.is_package]
+    if name not in names:
+        raise argparse.ArgumentTypeError(f"unknown repository {name!r}; available: {', '.join(sorted(names))}")
+    if not (Path(path) / ".git").exists():
+        raise argparse.ArgumentTypeError(f"{name} must be the folder of a git checkout, got {path!r}")
+    return name, Path(path)
 
 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="compute this project's column only, import no package")
-    quick = parser.parse_args().quick
+    parser.add_argument("--quick", action="store_true", help="compute this project's column only, run no other code")
+    parser.add_argument(
+        "--source",
+        action="append",
+        default=[],
+        type=source,
+        metavar="NAME=PATH",
+        help="checkout of a repository that is not a package, such as oort=../Oort; repeat for several",
+    )
+    options = parser.parse_args()
+    checkouts.update(options.source)
     logging.disable(logging.INFO)
-    print("| strategy | package | case | theirs | ours | |", "|---|---|---|---|---|---|", sep="\n")
+    print("| strategy | implementation | case | theirs | LESSON | difference | as in the paper |")
+    print("|---|---|---|---|---|---|---|")
     for case in CASES:
-        print(case.row(import_packages=not quick), flush=True)
+        print(row(case, run=not options.quick), flush=True)
 
 
 if __name__ == "__main__":

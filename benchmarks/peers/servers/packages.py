@@ -1,20 +1,6 @@
-"""Aggregation of single-number models by the server code of other packages.
+"""FedAsync, FedBuff and TiFL of FedLab, FLGo, NVIDIA FLARE, FLSim and FedScale."""
 
-Modules that a package imports but these cases do not use (torchvision, grpc, …) need not be installed: mocks replace
-them.
-"""
-
-import contextlib
-import dataclasses
-import functools
-import importlib
-import importlib.abc
-import importlib.machinery
-import sys
-import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from types import ModuleType
+from collections.abc import Sequence
 from typing import Any
 from unittest import mock
 
@@ -22,73 +8,8 @@ import numpy as np
 import torch
 from torch import nn
 
-STALENESS = list(range(11))
-ALPHA = 0.6
-POLYNOMIAL = {"a": 0.5}
-HINGE = {"a": 10.0, "b": 4.0}
-UNUSED = {"grpc", "opacus", "pynvml", "tensorflow", "torchvision", "wandb"}
-"""Modules that peers import but these cases do not use."""
-Numbers = list[float]
-
-
-@dataclass(frozen=True)
-class Arrival:
-    """A client's model, the model that it started from, and its staleness."""
-
-    staleness: int
-    base: float
-    model: float
-
-
-BUFFER = [Arrival(0, 10.0, 13.0), Arrival(1, 8.0, 14.0), Arrival(3, 4.0, 16.0)]
-"""Arrivals at a global model of 10; their updates are 3, 6 and 12."""
-NOW = 10.0
-
-
-class StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Import hook that replaces missing modules in `UNUSED` by mocks."""
-
-    def find_spec(self, name: str, *_: object) -> importlib.machinery.ModuleSpec | None:
-        unused = name.partition(".")[0] in UNUSED
-        return importlib.machinery.ModuleSpec(name, self, is_package=True) if unused else None
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        return mock.MagicMock(__spec__=spec, __path__=[], __name__=spec.name)
-
-    def exec_module(self, module: ModuleType) -> None:
-        pass
-
-
-def hashable(made: type | None = None, /, **options: Any) -> Any:
-    """Apply `dataclass`, and make FLSim's classes hashable, as Python 3.11 and later require of default values."""
-    if made is None:
-        return functools.partial(hashable, **options)
-    return dataclass(**options | ({"unsafe_hash": True} if made.__module__.startswith("flsim.") else {}))(made)
-
-
-@contextlib.contextmanager
-def standing_in() -> Iterator[None]:
-    """Let peers be imported if unused modules are missing, or if they were written for Python before 3.11."""
-    finder = StandIns()
-    sys.meta_path.append(finder)
-    try:
-        with mock.patch.object(dataclasses, "dataclass", hashable), warnings.catch_warnings(action="ignore"):
-            yield
-    finally:
-        sys.meta_path.remove(finder)
-
-
-def load(name: str) -> ModuleType:
-    """Import a module of a peer."""
-    with standing_in():
-        return importlib.import_module(name)
-
-
-def linear(value: float) -> nn.Linear:
-    """Return a model with a single parameter of this value."""
-    model = nn.Linear(1, 1, bias=False)
-    nn.init.constant_(model.weight, value)
-    return model
+from servers.inputs import ALPHA, BUFFER, HINGE, NOW, POLYNOMIAL, STALENESS, Arrival, Numbers
+from servers.loading import linear, load
 
 
 def fedlab_mixed(strategy: str, settings: dict[str, float]) -> Numbers:
@@ -148,38 +69,6 @@ def flgo_buffered() -> Numbers:
     """Return the global model of FLGo's FedBuff; its clients send updates."""
     models = flgo_models([NOW] + [each.model - each.base for each in BUFFER], [0] + [each.staleness for each in BUFFER])
     return [flgo_merged("fedbuff", models, eta=1.0, buffer=[], buffer_ratio=1.0, num_clients=len(BUFFER))]
-
-
-def appfl_server(kind: str, now: float, **settings: object) -> Any:
-    """Return an aggregator of APPFL whose version is the largest staleness."""
-    configuration = importlib.import_module("omegaconf").DictConfig(settings)
-    server = getattr(load("appfl.algorithm.aggregator"), kind)(linear(now), configuration)
-    server.global_step = max(STALENESS)
-    return server
-
-
-def appfl_mixed(function: str, settings: dict[str, float], **others: object) -> Numbers:
-    """Return α_t of APPFL's FedAsync at every staleness."""
-    mixed = []
-    for staleness in STALENESS:
-        staleness_fn = {"staleness_fn": function, "staleness_fn_kwargs": settings}
-        server = appfl_server("FedAsyncAggregator", 0.0, alpha=ALPHA, **staleness_fn, **others)
-        server.client_step["it"] = server.global_step - staleness
-        mixed.append(float(server.aggregate("it", {"weight": torch.ones(1, 1)})["weight"]))
-    return mixed
-
-
-def appfl_buffered() -> Numbers:
-    """Return the global model of APPFL's FedBuff; its clients send models.
-
-    With α = 1 and one client, only staleness scales the updates.
-    """
-    staleness_fn = {"staleness_fn": "polynomial", "staleness_fn_kwargs": POLYNOMIAL}
-    server = appfl_server("FedBuffAggregator", NOW, alpha=1.0, K=len(BUFFER), **staleness_fn)
-    for client, arrival in enumerate(BUFFER):
-        server.client_step[client] = server.global_step - arrival.staleness
-        new = server.aggregate(client, {"weight": torch.full((1, 1), arrival.model)})
-    return [float(new["weight"])]
 
 
 def nvflare_buffered() -> Numbers:
