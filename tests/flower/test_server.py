@@ -101,7 +101,7 @@ def test_a_killed_run_on_the_wall_clock_resumes(make_grid: MakeGrid, tmp_path: P
     [
         (
             {"set": "server.optimizer=adamant"},
-            "[server] optimizer must be 'none', 'momentum', 'adagrad', 'adam' or 'yogi', got",
+            "[server] optimizer must be 'none', 'momentum', 'adagrad', 'adam', 'yogi' or 'amsgrad', got",
         ),
         ({"set": "strategy.lateness=1"}, "[strategy] unknown setting 'lateness' for lesson"),
         ({"strategy": "fedcs", "deadline": "inf"}, "[strategy] deadline_s must be finite for fedcs, got inf"),
