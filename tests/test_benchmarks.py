@@ -41,6 +41,9 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> R
     return run
 
 
+LONG = ("gpu", "learning", "scale")
+
+
 def test_no_benchmark_is_forgotten() -> None:
     files = [*SCRIPTS, *BENCHMARKS.glob("peers/*.py"), *BENCHMARKS.glob("peers/*/*.py")]
     commands = {path for path in files if 'if __name__ == "__main__"' in path.read_text(encoding="utf-8")}
@@ -50,7 +53,7 @@ def test_no_benchmark_is_forgotten() -> None:
 
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(path, marks=[pytest.mark.slow] if path.stem == "gpu" else []) for path in SCRIPTS],
+    [pytest.param(path, marks=[pytest.mark.slow] if path.stem in LONG else []) for path in SCRIPTS],
     ids=lambda path: path.name,
 )
 def test_benchmarks_run_a_tiny_case(path: Path, run: Run) -> None:
