@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from lesson import load
+from lesson.clock.faults import corrupting_clients
+from lesson.experiments.run import Run
 from lesson.experiments.tuned.measures import COLLAPSED, by_seed, value_names
 from lesson.experiments.tuned.pairs import Paired, paired_gain, paired_ratio
 from lesson.experiments.tuned.study import TunedStudy
@@ -327,7 +329,7 @@ def test_phrases_about_faults() -> None:
         cost = [faults(f"lesson, {guard}, 0 % flipped", "lesson, 0 % flipped", beta) for guard in ("median", "trimmed")]
         assert said.format(*cost) in text
     flipped = [faults("lesson, rejected, 30 % flipped", "lesson, 0 % flipped", beta) for beta in (0.1, 1.0)]
-    assert "`reject`, loses {} points (β = 0.1) and {} points (β = 1)".format(*flipped) in text
+    assert "`reject`, LESSON loses {} points (β = 0.1) and {} points (β = 1)".format(*flipped) in text
     assert f"LESSON loses {flipped[0]} points with the best guard" in short
 
 
@@ -352,33 +354,63 @@ def test_phrases_about_hidden_attackers() -> None:
     text, short = page("docs/explanation/faults.md"), page("experiments/faults/README.md")
     one, lost = study(SECOND), functools.partial(loss, SECOND)
     trimmed = [lost("lesson, trimmed, 30 %, ×2", "lesson, none hidden", beta) for beta in (0.1, 1.0)]
-    assert "still lose {} points at β = 0.1 (`trim`) and {} points at β = 1 (`trim`)".format(*trimmed) in text
+    assert "`trim`, still loses {} points at β = 0.1 and {} points at β = 1".format(*trimmed) in text
     assert f"LESSON loses {trimmed[0]} points with the best guard. Clipping" in short
+    cost = lost("lesson, trimmed, none hidden", "lesson, none hidden", 0.1)
+    assert f"without hostile clients, `trim` loses {cost} points" in text
+    for beta in (0.1, 1.0):
+        best = paired_gain(one, "lesson, trimmed, 30 %, ×2", "lesson, clipped at 1, 30 %, ×2", beta)
+        assert best.verdict == "undecided"
     labels = [
         lost(f"lesson{guard}, 30 %, labels", "lesson, none hidden", beta)
         for guard in ("", ", clipped at 1")
         for beta in (0.1, 1.0)
     ]
-    assert "cost LESSON {} and {} points without guards, and {} and {} points with `clip` at 1".format(*labels) in text
+    said = "cost LESSON {} (β = 0.1) and {} points (β = 1) without guards, and {} and {} points with `clip` at 1"
+    assert said.format(*labels) in text
+    helped = [
+        paired_gain(one, "lesson, clipped at 1, 30 %, labels", "lesson, 30 %, labels", beta) for beta in (0.1, 1.0)
+    ]
+    assert [gain.verdict for gain in helped] == ["undecided", "higher"]
+    assert f"undecided at β = 0.1 and {points(helped[1]).removeprefix('+')} points at β = 1" in text
     assert f"cost LESSON {labels[0]} points without guards and {labels[2]} with clipping" in short
     more = [lost("lesson, rejected, 30 %, ×2", "lesson, rejected, 30 %, ×2.9", beta) for beta in (0.1, 1.0)]
     assert "by {} points (β = 0.1, 4 pairs) and {} points (β = 1)".format(*more) in text
     for beta in (0.1, 1.0):
         even = paired_gain(one, "lesson, rejected, 30 %, labels", "lesson, 30 %, labels", beta)
-        unharmed = paired_gain(one, "lesson, clipped at 1, none hidden", "lesson, rejected, none hidden", beta)
-        assert (even.verdict, unharmed.verdict) == ("equivalent", "undecided")
-    excluded = {
-        level: [
-            len(run.summary["excluded"])
-            for case in one.design.cases
-            if case.entry.name == f"lesson, rejected, 30 %, {level}"
-            for run in case.made(one.done)
+        assert even.verdict == "equivalent"
+    harm = [paired_gain(one, "lesson, clipped at 1, none hidden", "lesson, none hidden", beta) for beta in (0.1, 1.0)]
+    assert [gain.verdict for gain in harm] == ["undecided", "lower"]
+    assert "by {} (β = 0.1, undecided) and {} points (β = 1, lower)".format(*map(points, harm)) in text
+
+
+def test_excluded_and_repeated_runs_of_the_second_faults_study() -> None:
+    text, one = page("docs/explanation/faults.md"), study(SECOND)
+
+    def runs(entry: str) -> list[Run]:
+        return [run for case in one.design.cases if case.entry.name == entry for run in case.made(one.done)]
+
+    hostile, honest = {}, {}
+    for level in ("×2", "×2.9"):
+        told = [
+            corrupting_clients(run.settings.faults, 50, run.seed)[run.summary["excluded"]]
+            for run in runs(f"lesson, rejected, 30 %, {level}")
         ]
-        for level in ("×2", "×2.9")
-    }
-    many = excluded["×2.9"]
-    said = f"the guard excluded {min(many)} to {max(many)} clients per run, at 2 at most {max(excluded['×2'])}, of 15"
+        hostile[level], honest[level] = [int(each.sum()) for each in told], sum(int((~each).sum()) for each in told)
+    many = hostile["×2.9"]
+    said = (
+        f"excluded {min(many)} to {max(many)} of the 15 hostile clients per run, but at most {max(hostile['×2'])} at 2"
+    )
     assert said in text
+    assert honest == {"×2": 0, "×2.9": 1}
+    rejected = max(run.summary["rejected"] for run in runs("lesson, rejected, 30 %, labels"))
+    assert f"at most {rejected} updates per run are rejected" in text
+    done = {run.name: run for case in one.design.cases for run in case.made(one.done)}
+    repeated = [run for run in done.values() if "H200" not in run.versions["hardware"]]
+    assert (len(done), len(repeated), sum(bool(run.diverged) for run in repeated)) == (1840, 171, 167)
+    counts = one.table().set_index(["entry", "beta"])[COLLAPSED]
+    told = [counts[f"{name}, clipped at 1, 30 %, ×2", 0.1] for name in ("fedbuff", "fedavg", "fedcs")]
+    assert told == [1, 1, 2]
 
 
 def test_rounds_of_fedavg_are_shorter_with_disconnections() -> None:

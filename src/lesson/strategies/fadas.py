@@ -5,11 +5,12 @@ equal weights: Δ = Σ Δ_i / M. The server optimizer AMSGrad applies Δ: m ← 
 v̂ ← max(v̂, v), w ← w + η_t·m / (√v̂ + ε). With d the largest staleness in the buffer, η_t = η if
 d ≤ `delay_threshold`, otherwise η / d.
 
-The settings of [server] give η = `learning_rate`, β₁, β₂ and ε; if [server] optimizer is not "none", it replaces
-AMSGrad.
+η, β₁, β₂ and ε are the settings `learning_rate`, `beta1`, `beta2` and `epsilon` of [server]. If [server] optimizer is
+not "none", it replaces AMSGrad.
 
-Departures: for d above the threshold, the paper has η_t = min(η, 1/d), which is η for all usual step sizes of adaptive
-optimizers; η / d is the rule of the authors' code. That code also corrects the bias of m and v; the paper does not.
+Departures: for d above the threshold, the paper has η_t = min(η, 1/d), which equals η for the usual step sizes of
+adaptive optimizers; η / d is the rule of the authors' code. That code also corrects the bias of m and v; the paper does
+not.
 """
 
 from dataclasses import dataclass

@@ -5,15 +5,14 @@ In every window of t_sync = `deadline_s`, all idle clients start, except those w
 q the server's estimate of a client's queue time, c that of the time of a step and θ = `margin_s`, the client takes
 E = ⌊(t_sync − q − θ) / c⌋ local steps, at least `min_steps`, of size δ·E_min / E, where E_min is the smallest E of all
 connected clients. The round closes when all clients have arrived, at most (1 + `overtime`)·t_sync after it opened. An
-update whose delay exceeds q + α·t_sync, α = `cutoff`, is carried over to the next round, unless nothing else can be
-aggregated. The others are aggregated: w ← w + Σ a·Δ with Δ = m − base and weights a in proportion to n·s(d), for a
-staleness of d versions and n by `[training] weighting`. `staleness` selects s(d): harmonic, 1 / (1 + β·d); exponential,
-e^(−β·d).
+update that arrives more than α·t_sync later than expected, α = `cutoff`, is carried over to the next round, unless
+nothing else can be aggregated. The others are aggregated: w ← w + Σ a·Δ with Δ = m − base and weights a in proportion
+to n·s(d), for a staleness of d versions and n by `[training] weighting`. `staleness` selects s(d): harmonic,
+1 / (1 + β·d); exponential, e^(−β·d).
 
-Departures: jobs do not wait in queues here; the queue time of a client is the part of its latency that is not
-computing, its download and upload. Estimates are the server's own, which `[server] estimate` defines, instead of
-exponential means. Clients do not report their queue time, so an update counts as delayed by the time by which it
-arrives later than expected, even if it was computing that took longer.
+Departures: jobs do not wait in queues here; the queue time of a client is its download and upload time. Estimates are
+those of `[server] estimate`, not exponential means. Clients do not report their queue time, so the delay of an update
+also includes computation that took longer than expected.
 """
 
 from dataclasses import dataclass

@@ -6,14 +6,14 @@ round closes with the next arrival. An update that started from an older version
 client may send several of them. When each of the n clients has sent B_i ≥ 1 updates of the newest version, and the
 harmonic mean of the B_i is at least S / n with S = `updates_per_round`, all of them are aggregated, and each client has
 the same weight: w ← w + η·(1/n)·Σ_i (1/B_i)·Σ_j Δ_ij, with η = `server_lr` and Δ = m − base. Without S, or with S ≤ n,
-one update of each client is enough. Clients that are training then are not interrupted, so the next update of each of
+one update of each client is enough. Clients that are still training are not interrupted, so the next update of each of
 them is dropped.
 
 Departures: the paper's workers compute single stochastic gradients; here, an update is the usual local training. The n
 clients are those that are connected, and those that have disconnected since they sent an update of the newest version.
-Rounds are not the paper's iterations: an iteration is a version here.
+An iteration of the paper corresponds to a version here, not to a round.
 
-The cost of a round grows with the number of updates that wait, which includes many from fast clients.
+The cost of a round grows with the number of waiting updates, many of which are from fast clients.
 """
 
 from dataclasses import dataclass

@@ -6,22 +6,22 @@ next round opens, and may start again then.
 
 A share ε of the clients that start are new, drawn with probabilities in proportion to 1 / latency; ε is `exploration`
 at first and is multiplied by `exploration_decay` in every round, down to `exploration_min`. The others are drawn by
-utility. When an update of client i is aggregated, its statistical utility is U_i = |B_i|·√(mean of loss²), with |B_i|
-the number of its samples and the losses of the first minibatch of its local training. In round R, U_i is clipped at the
-95th percentile and scaled to 0 … 1, the range of all U; √(0.1·ln R / L_i) is added, where L_i is the round of the last
-update of i; and if the latency t_i exceeds T, the sum is multiplied by (T / t_i)^`penalty`. Of m clients to draw, those
-with at least 95 % of the m-th largest utility are candidates, and m of them are drawn with probabilities in proportion
-to their utilities.
+utility. When an update of client i is aggregated, its statistical utility becomes U_i = |B_i|·√(mean of loss²), where
+|B_i| is the number of its samples, and the losses are those of the newest model on the first minibatch of its local
+training. In round R, U_i is clipped at the 95th percentile and scaled to 0 … 1, the range of all U; √(0.1·ln R / L_i)
+is added, where L_i is the round of the last update of i; and if the latency t_i exceeds T, the sum is multiplied by
+(T / t_i)^`penalty`. To draw m clients, the server takes those with at least 95 % of the m-th largest utility and draws
+m of them with probabilities in proportion to their utilities.
 
 T, the preferred duration of a round, is the latency that a share of the connected clients, `preferred_share` at first,
 do not exceed. Every W = `pacer_window` rounds, the share grows by `pacer_step` if the sum of U over the aggregated
 updates was smaller in the last W rounds than in the W rounds before.
 
-Departures: T is a share of the clients, and U is scaled to its range, as in the authors' code; in the paper, T and its
-step are in seconds. Losses are those of the first minibatch, not of the whole local training. The server checks the
-pacer every W rounds, as in the authors' code, not in every round. If there are too few clients of one kind, more of the
-other kind start. No client is excluded after a number of rounds, and utilities have neither noise nor a fairness term.
-Without a model server, all losses are 1.
+Departures: T follows from a share of the clients, and U is scaled to its range, as in the authors' code; in the paper,
+T and its step are in seconds, and U is not scaled. Losses are those of the newest model on one minibatch, not those
+that the client observes during local training. T is adjusted every W rounds, as in the authors' code, not in every
+round. If there are too few clients of one kind, more of the other kind start. No client is excluded after a number of
+rounds, and utilities have neither noise nor a fairness term. Without a model server, all losses are 1.
 """
 
 import math

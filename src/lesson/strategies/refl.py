@@ -1,21 +1,21 @@
 """REFL: A. M. Abdelmoniem et al., "REFL: Resource-Efficient Federated Learning", 2023.
 
-In every round, round(`overcommitment`·N) idle clients start, N = `clients_per_round`: those that are least available
-first, ties at random; clients that have started in the last `hold_off` rounds come last. The round closes when the N
-fastest of them have arrived, at most `round_limit_s` after it opened. All updates at the server are aggregated, also
-stale ones of earlier rounds, up to `max_staleness` rounds old; older ones are dropped: w ← w + Σ a·Δ. The weights a are
-in proportion to n·s, with n by `[training] weighting`; s is 1 for fresh updates, and for updates that started r rounds
-ago (1 − β) / (r + 1) + β·(1 − exp(−Λ / Λ_max)), β = `beta`.
+In every round, round(`overcommitment`·N) idle clients start, N = `clients_per_round`. The least available clients come
+first, with ties broken at random; clients that have started in the last `hold_off` rounds come last. The round closes
+when the N clients that were expected to be fastest have arrived, at most `round_limit_s` after it opened. All updates
+at the server are aggregated, w ← w + Σ a·Δ, including stale ones of earlier rounds; those more than `max_staleness`
+rounds old are dropped. The weights a are in proportion to n·s, with n by `[training] weighting`. For fresh updates, s
+is 1; for updates that started r rounds ago, it is (1 − β) / (r + 1) + β·(1 − exp(−Λ / Λ_max)), β = `beta`.
 
 Λ is the signal "update_deviation": how far the update would move the mean of the fresh ones. Λ_max is the largest Λ of
 the round. With `adaptive_target`, N is reduced by the number of stale updates that are expected within μ, at most to 1;
 μ is the moving average of the durations D of rounds, μ ← 0.75·D + 0.25·μ.
 
 Departures: in the paper, clients predict from their own history how likely they are to be available between μ and 2·μ
-from now. Here, the server counts at how many rounds' openings a client was not connected; with clients that never
-leave, selection is uniform. The server predicts from its estimates which N clients arrive first. Clients that are held
-off start if there are too few others. Without Λ, as in simulations without a model server or in rounds without fresh
-updates, s = 1 / (r + 1).
+from now. Here, the server counts how often a client was not connected when a round opened; if clients never leave,
+selection is uniform. The server predicts from its estimates which N clients arrive first. Clients that are held off
+start nevertheless if there are too few others. Without Λ, as in simulations without a model server or in rounds without
+fresh updates, s = 1 / (r + 1).
 """
 
 import math

@@ -4,12 +4,12 @@ Fixed Computation Model", 2023, Method 4.
 All connected clients train all the time: a client starts from the newest model as soon as its update has arrived. A
 round closes with the next arrival. An update that started from an older version is dropped; the others wait, and a
 client may send several of them. When S = `updates_per_round` updates of the newest version wait, they are aggregated
-with equal weights: w ← w + η·Σ Δ / S, with η = `server_lr` and Δ = m − base. Clients that are training then are not
+with equal weights: w ← w + η·Σ Δ / S, with η = `server_lr` and Δ = m − base. Clients that are still training are not
 interrupted, so the next update of each of them is dropped.
 
 Departures: the paper's workers compute single stochastic gradients of one common function; here, an update is the usual
-local training on the client's own data. If more than S updates have arrived by the same time, the last ones are
-dropped. Rounds are not the paper's iterations: an iteration is a version here.
+local training on the client's own data. If more than S updates wait because several arrived at the same time, the
+last ones are dropped. An iteration of the paper corresponds to a version here, not to a round.
 """
 
 from dataclasses import dataclass

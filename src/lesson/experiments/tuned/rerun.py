@@ -1,14 +1,14 @@
-"""Checks archived results: reruns the final runs of an entry and compares every stored number.
+"""Verifies archived results: reruns the final runs of an entry and compares every stored number.
 
-The same seed gives the same bits with the same versions on the same hardware, so there every number must be identical.
-Elsewhere, the training rounds differently, and after thousands of steps a model may be as far from the archived one as
-that of another run. The simulated clock does not depend on the training device: rounds, uploads and bytes must be
-identical there too, and times and energies may differ in the last stored digit. A strategy that reads signals from the
-training, and a guard that rejects updates by their norm, make the clock depend on the training; then it is not judged.
+With the same versions on the same hardware, the same seed gives the same bits, so every number must be identical.
+Elsewhere, floating-point rounding differs, and after thousands of steps a model may differ from the archived one as
+much as that of an independent run. The simulated clock does not depend on the training device: rounds, uploads and
+bytes must still be identical, and times and energies may differ in the last stored digit. The schedule is not judged if
+it depends on training: if the strategy reads signals from it, or a guard rejects updates by their norm.
 
 For the final values of the metric, let S be their standard deviation over the archived seeds. The difference of two
-independent runs has the standard deviation √2·S, and that of two runs with the same clients, data and initial model at
-most that. The mean difference over m seeds must therefore be at most t·√2·S/√m, with the 97.5 % quantile t of
+independent runs has the standard deviation √2·S; that of two runs with the same clients, data and initial model should
+be smaller. The mean difference over m seeds must therefore be at most t·√2·S/√m, with the 97.5 % quantile t of
 Student's distribution; this is checked for each run (m = 1) and for all runs of a β together.
 """
 

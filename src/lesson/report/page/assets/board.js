@@ -114,7 +114,7 @@
     const digests = h(
       "p",
       { class: "quiet" },
-      "SHA-256 of the stored numbers of its runs: schedule ",
+      "SHA-256 of the stored numbers of these runs: schedule ",
       h("code", { title: row.schedule_digest }, row.schedule_digest.slice(0, 16)),
       ", schedule and results ",
       h("code", { title: row.digest }, row.digest.slice(0, 16)),
@@ -123,8 +123,8 @@
     return h(
       "div",
       { class: "inside" },
-      h("p", {}, `Chosen by tuning: ${row.settings === "–" ? "nothing, the entry was not tuned" : row.settings}. ${row.seeds} seeds.`),
-      h("p", { class: "quiet" }, "Rerun it and compare every number, in the folder of this page:"),
+      h("p", {}, `${row.settings === "–" ? "Not tuned" : `Chosen by tuning: ${row.settings}`}. ${row.seeds} seeds.`),
+      h("p", { class: "quiet" }, "To rerun this row and compare every number, run this in the folder of this page:"),
       quoted(row.command, `the command for ${row.entry}`),
       h("details", {}, h("summary", {}, "All settings of this row"), quoted(row.toml, `the settings of ${row.entry}`)),
       digests,
@@ -160,7 +160,7 @@
     const rows = sorted(rowsShown(), order),
       ranges = columns.map((column) => range(column, rows));
     const beta = shown.beta ? [] : [h("th", { scope: "col" }, "β")];
-    const caption = `${rows.length} rows${shown.beta ? `, β = ${shown.beta}` : ""}. Click a heading to sort, a name for its settings and the command that reruns it.`;
+    const caption = `${rows.length} rows${shown.beta ? `, β = ${shown.beta}` : ""}. Click a heading to sort, or a name to see its settings and the command that reruns it.`;
     return h(
       "div",
       { class: "scroll board", tabindex: "0", role: "region", "aria-label": caption },
@@ -250,7 +250,7 @@
     const made = section(
       "board",
       "Board",
-      `All entries ran with the same clients, data and ${data.seeds === 1 ? "seed" : "seeds"}, at the settings that tuning chose, on ${data.dataset} for ${number(data.final_s)} simulated seconds. ${interval} Costs to a target are medians over seeds.`,
+      `All entries ran with the same clients, data and ${data.seeds === 1 ? "seed" : "seeds"}, with the settings that tuning chose, on ${data.dataset} for ${number(data.final_s)} simulated seconds. ${interval} Costs to a target are medians over seeds.`,
     );
     const betas = [...data.betas.map((beta) => [String(beta), `β = ${beta}`]), ...(data.betas.length > 1 ? [["", "all β"]] : [])];
     const groups = [["", "all groups"], ...data.groups.filter((group) => data.rows.some((row) => row.group === group.name)).map((group) => [group.name, group.title])];
@@ -261,7 +261,7 @@
       best,
       place,
     );
-    const drawn = section("curves", "Curves", `Test ${name} of the entries that are checked in the table: mean${data.seeds < data.min_seeds ? "" : " and 95 % confidence interval"} over the runs that have not collapsed, each value averaged over three evaluations. Dotted lines are the targets.`);
+    const drawn = section("curves", "Curves", `Test ${name} of the entries that are selected in the table: mean${data.seeds < data.min_seeds ? "" : " and 95 % confidence interval"} over the runs that have not collapsed, each value averaged over three evaluations. Dotted lines are the targets.`);
     drawn.append(
       h("div", { class: "controls" }, h("button", { type: "button", click: () => select(firstFew()) }, `Draw the first ${NUM_SELECTED} rows`), h("button", { type: "button", click: () => select([]) }, "Clear")),
       curves,
@@ -273,22 +273,22 @@
   function check() {
     const made = section("check", "Check a row");
     const told = [
-      "All numbers follow from runs.jsonl.gz in the folder of this page. The command of a row reruns its runs and compares every stored number: they must be identical on the same hardware with the same versions; elsewhere, the simulated schedule must be identical, and accuracies must agree within the spread over seeds.",
-      data.made_with.length ? `The runs were made with ${data.made_with.join("; ")}.` : null,
-      "To put your own strategy on a board, add an entry with strategy = { name = \"module:Class\" } to the study's file and repeat lesson sweep --tune.",
+      "All numbers follow from runs.jsonl.gz in the folder of this page. The command of a row reruns its runs and compares every stored number: they must be identical on the same hardware with the same versions; elsewhere, the simulated schedule must be identical unless it depends on training, and accuracies must agree within the spread over seeds.",
+      data.made_with.length ? `The runs were executed on ${data.made_with.join("; ")}.` : null,
+      "To put your own strategy on a board, add an entry with strategy = { name = \"module:Class\" } to the study's file and rerun lesson sweep --tune.",
     ];
     made.append(...told.filter(Boolean).map((text) => h("p", {}, text)));
   }
 
   function read() {
-    const made = section("read", "How to read it");
+    const made = section("read", "How to read the board");
     const told = [
       `A target is reached at the first evaluation at which the mean of three consecutive evaluations reaches it. A run that never reaches it counts as infinite, so a median is a dash (–) unless more than half of the seeds reach the target.`,
       metric.is_share
         ? "A run has collapsed if it diverged, or if its final accuracy is at most 20 %, or at most half of its own best. Collapsed runs reach no target; accuracies are those of the other runs."
         : "A run has collapsed if it diverged. Collapsed runs reach no target; values are those of the other runs.",
       hasOthers ? "Slow clients are those that need longer than the entry's own deadline, so they are not the same clients in every row." : null,
-      "Rows whose intervals overlap are not ranked by this table. Paired comparisons over seeds decide more: see time_ratio and the gain in table.csv.",
+      "Rows whose intervals overlap are sorted, but not ranked. Comparisons paired by seed can tell more of them apart: see time_ratio and the gain in table.csv.",
     ];
     made.append(...told.filter(Boolean).map((text) => h("p", {}, text)));
   }
