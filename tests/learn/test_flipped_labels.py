@@ -44,6 +44,7 @@ def test_the_given_share_is_flipped() -> None:
     two_classes = _task(np.arange(2000) % 2)
     labels = with_flipped_labels(two_classes, holdings, settings, seed=0).train[1]
     assert int((labels != two_classes.train[1]).sum()) == pytest.approx(600, abs=80)
+    assert not torch.equal(labels, with_flipped_labels(two_classes, holdings, settings, seed=1).train[1])
 
 
 def test_a_workload_has_the_flipped_labels_of_the_hostile_clients() -> None:

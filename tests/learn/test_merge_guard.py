@@ -123,19 +123,24 @@ def test_a_group_without_accepted_updates_stays_as_it_was(guard: str) -> None:
         assert close(server.versions[1], 0.5 * trained(server, 0) + 0.5 * server.versions[0])
 
 
-@pytest.mark.parametrize("guard", ["mean", "median"])
-def test_a_rejected_update_of_ca2fl_is_left_out_of_the_sum(guard: str) -> None:
+def calibrated(server: ModelServer, clients: list[int], version: int) -> list[Rejection]:
+    """Aggregate the updates of two of four clients as CA²FL does."""
+    names, ones = [f"client {client}" for client in clients], np.ones(2)
+    groups = GroupMemory(names, dict.fromkeys(names, 0.5), previous=dict.fromkeys(names, -0.5), previous_total=1 / 4)
+    some = updates(clients, version)
+    return server.merge(some, ones, Merge(some.id, ones, of="updates", groups=groups), version, round=1)
+
+
+@pytest.mark.parametrize("aggregation", ["median", "trimmed-mean"])
+def test_calibrated_updates_have_no_median(aggregation: str) -> None:
+    with serving(aggregation=aggregation) as server, pytest.raises(InputError) as caught:
+        calibrated(server, [0, 2], 0)
+    assert str(caught.value).startswith("[guards] aggregation must be 'mean' for a strategy that calibrates updates by")
+
+
+def test_a_rejected_update_of_ca2fl_is_left_out_of_the_sum() -> None:
     """N = 4. Clients 0 and 2 fill their caches in the first merge; in the second, client 1 is rejected."""
-
-    def calibrated(server: ModelServer, clients: list[int], version: int) -> list[Rejection]:
-        names, ones = [f"client {client}" for client in clients], np.ones(2)
-        groups = GroupMemory(
-            names, dict.fromkeys(names, 0.5), previous=dict.fromkeys(names, -0.5), previous_total=1 / 4
-        )
-        some = updates(clients, version)
-        return server.merge(some, ones, Merge(some.id, ones, of="updates", groups=groups), version, round=1)
-
-    with serving(faults=Corrupted(1, nan=1.0), aggregation=guard) as server:
+    with serving(faults=Corrupted(1, nan=1.0)) as server:
         assert not calibrated(server, [0, 2], 0)
         old = [trained(server, client) - server.versions[0] for client in (0, 2)]
         assert close(server.versions[1], server.versions[0] + mean(old))

@@ -124,6 +124,18 @@ def test_the_optimizer_takes_the_merge_as_a_step() -> None:
     made.close()
 
 
+@pytest.mark.parametrize("server", [{}, {"optimizer": "momentum", "learning_rate": 2.0}], ids=["none", "momentum"])
+def test_a_merge_scales_the_step_of_the_server(server: dict[str, Any]) -> None:
+    """At step_scale 0.25, the model moves a quarter of its way; the first step of momentum is 2·g."""
+    made = make_server(tiny_workload(4), trainer="reference", server=server)
+    merge = Merge(np.array([0]), np.array([1.0]), step_scale=0.25)
+    moved = trained(made, 0, 0, 0.1) - made.versions[0]
+    made.merge(updates([0], [0], [1.0]), merge.weights, merge, version=0, round=1)
+    factor = 0.25 * server.get("learning_rate", 1.0)
+    assert torch.allclose(made.versions[1], made.versions[0] + factor * moved, atol=1e-7)
+    made.close()
+
+
 def simulation(strategy: Any, latencies: list[float], trainer: Any = "fused") -> tuple[RoundLoop, ModelServer]:
     made = make_server(tiny_workload(len(latencies)), trainer=trainer)
     return Simulation(strategy, make_fleet(latencies), model_server=made), made

@@ -135,6 +135,8 @@ class ModelServer:
         If no update is accepted and no group has a weight, there is no new version.
         """
         of = self._of(merge, weights)
+        if merge.groups is not None and merge.groups.uses_previous:
+            self._guard.check_calibration()
         cohorts = plan_cohorts(updates, weights, self.step_sizes(updates), merge)
         trainer = self.source.trainer_for(updates) if cohorts else None
         aggregation = Aggregation(updates, weights, merge, version, round, of, cohorts, trainer)
@@ -230,6 +232,7 @@ class ModelServer:
         if not planned:
             return []
         cohorts = [cohort.starting_from(self.versions[cohort.base_version]) for cohort in planned]
+        self._guard.check_room(sum(map(len, cohorts)), len(cohorts[0].base), "the signal update_deviation keeps")
         models = self.source.trainer_for(updates).models(cohorts)
         return [cohort.with_models(some) for cohort, some in zip(cohorts, models, strict=True)]
 

@@ -61,10 +61,10 @@ class ServerView:
             of the global model since that version, and a the update's weight. "update_deviation": a function of two
             `Updates`, fresh and stale, that wait at the server; it returns Λ_s = ‖û − (u_s + n·û) / (n + 1)‖² / ‖û‖²
             for each stale update u_s, where û is the mean of the n fresh ones. Fresh updates with non-finite values are
-            left out; Λ_s is NaN if u_s has non-finite values or if û is 0. Simulated updates are trained for this
-            signal, and once more when they are aggregated. "update_loss": a function of `Updates` that wait at the
-            server; it returns, for each of them, the root mean square of the newest model's losses on the samples of
-            its first minibatch; NaN without samples.
+            left out; Λ_s is NaN if u_s has non-finite values or if û is 0. Guards are not applied to it. Simulated
+            updates are trained for this signal, and once more when they are aggregated. "update_loss": a function of
+            `Updates` that wait at the server; it returns, for each of them, the root mean square of the newest model's
+            losses on the samples of its first minibatch; NaN without samples.
     """
 
     round: int
@@ -292,7 +292,12 @@ class GroupMemory:
     @property
     def has_weights(self) -> bool:
         """Whether the merge changes the model even if no update is aggregated."""
-        return bool(self.weights or self.previous or self.previous_total)
+        return bool(self.weights or self.uses_previous)
+
+    @property
+    def uses_previous(self) -> bool:
+        """Whether the merge depends on the vectors that groups had before it."""
+        return bool(self.previous or self.previous_total)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -7,7 +7,8 @@ weights, calibrated by the caches: w ← w + η·v with v = h̄ + Σ_{i∈S} (Δ
 h_i ← Δ_i for the clients of S.
 
 Departures: if a buffer holds several updates of a client, each is calibrated by the same h_i, and the new h_i is their
-mean. A rejected update is left out of the sum and leaves h_i unchanged. N is the largest number of
+mean. A rejected update is left out of the sum and leaves h_i unchanged; if all updates of a buffer are rejected, the
+model still moves by η·h̄. The caches of clients that leave or are excluded stay in h̄. N is the largest number of
 clients that were connected at the same time, or the number that have trained so far, whichever is larger.
 """
 

@@ -37,12 +37,22 @@ class MergeGuard:
         """Whether the model of every client is needed."""
         return self.settings.norm != "none" or self.settings.aggregation != "mean"
 
-    def check_room(self, num_updates: int, num_parameters: int) -> None:
+    def check_room(
+        self, num_updates: int, num_parameters: int, who: str = "guards.norm and guards.aggregation keep"
+    ) -> None:
         """Raise InputError if this many models, and a copy of them, exceed MAX_BYTES."""
         if 2 * num_updates * num_parameters * 4 > MAX_BYTES:
             raise InputError(
-                f"guards.norm and guards.aggregation keep all models of a merge in memory; 2 × {num_updates} models of "
-                f"{num_parameters} values exceed {MAX_BYTES >> 30} GB; use fewer clients"
+                f"{who} all models of a merge in memory; 2 × {num_updates} models of {num_parameters} values exceed "
+                f"{MAX_BYTES >> 30} GB; use fewer clients"
+            )
+
+    def check_calibration(self) -> None:
+        """Raise InputError for robust aggregation: calibrated updates of single clients have no median."""
+        if self.settings.aggregation != "mean":
+            raise InputError(
+                "[guards] aggregation must be 'mean' for a strategy that calibrates updates by earlier ones, such as "
+                f"ca2fl, got '{self.settings.aggregation}'; use guards.norm instead"
             )
 
     def judge(self, cohorts: Sequence[Cohort]) -> tuple[list[Cohort], list[Rejection]]:
