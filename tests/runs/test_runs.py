@@ -334,6 +334,13 @@ def test_a_run_without_arrivals_says_so(tmp_path: Path, time_budget_s: float) ->
     assert (summary["uploads"], summary["notes"]) == (0, ["no update arrived, so the final model is the initial one"])
 
 
+def test_a_run_that_aggregates_nothing_says_so(tmp_path: Path) -> None:
+    """All uploads contain a NaN and are rejected."""
+    summary = execute(settings(rounds=3).with_changes(nan=1.0), tmp_path / "run", **PARTS)
+    assert summary["uploads"] == summary["rejected"] > 0
+    assert summary["notes"][0] == "no update was aggregated, so the final model is the initial one"
+
+
 def test_a_run_that_ends_far_worse_than_guessing_says_so(tmp_path: Path) -> None:
     wild = settings(rounds=10)
     training = wild.training.model_copy(update={"learning_rate": 1e6, "lr_cap": math.inf})

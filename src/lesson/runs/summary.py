@@ -55,7 +55,9 @@ def summarize(
     uploads = sum(line["uploads"] for line in lines)
     early = "" if stop_reason == "time limit reached" else stop_reason
     ended = [] if not early or any(early in line.get("note", "") for line in lines[-1:]) else [early]
-    silent = [] if uploads else ["no update arrived, so the final model is the initial one"]
+    is_trained = any(line.get("merged", line["uploads"]) for line in lines)
+    what = "was aggregated" if uploads else "arrived"
+    silent = [] if is_trained else [f"no update {what}, so the final model is the initial one"]
     return {
         "strategy": settings.strategy.name,
         "dataset": settings.data.dataset,

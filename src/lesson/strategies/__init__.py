@@ -124,9 +124,9 @@ def options_of(
     for name, options in own.items():
         for option in options:
             if name not in known:
-                raise InputError(
-                    f"{name}.{option} has no effect: {name} is not one of the strategies {', '.join(names)}"
-                )
+                which = f"{name} is not one of the strategies {', '.join(names)}"
+                which = which if len(names) > 1 else f"the strategy is {names[0]}"
+                raise InputError(f"{name}.{option} has no effect: {which}")
             if option not in known[name]:
                 raise unknown("setting", option, known[name] or ["(none)"], section="strategy", to=name)
     for option in common:
