@@ -156,7 +156,7 @@ def test_a_sweep_gives_one_strategy_options_of_its_own(tmp_path: Path) -> None:
         InputError, match=r"strategy\.late must be set only once, got it in \[sweep\] and as a change for all runs"
     ):
         load_grid(str(tmp_path / "grid.toml"), ["strategy.late=drop"])
-    with pytest.raises(InputError, match=r"fedavg\.fraction has no effect: fedavg is not one of the strategies"):
+    with pytest.raises(InputError, match=r"fedavg\.fraction has no effect: the strategy is lesson"):
         make_grid({"fedavg": {"fraction": 0.5}}, {"data.beta": [1.0]})
 
 
