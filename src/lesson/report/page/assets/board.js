@@ -279,7 +279,7 @@
   function check() {
     const made = section("check", "Check a row");
     const told = [
-      "All numbers follow from runs.jsonl.gz in the folder of this page. The command of a row reruns its runs and compares every stored number: they must be identical on the same hardware with the same versions; elsewhere, the simulated schedule must be identical unless it depends on training, and accuracies must agree within the spread over seeds.",
+      "All numbers follow from runs.jsonl.gz in the folder of this page. The command of a row reruns its runs and compares every stored number: they must be identical on the same hardware with the same versions; elsewhere, the simulated schedule must be identical unless it depends on training, and the mean accuracy must agree within the spread over seeds.",
       data.made_with.length ? `The runs were executed on ${data.made_with.join("; ")}.` : null,
       "To put your own strategy on a board, add an entry with strategy = { name = \"module:Class\" } to the study's file and rerun lesson sweep --tune.",
     ];
