@@ -6,7 +6,8 @@ import pytest
 
 from helpers.chromium import Browser
 from helpers.tuned import FILE, everything, small
-from lesson.report.page.board import write_board
+from lesson.report.page.board import board_data, write_board
+from lesson.report.page.document import write_document
 from lesson.settings.settings import Settings
 
 pytestmark = pytest.mark.slow
@@ -63,3 +64,25 @@ def test_rows_can_be_sorted_filtered_and_opened(quiet_browser: Browser, page: Pa
     quiet_browser.click("[aria-label=Target] button:last-child")
     assert "time to 50\u00a0%" in quiet_browser.script("document.querySelector('[data-key=time_s]').textContent")
     assert "Shortest time to 50\u00a0%" in quiet_browser.script("document.querySelector('#board .cards').textContent")
+
+
+@pytest.mark.parametrize(
+    ("higher_is_better", "names"),
+    [
+        (True, ["fedavg", "lesson τ=20", "lesson τ=10", "lesson"]),
+        (False, ["lesson τ=10", "lesson τ=20", "fedavg", "lesson"]),
+    ],
+)
+def test_rows_that_miss_the_target_are_sorted_by_value(
+    quiet_browser: Browser, tmp_path: Path, higher_is_better: bool, names: list[str]
+) -> None:
+    """The best value comes first, and a row without a value last."""
+    design = small(tmp_path, FILE.replace("betas = [0.1, 1.0]", "betas = [1.0]"))
+    data = board_data(design.study(everything(design, lambda _: [0.3] * 8), {}))
+    data["metric"]["higher_is_better"] = higher_is_better
+    values = {"fedavg": 0.3, "lesson": None, "lesson τ=10": 0.1, "lesson τ=20": 0.2}
+    for row in data["rows"]:
+        row["value"] = values[row["entry"]]
+    write_document(tmp_path / "board.html", "Board", ["board.js"], data)
+    quiet_browser.open(tmp_path / "board.html", width=1280, height=844, dark=False)
+    assert quiet_browser.script(NAMES) == names

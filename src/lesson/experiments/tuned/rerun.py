@@ -8,8 +8,10 @@ it depends on training: if the strategy reads signals from it, or a guard reject
 
 For the final values of the metric, let S be their standard deviation over the archived seeds. The difference of two
 independent runs has the standard deviation √2·S; that of two runs with the same clients, data and initial model should
-be smaller. The mean difference over m seeds must therefore be at most t·√2·S/√m, with the 97.5 % quantile t of
-Student's distribution; this is checked for each run (m = 1) and for all runs of a β together.
+be smaller. The mean difference over the m repeated runs of a β must therefore be at most t·√2·S/√m. This is checked
+once per β: t is the 1 − 0.025/b quantile of Student's distribution for b values of β, so about 5 % of commands would
+fail if all repeated runs were independent of the archived ones. One run alone is only judged if it is the only one
+(m = 1); a wrong run among several fails the check if it is off by more than √m·t·√2·S.
 """
 
 import hashlib
@@ -27,8 +29,9 @@ from lesson.core.errors import InputError, unknown
 from lesson.experiments.archive import stored_values
 from lesson.experiments.design import Named
 from lesson.experiments.folder import StudyFolder
-from lesson.experiments.measures import MIN_SEEDS, half_interval, value_by
+from lesson.experiments.measures import MIN_SEEDS, value_by
 from lesson.experiments.missing import check_runs
+from lesson.experiments.naming import in_words
 from lesson.experiments.run import Archived, Run, summary_of
 from lesson.experiments.study import Study
 from lesson.experiments.tuned.cases import Case
@@ -45,6 +48,8 @@ NOT_NUMBERS = ("device", "notes")
 """Fields of a summary that are not compared: the device is part of the rule, and notes may quote a model's values."""
 LAST_PLACE, RELATIVE = 1e-3, 1e-9
 """By how much times and energies may differ on other hardware: the last stored digit, or this share of a large sum."""
+FALSE_ALARMS = 0.05
+"""Share of commands whose final values fail if the repeated runs are independent of the archived ones."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,7 @@ class Rerun:
         if row not in design.by_name:
             raise unknown("entry", row, design.by_name)
         if beta is not None and beta not in rules.betas:
-            raise InputError(f"--beta must be one of {_listed(rules.betas)}, got {beta:g}")
+            raise InputError(f"--beta must be one of {_listed(rules.betas)}, got {in_words(beta)}")
         if seed is not None and seed not in rules.seeds:
             raise InputError(f"--seed must be one of {_listed(rules.seeds)}, got {seed}")
         cases = [case for case in design.cases if case.entry.name == row and beta in (None, case.beta)]
@@ -100,14 +105,17 @@ class Rerun:
         return Study([done[name] for name in self.named if name in done], ("strategy",), failures)
 
     def compare(self, repeated: Iterable[Run]) -> "list[Comparison]":
-        """Compare repeated runs with the archived ones: one result per run, and one per β with several runs."""
+        """Compare repeated runs with the archived ones: one result per run, and one per β with several runs.
+
+        Elsewhere than on the same machine, the final values of several runs are judged by their mean only.
+        """
         after = {run.name: run for run in repeated}
         found = []
         for case in self.cases:
-            spread = Spread.of(case, self.before)
+            spread = Spread.of(case, self.before, len(self.cases))
             names = [name for name in case.finals(self.before) or () if name in after]
             pairs = [(self.before[name], _as_stored(self.before[name], after[name])) for name in names]
-            found += [_compared(was, now, spread) for was, now in pairs]
+            found += [_compared(was, now, spread, alone=len(pairs) == 1) for was, now in pairs]
             if len(pairs) > 1 and not all(is_same_machine(*pair) for pair in pairs):
                 found.append(spread.of_means(f"{case.entry.name}, β = {case.beta:g}", pairs))
         return found
@@ -131,18 +139,24 @@ class Spread:
 
     values: Sequence[float]
     time_s: float
+    num_checks: int = 1
+    """How many values of β the command checks; they share `FALSE_ALARMS`."""
 
     @classmethod
-    def of(cls, case: Case, done: Mapping[str, Run]) -> "Spread":
+    def of(cls, case: Case, done: Mapping[str, Run], num_checks: int = 1) -> "Spread":
         time_s = case.rules.final_s
         kept = [run for run in case.made(done) if not has_collapsed(run, time_s)]
-        return cls([value_by(run, time_s) for run in kept], time_s)
+        return cls([value_by(run, time_s) for run in kept], time_s, num_checks)
 
     def allowed(self, num_runs: int) -> float:
         """Return by how much the mean over some runs may differ: t·√2·S/√num_runs; NaN for fewer than three seeds."""
+        from scipy.special import stdtrit  # not at the top: scipy takes a while to import
+
         count = len(self.values)
-        half = half_interval(np.array(self.values)) if count >= MIN_SEEDS else math.nan
-        return half * math.sqrt(2 * count / num_runs)
+        if count < MIN_SEEDS:
+            return math.nan
+        quantile = stdtrit(count - 1, 1 - FALSE_ALARMS / 2 / self.num_checks)
+        return float(quantile * np.std(self.values, ddof=1) * math.sqrt(2 / num_runs))
 
     def of_means(self, name: str, pairs: Sequence[tuple[Run, Run]]) -> Comparison:
         """Compare the mean final values over the runs that have collapsed neither time."""
@@ -153,14 +167,18 @@ class Spread:
         told, problem = self._judged(f"the mean final {kept[0][0].metric.name} differs by", off, len(kept))
         return Comparison(name, told, problem)
 
-    def of_run(self, was: Run, now: Run) -> tuple[str, str]:
-        """Return in words by how much the final values differ, and the problem if that is too much."""
+    def of_run(self, was: Run, now: Run, alone: bool) -> tuple[str, str]:
+        """Return in words by how much the final values differ, and the problem if that is too much.
+
+        Unless the run is alone, only a collapse is a problem: `of_means` judges the values.
+        """
         lost = [has_collapsed(run, self.time_s) for run in (was, now)]
         if any(lost):
             told = "collapsed" if all(lost) else "collapsed in only one of the two runs"
             return told, "" if all(lost) else told
         off = abs(value_by(now, self.time_s) - value_by(was, self.time_s))
-        return self._judged(f"the final {was.metric.name} differs by", off, 1)
+        what = f"the final {was.metric.name} differs by"
+        return self._judged(what, off, 1) if alone else (f"{what} {off:.4g}", "")
 
     def _judged(self, what: str, off: float, num_runs: int) -> tuple[str, str]:
         allowed = self.allowed(num_runs)
@@ -184,7 +202,8 @@ def rule_of(was: Run, now: Run) -> str:
     clock = "is not judged, as it depends on the training" if follows_training(was.settings) else "must be identical"
     return (
         f"{name} is {there.get(name, 'unknown')} in the archive and {here.get(name, 'unknown')} here: the schedule "
-        f"{clock}, and the final {was.metric.name} may differ as much as that of two independent runs"
+        f"{clock}, and the mean final {was.metric.name} at each β may differ as much as that of independent runs, "
+        f"which would fail in about {100 * FALSE_ALARMS:g} % of commands"
     )
 
 
@@ -213,7 +232,7 @@ def _as_stored(was: Run, now: Run) -> Run:
     return replace(now, summary=summary, archived=Archived(now.name, now.versions, curve, now.clients))
 
 
-def _compared(was: Run, now: Run, spread: Spread) -> Comparison:
+def _compared(was: Run, now: Run, spread: Spread, alone: bool) -> Comparison:
     there, here = stored_values(was), stored_values(now)
     different = list(_different(there, here))
     name = was.metric.name
@@ -229,7 +248,7 @@ def _compared(was: Run, now: Run, spread: Spread) -> Comparison:
     clock = [] if follows_training(was.settings) else list(_different(there, here, rounded=True))
     if clock:
         return Comparison(was.name, f"the schedule differs: {clock[0]}", clock[0])
-    final, problem = spread.of_run(was, now)
+    final, problem = spread.of_run(was, now, alone)
     schedule = "schedule not judged" if follows_training(was.settings) else "schedule identical"
     return Comparison(was.name, f"{schedule}, {told}, {final}", problem)
 
@@ -275,4 +294,4 @@ def _machine(run: Run) -> dict[str, str]:
 
 
 def _listed(values: Iterable[float]) -> str:
-    return ", ".join(f"{value:g}" for value in values)
+    return ", ".join(map(in_words, values))

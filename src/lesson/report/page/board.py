@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from lesson.experiments.measures import MIN_SEEDS, means
+from lesson.experiments.naming import in_words
 from lesson.experiments.run import Run
 from lesson.experiments.tuned.cases import Case
 from lesson.experiments.tuned.collapse import has_collapsed
@@ -61,6 +62,7 @@ def _row(row: dict[str, Any], case: Case, study: TunedStudy) -> dict[str, Any]:
     rules, runs, last = case.rules, case.made(study.done), value_names(case.rules)[-1]
     kept = pd.DataFrame({OTHERS: [accuracy_of_others(run) for run in runs if not has_collapsed(run, rules.final_s)]})
     others = means(kept, [OTHERS], [])
+    verify = f"--verify {shlex.quote(case.entry.name)} --beta {in_words(case.beta)}"
     return {
         "entry": case.entry.name,
         "group": case.entry.group,
@@ -76,21 +78,22 @@ def _row(row: dict[str, Any], case: Case, study: TunedStudy) -> dict[str, Any]:
         "costs": to_targets(runs, rules),
         "curve": mean_band(case_points(case, study.done), rules.measured, MAX_POINTS).to_dict(rules.measured),
         "toml": _toml(case, runs[0], study),
-        "command": f"lesson sweep study.toml --tune --verify {shlex.quote(case.entry.name)} --beta {case.beta:g}",
+        "toml_seed": runs[0].seed,
+        "command": f"lesson sweep study.toml --tune {verify}",
         "schedule_digest": digest(runs, SCHEDULE),
         "digest": digest(runs),
     }
 
 
 def _toml(case: Case, run: Run, study: TunedStudy) -> str:
-    """Return the settings that the entry fixes and those that tuning chose, as a settings file."""
-    tables = {section: dict(getattr(case.entry, section)) for section in FIXED}
+    """Return a settings file of a final run: what the entry fixes, what tuning chose, and what the rules set.
+
+    It has all settings that differ from the preset, except for device and precision.
+    """
+    tables = {section: dict(getattr(case.entry, section)) for section in FIXED} | {"run": {}}
     tables["strategy"] = {"name": run.settings.strategy.name} | tables["strategy"]
-    for key, value in {
-        "data.dataset": case.rules.dataset,
-        "data.beta": case.beta,
-        **(case.chosen(study.done) or {}),
-    }.items():
+    chosen, limits = case.chosen(study.done) or {}, case.rules.limits(run.seed)
+    for key, value in (chosen | limits | {"data.beta": case.beta}).items():
         section, _, name = key.partition(".")
         tables[section][name] = value
     return to_toml({"preset": case.entry.preset} | {name: values for name, values in tables.items() if values})

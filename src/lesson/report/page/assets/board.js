@@ -53,11 +53,17 @@
     );
   }
 
+  /** A number that is lower the better the final value, and highest if there is none. */
+  function rank(row) {
+    if (row.value === null) return Number.MAX_VALUE;
+    return metric.higher_is_better ? -row.value : row.value;
+  }
+
   function sorted(rows, { key, down }) {
     const of = [named, ...columns].find((column) => column.key === key).of;
     return [...rows].sort((one, other) => {
       const [a, b] = [of(one), of(other)];
-      if (a === null || b === null) return (a === null) - (b === null) || (other.value ?? 0) - (one.value ?? 0);
+      if (a === null || b === null) return (a === null) - (b === null) || rank(one) - rank(other) || one.entry.localeCompare(other.entry);
       const sign = typeof a === "string" ? a.localeCompare(b, "en", { numeric: true }) : a - b;
       return (down ? -sign : sign) || one.entry.localeCompare(other.entry);
     });
@@ -126,7 +132,7 @@
       h("p", {}, `${row.settings === "–" ? "Not tuned" : `Chosen by tuning: ${row.settings}`}. ${row.seeds} seeds.`),
       h("p", { class: "quiet" }, "To rerun this row and compare every number, run this in the folder of this page:"),
       quoted(row.command, `the command for ${row.entry}`),
-      h("details", {}, h("summary", {}, "All settings of this row"), quoted(row.toml, `the settings of ${row.entry}`)),
+      h("details", {}, h("summary", {}, `All settings of the run with seed ${row.toml_seed}, as a file for lesson run`), quoted(row.toml, `the settings of ${row.entry}`)),
       digests,
     );
   }
@@ -273,7 +279,7 @@
   function check() {
     const made = section("check", "Check a row");
     const told = [
-      "All numbers follow from runs.jsonl.gz in the folder of this page. The command of a row reruns its runs and compares every stored number: they must be identical on the same hardware with the same versions; elsewhere, the simulated schedule must be identical unless it depends on training, and accuracies must agree within the spread over seeds.",
+      "All numbers follow from runs.jsonl.gz in the folder of this page. The command of a row reruns its runs and compares every stored number: they must be identical on the same hardware with the same versions; elsewhere, the simulated schedule must be identical unless it depends on training, and the mean accuracy must agree within the spread over seeds.",
       data.made_with.length ? `The runs were executed on ${data.made_with.join("; ")}.` : null,
       "To put your own strategy on a board, add an entry with strategy = { name = \"module:Class\" } to the study's file and rerun lesson sweep --tune.",
     ];
