@@ -127,9 +127,11 @@ def test_limits_of_the_number_of_steps(fleet: Fleet, options: dict[str, int], st
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"min_steps": 0}, "min_steps must be a whole number >= 1, got 0"),
+        ({"min_steps": 0}, "min_steps must be a whole number >= 1 and <= 10000000, got 0"),
         ({"min_steps": 3, "max_steps": 2}, "max_steps must be >= min_steps = 3, got 2"),
-        ({"latest_factor": 0.5}, "latest_factor must be >= 1, got 0.5"),
+        ({"min_steps": 2**62}, f"min_steps must be a whole number >= 1 and <= 10000000, got {2**62}"),
+        ({"max_steps": 10**30}, f"max_steps must be a whole number >= 1 and <= 10000000, got {10**30}"),
+        ({"latest_factor": 0.5}, "latest_factor must be a finite number >= 1, got 0.5"),
         ({"server_lr": 0}, "server_lr must be a finite number > 0, got 0"),
         ({"a": -1}, "a must be a finite number >= 0, got -1"),
     ],

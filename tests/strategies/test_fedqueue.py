@@ -33,6 +33,7 @@ def first_plan(strategy: FedQueue, fleet: Fleet) -> RoundPlan:
         ({"scale_lr": False}, [4, 1, 1], 1.0),
         ({"min_steps": 2}, [4, 2, 2], [0.5, 1, 1]),
         ({"margin_s": 5.0}, [2, 1, 1], [0.5, 1, 1]),  # 11 s for steps of 4 s
+        ({"min_steps": 10**7}, [10**7] * 3, [1, 1, 1]),
     ],
 )
 def test_local_work_fits_into_the_window(
@@ -100,7 +101,8 @@ def test_delayed_updates_are_aggregated_if_there_are_no_others(tmp_path: Path) -
     ("options", "message"),
     [
         ({"deadline_s": math.inf}, "deadline_s must be a finite number > 0, got inf"),
-        ({"min_steps": 0}, "min_steps must be a whole number >= 1, got 0"),
+        ({"min_steps": 0}, "min_steps must be a whole number >= 1 and <= 10000000, got 0"),
+        ({"min_steps": 10**30}, f"min_steps must be a whole number >= 1 and <= 10000000, got {10**30}"),
         ({"margin_s": -1.0}, "margin_s must be a finite number >= 0, got -1.0"),
         ({"staleness": "hinge"}, "staleness must be one of harmonic, exponential, got 'hinge'"),
         ({"scale_lr": 1}, "scale_lr must be true or false, got 1"),

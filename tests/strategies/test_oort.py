@@ -159,11 +159,19 @@ def test_updates_beyond_the_first_k_are_dropped() -> None:
     assert not len(simulation.ledger.at_server)
 
 
+def test_all_clients_start_if_a_round_waits_for_more_than_there_are() -> None:
+    simulation = Simulation(Oort(10**400, 100.0), make_fleet(LATENCIES))
+    record = simulation.step()
+    assert record is not None
+    assert (record.end_s, record.started.tolist(), record.merged.tolist()) == (38.0, [0, 1, 2, 3], [0, 1, 2, 3])
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"clients_per_round": 0}, "clients_per_round must be a whole number >= 1, got 0"),
-        ({"overcommitment": 0.9}, "overcommitment must be a finite number >= 1, got 0.9"),
+        ({"overcommitment": 0.9}, "overcommitment must be a number >= 1 and <= 100, got 0.9"),
+        ({"overcommitment": 1e308}, "overcommitment must be a number >= 1 and <= 100, got 1e+308"),
         ({"exploration": 1.5}, "exploration must be a number >= 0 and <= 1, got 1.5"),
         ({"exploration_decay": 0}, "exploration_decay must be a number > 0 and <= 1, got 0"),
         ({"exploration_min": -0.1}, "exploration_min must be a number >= 0 and <= 1, got -0.1"),

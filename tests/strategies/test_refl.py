@@ -166,11 +166,16 @@ def test_all_clients_are_equally_likely_if_none_is_ever_absent() -> None:
     assert np.all(np.abs(np.bincount(np.concatenate(started)) - 100) < 33)
 
 
+def test_all_idle_clients_start_if_a_round_waits_for_more_than_there_are() -> None:
+    records, _ = follow(Refl(10**400, 100.0), make_fleet([5.0, 16.0]), 1)
+    assert trace(records) == [(16.0, [0, 1], [0, 1])]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"clients_per_round": 0}, "clients_per_round must be a whole number >= 1, got 0"),
-        ({"overcommitment": math.inf}, "overcommitment must be a finite number >= 1, got inf"),
+        ({"overcommitment": math.inf}, "overcommitment must be a number >= 1 and <= 100, got inf"),
         ({"round_limit_s": 0}, "round_limit_s must be a number > 0, got 0"),
         ({"hold_off": -1}, "hold_off must be a whole number >= 0, got -1"),
         ({"max_staleness": 0}, "max_staleness must be a whole number >= 1, got 0"),

@@ -32,7 +32,7 @@ import numpy as np
 
 from lesson.core.arrays import NO_CLIENTS, FloatArray, IntArray
 from lesson.strategies.base import AllOf, Arrivals, Merge, RoundPlan, ServerView, Updates, average
-from lesson.strategies.checks import check_connected, check_count, check_factor, check_number
+from lesson.strategies.checks import MAX_OVERCOMMITMENT, check_connected, check_count, check_factor, check_number
 
 CLIP, CUT_OFF, UNCERTAINTY = 0.95, 0.95, 0.1
 LEAST_S, LEAST = 1e-9, 1e-12
@@ -46,7 +46,7 @@ class Oort:
     Args:
         clients_per_round: Number K of updates that are aggregated in a round, >= 1; in a smaller fleet, those of all
             clients.
-        overcommitment: Factor of K that gives the number of clients that start, >= 1.
+        overcommitment: Factor of K that gives the number of clients that start, >= 1 and <= 100.
         exploration: Share ε of new clients among those that start in the first round, <= 1.
         exploration_decay: Factor of ε from round to round, > 0 and <= 1.
         exploration_min: Smallest ε, <= 1.
@@ -81,7 +81,7 @@ class Oort:
         for name in ("exploration_decay", "preferred_share"):
             check_number(name, getattr(self, name), most=1)
         check_number("penalty", self.penalty, or_zero=True)
-        check_factor("overcommitment", self.overcommitment)
+        check_factor("overcommitment", self.overcommitment, most=MAX_OVERCOMMITMENT)
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         check_connected(view)
@@ -91,7 +91,7 @@ class Oort:
         note = self._pace(view)
         seen = np.isin(clients, list(self._known))
         new, known = clients[~seen], clients[seen]
-        count = min(round(self.overcommitment * self.clients_per_round), len(clients))
+        count = min(round(self.overcommitment * min(self.clients_per_round, len(clients))), len(clients))
         explored = max(self.exploration_min, self.exploration * self.exploration_decay ** (view.round - 1))
         num_new = min(len(new), max(round(explored * count), count - len(known)))
         by_speed = 1 / np.maximum(view.latency_s[new], LEAST_S)
