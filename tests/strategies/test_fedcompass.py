@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.fleets import make_fleet, traced
+from helpers.fleets import Scripted, disconnecting, make_fleet, traced
 from helpers.strategies import follow
 from lesson import FedCompass, Fleet, InputError, RoundPlan, Settings, Simulation
 
@@ -89,6 +89,31 @@ def test_a_late_update_waits_for_the_next_group(tmp_path: Path) -> None:
         (66.0, [1], [1, 0]),
     ]
     assert merges[5].weights == pytest.approx([0.45 / 4**0.5, 0.45])
+
+
+def test_a_client_that_lost_its_update_leaves_its_group(fleet: Fleet) -> None:
+    """As in the first test, but client 1 is offline from 18 to 20 s. At 24 s, there is no time left for B; it opens a
+    group with 5 steps, T = 48. B is complete without it at 30 s, when clients 0 and 2 have arrived."""
+    simulation = disconnecting(FedCompass(), fleet, Scripted({(1, 1): (0.5, 2.0)}))
+    records = [simulation.step() for _ in range(4)]
+    assert [(one.end_s, sorted(one.started.tolist()), one.merged.tolist()) for one in records if one] == [
+        (12.0, [0, 1, 2, 3], [0, 1]),
+        (24.0, [0, 1], [0]),
+        (30.0, [0, 1], [2, 0]),
+        (42.0, [0, 2], [0]),
+    ]
+
+
+def test_a_late_client_that_lost_its_update_joins_another_group(fleet: Fleet) -> None:
+    """As in the first test, but client 1 is offline from 4 to 6 s. A is aggregated without it at 12 s, so it is late;
+    it joins B with 3 steps, and waits for it from 28 to 30 s."""
+    simulation = disconnecting(FedCompass(), fleet, Scripted({(1, 0): (0.5, 2.0)}))
+    records = [simulation.step() for _ in range(3)]
+    assert [(one.end_s, sorted(one.started.tolist()), one.merged.tolist()) for one in records if one] == [
+        (12.0, [0, 1, 2, 3], [0]),
+        (24.0, [0, 1], [0]),
+        (30.0, [0], [1, 2, 0]),
+    ]
 
 
 def test_a_group_whose_latest_time_has_passed_is_aggregated_before_clients_start(fleet: Fleet) -> None:
