@@ -151,12 +151,17 @@ def test_a_round_has_a_limit() -> None:
     assert weights == [[], [], [1.0], []]
 
 
-def test_fewer_clients_start_if_stale_updates_are_expected() -> None:
-    """Client 2 takes 25 s, the others 10 s, and so does every round, the usual duration. At 10 s, client 2 is not
-    expected by 20 s; at 20 s it is expected by 30 s, and round(1.5 · (2 − 1)) = 2 clients start."""
-    fleet = make_fleet([10.0, 10.0, 25.0, 10.0, 10.0, 10.0])
+@pytest.mark.parametrize(("arrives_s", "third"), [(45.0, [0, 1]), (48.0, [0, 1, 3])])
+def test_fewer_clients_start_if_stale_updates_are_expected(arrives_s: float, third: list[int]) -> None:
+    """Client 2 is late. At 10 s, μ = 10 s, and it is not expected by 20 s. At 30 s, μ = 0.75·20 + 0.25·10 = 17.5 s. If
+    it is expected by 47.5 s, round(1.5 · (2 − 1)) = 2 clients start, otherwise 3."""
+    fleet = make_fleet([10.0, 10.0, arrives_s, 20.0, 20.0, 20.0])
     records, _ = follow(Refl(2, 1.5, adaptive_target=True), fleet, 3)
-    assert trace(records) == [(10.0, [0, 1, 2], [0, 1]), (20.0, [3, 4, 5], [3, 4, 5]), (30.0, [0, 1], [2, 0, 1])]
+    assert trace(records) == [
+        (10.0, [0, 1, 2], [0, 1]),
+        (30.0, [3, 4, 5], [3, 4, 5]),
+        (40.0, third, [0, 1]),
+    ]
 
 
 def test_all_clients_are_equally_likely_if_none_is_ever_absent() -> None:
