@@ -15,7 +15,8 @@ m of them with probabilities in proportion to their utilities.
 
 T, the preferred duration of a round, is the latency that a share of the connected clients, `preferred_share` at first,
 do not exceed. Every W = `pacer_window` rounds, the share grows by `pacer_step` if the sum of U over the aggregated
-updates was smaller in the last W rounds than in the W rounds before.
+updates was smaller in the last W rounds than in the W rounds before. Rounds in which nothing is aggregated do not
+count.
 
 Departures: T follows from a share of the clients, and U is scaled to its range, as in the authors' code; in the paper,
 T and its step are in seconds, and U is not scaled. Losses are those of the newest model on one minibatch, not those
@@ -53,7 +54,8 @@ class Oort:
         penalty: Exponent α of the factor (T / t)^α of clients slower than T, >= 0.
         preferred_share: Share of the clients whose latency is at most T, at first, > 0 and <= 1.
         pacer_step: Increase of this share when the utility falls, <= 1.
-        pacer_window: Number W of rounds whose utilities the pacer compares with those of the W rounds before, >= 1.
+        pacer_window: Number W of rounds with aggregated updates whose utilities the pacer compares with those of the W
+            rounds before, >= 1.
     """
 
     clients_per_round: int = 10
@@ -69,7 +71,7 @@ class Oort:
     _known: dict[int, tuple[float, int]] = field(default_factory=dict, init=False, repr=False)
     """U_i and L_i of each client of which an update has been aggregated."""
     _achieved: list[float] = field(default_factory=list, init=False, repr=False)
-    """Sum of U over the aggregated updates in each of the last 2·W rounds."""
+    """Sum of U over the aggregated updates in each round of the pacer's two windows, as far as they are complete."""
     _num_steps: int = field(default=0, init=False, repr=False)
     """Number of times that the pacer has increased T."""
 
@@ -106,7 +108,8 @@ class Oort:
             loss = np.nan_to_num(view.signals["update_loss"](taken))
         utility = (view.num_samples[clients] * loss).tolist()
         self._known |= {client: (value, view.round) for client, value in zip(clients.tolist(), utility, strict=True)}
-        self._achieved = [*self._achieved, sum(utility)][-2 * self.pacer_window :]
+        if utility:
+            self._achieved.append(sum(utility))
         return average(view, taken, drops=arrived.id[self.clients_per_round :])
 
     def state(self) -> dict[str, Any]:
@@ -119,9 +122,11 @@ class Oort:
 
     def _pace(self, view: ServerView) -> str:
         """Increase T if the utility has fallen; return a note if T has changed, else an empty string."""
-        window, achieved = self.pacer_window, self._achieved
-        is_due = (view.round - 1) % window == 0 and len(achieved) == 2 * window
-        if not is_due or sum(achieved[:window]) <= sum(achieved[window:]):
+        window = self.pacer_window
+        if len(self._achieved) < 2 * window:
+            return ""
+        earlier, self._achieved = self._achieved[:window], self._achieved[window:]
+        if sum(earlier) <= sum(self._achieved):
             return ""
         before_s = self._preferred_s(view)
         self._num_steps += 1
