@@ -18,6 +18,8 @@ Departures: in the paper, the first local training of a client takes Q_max steps
 its update is aggregated alone; here, the server has latency estimates. Downloads and uploads take time here, which does
 not depend on q. A group is complete when no connected client of it is training. Late updates are aggregated even if no
 client of the group has arrived by T_max.
+
+The cost of a round grows with the number of clients: the server looks at all of them in every round.
 """
 
 from dataclasses import dataclass, field

@@ -16,6 +16,8 @@ from now. Here, the server counts how often a client was not connected when a ro
 selection is uniform. The server predicts from its estimates which N clients arrive first. Clients that are held off
 start nevertheless if there are too few others. Without Λ, as in simulations without a model server or in rounds without
 fresh updates, s = 1 / (r + 1).
+
+The cost of a round grows with the number of clients: the server looks at all of them in every round.
 """
 
 import math
