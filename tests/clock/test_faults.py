@@ -6,36 +6,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.fleets import disconnecting, make_fleet, traced
+from helpers.fleets import Scripted, disconnecting, make_fleet, traced
 from lesson import FedAvg, FedCS, InputError, Lesson, Simulation, draw_fleet, simulate
 from lesson.clock.faults import CorruptedUploads, Disconnections
 from lesson.clock.loop import NOBODY, RoundLoop
 from lesson.clock.records import RoundRecord
 from lesson.clock.rejections import NOT_FINITE, Rejection
-from lesson.core.arrays import BoolArray, FloatArray, IntArray
+from lesson.core.arrays import BoolArray, FloatArray
 from lesson.settings.faults import FaultSettings
 from lesson.settings.settings import Settings
 from lesson.strategies import FedBuff, Safa
 from lesson.strategies.base import Merge, Updates
 
 NEVER = np.inf
-
-
-class Scripted:
-    """Disconnections as written down: after which part of a piece of work, and for how long."""
-
-    def __init__(self, script: dict[tuple[int, int], tuple[float, float]], detection_delay_s: float = 0.0) -> None:
-        self.script, self.detection_delay_s = script, detection_delay_s
-
-    def moments(self, clients: IntArray, index: IntArray) -> FloatArray:
-        return self._column(clients, index, 0, NEVER)
-
-    def offline_s(self, clients: IntArray, index: IntArray) -> FloatArray:
-        return self._column(clients, index, 1, 0.0)
-
-    def _column(self, clients: IntArray, index: IntArray, column: int, otherwise: float) -> FloatArray:
-        keys = zip(clients.tolist(), index.tolist(), strict=True)
-        return np.array([self.script[key][column] if key in self.script else otherwise for key in keys])
 
 
 def rounds_of(latencies: list[float], rounds: int, strategy: Any = None, **options: Any) -> list[RoundRecord]:

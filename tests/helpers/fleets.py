@@ -10,6 +10,7 @@ from lesson.clock.faults import Disconnections
 from lesson.clock.loop import ModelServer, RoundLoop
 from lesson.clock.records import RoundRecord
 from lesson.clock.worlds import VaryingWorld
+from lesson.core.arrays import FloatArray, IntArray
 from lesson.fleet.fleet import Fleet
 from lesson.settings.settings import Settings
 from lesson.strategies.base import Strategy
@@ -55,6 +56,23 @@ def sealed(fleet: Fleet) -> Fleet:
         if isinstance(array, np.ndarray):
             array.flags.writeable = False
     return fleet
+
+
+class Scripted:
+    """Disconnections as written down: after which part of a piece of work, and for how long."""
+
+    def __init__(self, script: dict[tuple[int, int], tuple[float, float]], detection_delay_s: float = 0.0) -> None:
+        self.script, self.detection_delay_s = script, detection_delay_s
+
+    def moments(self, clients: IntArray, index: IntArray) -> FloatArray:
+        return self._column(clients, index, 0, np.inf)
+
+    def offline_s(self, clients: IntArray, index: IntArray) -> FloatArray:
+        return self._column(clients, index, 1, 0.0)
+
+    def _column(self, clients: IntArray, index: IntArray, column: int, otherwise: float) -> FloatArray:
+        keys = zip(clients.tolist(), index.tolist(), strict=True)
+        return np.array([self.script[key][column] if key in self.script else otherwise for key in keys])
 
 
 def disconnecting(

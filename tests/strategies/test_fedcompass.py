@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.fleets import make_fleet, traced
+from helpers.fleets import Scripted, disconnecting, make_fleet, traced
 from helpers.strategies import follow
 from lesson import FedCompass, Fleet, InputError, RoundPlan, Settings, Simulation
 
@@ -91,6 +91,31 @@ def test_a_late_update_waits_for_the_next_group(tmp_path: Path) -> None:
     assert merges[5].weights == pytest.approx([0.45 / 4**0.5, 0.45])
 
 
+def test_a_client_that_lost_its_update_leaves_its_group(fleet: Fleet) -> None:
+    """As in the first test, but client 1 is offline from 18 to 20 s. At 24 s, there is no time left for B; it opens a
+    group with 5 steps, T = 48. B is complete without it at 30 s, when clients 0 and 2 have arrived."""
+    simulation = disconnecting(FedCompass(), fleet, Scripted({(1, 1): (0.5, 2.0)}))
+    records = [simulation.step() for _ in range(4)]
+    assert [(one.end_s, sorted(one.started.tolist()), one.merged.tolist()) for one in records if one] == [
+        (12.0, [0, 1, 2, 3], [0, 1]),
+        (24.0, [0, 1], [0]),
+        (30.0, [0, 1], [2, 0]),
+        (42.0, [0, 2], [0]),
+    ]
+
+
+def test_a_late_client_that_lost_its_update_joins_another_group(fleet: Fleet) -> None:
+    """As in the first test, but client 1 is offline from 4 to 6 s. A is aggregated without it at 12 s, so it is late;
+    it joins B with 3 steps, and waits for it from 28 to 30 s."""
+    simulation = disconnecting(FedCompass(), fleet, Scripted({(1, 0): (0.5, 2.0)}))
+    records = [simulation.step() for _ in range(3)]
+    assert [(one.end_s, sorted(one.started.tolist()), one.merged.tolist()) for one in records if one] == [
+        (12.0, [0, 1, 2, 3], [0]),
+        (24.0, [0, 1], [0]),
+        (30.0, [0], [1, 2, 0]),
+    ]
+
+
 def test_a_group_whose_latest_time_has_passed_is_aggregated_before_clients_start(fleet: Fleet) -> None:
     """In real time, a round may open later than the last one closed. At 46 s, the T_max of B, 45 s, has passed."""
     simulation = Simulation(FedCompass(), fleet)
@@ -127,9 +152,11 @@ def test_limits_of_the_number_of_steps(fleet: Fleet, options: dict[str, int], st
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"min_steps": 0}, "min_steps must be a whole number >= 1, got 0"),
+        ({"min_steps": 0}, "min_steps must be a whole number >= 1 and <= 10000000, got 0"),
         ({"min_steps": 3, "max_steps": 2}, "max_steps must be >= min_steps = 3, got 2"),
-        ({"latest_factor": 0.5}, "latest_factor must be >= 1, got 0.5"),
+        ({"min_steps": 2**62}, f"min_steps must be a whole number >= 1 and <= 10000000, got {2**62}"),
+        ({"max_steps": 10**30}, f"max_steps must be a whole number >= 1 and <= 10000000, got {10**30}"),
+        ({"latest_factor": 0.5}, "latest_factor must be a finite number >= 1, got 0.5"),
         ({"server_lr": 0}, "server_lr must be a finite number > 0, got 0"),
         ({"a": -1}, "a must be a finite number >= 0, got -1"),
     ],

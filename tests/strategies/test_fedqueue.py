@@ -17,13 +17,14 @@ def fleet() -> Fleet:
     return make_fleet([8.0, 20.0, 40.0], weight=[1, 2, 5])
 
 
-def first_plan(strategy: FedQueue, fleet: Fleet) -> RoundPlan:
+def plans_of(strategy: FedQueue, fleet: Fleet, rounds: int) -> list[RoundPlan]:
     simulation = Simulation(strategy, fleet)
     plans: list[RoundPlan] = []
     decide = simulation.strategy.open_round
     simulation.strategy.open_round = lambda view, rng: plans.append(decide(view, rng)) or plans[-1]  # type: ignore[func-returns-value,method-assign]
-    simulation.step()
-    return plans[0]
+    for _ in range(rounds):
+        simulation.step()
+    return plans
 
 
 @pytest.mark.parametrize(
@@ -33,15 +34,25 @@ def first_plan(strategy: FedQueue, fleet: Fleet) -> RoundPlan:
         ({"scale_lr": False}, [4, 1, 1], 1.0),
         ({"min_steps": 2}, [4, 2, 2], [0.5, 1, 1]),
         ({"margin_s": 5.0}, [2, 1, 1], [0.5, 1, 1]),  # 11 s for steps of 4 s
+        ({"min_steps": 10**7}, [10**7] * 3, [1, 1, 1]),
     ],
 )
 def test_local_work_fits_into_the_window(
     fleet: Fleet, options: dict[str, Any], steps: list[int], lr_scale: Any
 ) -> None:
-    plan = first_plan(FedQueue(20.0, **options), fleet)
+    (plan,) = plans_of(FedQueue(20.0, **options), fleet, 1)
     assert plan.local_steps is not None
     assert plan.local_steps.tolist() == steps
     assert plan.lr_scale == pytest.approx(lr_scale)
+
+
+def test_the_step_size_depends_on_all_connected_clients() -> None:
+    """Queue times and steps of 4, 2 and 20 s: 4, 9 and 1 steps. Client 2, which takes the fewest, trains for 40 s, so
+    it does not start in round 2."""
+    first, second = plans_of(FedQueue(20.0), make_fleet([8.0, 4.0, 40.0]), 2)
+    assert (first.starts.tolist(), second.starts.tolist()) == ([0, 1, 2], [0, 1])
+    assert first.lr_scale == pytest.approx([1 / 4, 1 / 9, 1])
+    assert second.lr_scale == pytest.approx([1 / 4, 1 / 9])
 
 
 def test_rounds_and_weights(fleet: Fleet) -> None:
@@ -100,7 +111,8 @@ def test_delayed_updates_are_aggregated_if_there_are_no_others(tmp_path: Path) -
     ("options", "message"),
     [
         ({"deadline_s": math.inf}, "deadline_s must be a finite number > 0, got inf"),
-        ({"min_steps": 0}, "min_steps must be a whole number >= 1, got 0"),
+        ({"min_steps": 0}, "min_steps must be a whole number >= 1 and <= 10000000, got 0"),
+        ({"min_steps": 10**30}, f"min_steps must be a whole number >= 1 and <= 10000000, got {10**30}"),
         ({"margin_s": -1.0}, "margin_s must be a finite number >= 0, got -1.0"),
         ({"staleness": "hinge"}, "staleness must be one of harmonic, exponential, got 'hinge'"),
         ({"scale_lr": 1}, "scale_lr must be true or false, got 1"),

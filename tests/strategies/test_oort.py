@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.fleets import make_fleet
+from helpers.fleets import Scripted, disconnecting, make_fleet
 from lesson import InputError, Simulation, simulate
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.strategies import Oort
@@ -112,7 +112,7 @@ def test_oort() -> None:
     ]
     assert simulation.strategy.state() == {
         "known": [[0, 100.0, 5], [2, 100.0, 4], [1, 100.0, 5]],
-        "achieved": [500.0, 200.0, 200.0, 200.0],
+        "achieved": [200.0, 200.0, 200.0],
         "num_steps": 1,
     }
 
@@ -142,6 +142,35 @@ def test_fewer_new_clients_start_from_round_to_round() -> None:
     assert len(set(second.started.tolist()) - set(first.merged.tolist())) == 11
 
 
+def test_the_share_of_new_clients_has_a_minimum() -> None:
+    """Of 10 clients, round(0.5 · 0.1 · 10) = 0 would be new in round 2, but round(0.4 · 10) = 4 are."""
+    strategy = Oort(10, 1.0, exploration=0.5, exploration_decay=0.1, exploration_min=0.4)
+    first, second = simulate(strategy, make_fleet([1.0] * 100), rounds=2)
+    assert len(set(second.started.tolist()) - set(first.merged.tolist())) == 4
+
+
+@pytest.mark.parametrize(
+    ("lost", "num_steps"),
+    [([], [0, 0, 0, 0, 1, 1, 2]), ([2, 5], [0, 0, 0, 0, 0, 1, 1, 1, 2])],
+    ids=["all arrive", "two are lost"],
+)
+def test_the_pacer_counts_rounds_with_aggregated_updates(lost: list[int], num_steps: list[int]) -> None:
+    """With windows of two, losses of 4 + 4 are compared with 1 + 1, and these with 1 + 0.5. If the updates of rounds 3
+    and 6 are lost, each comparison is made when two more updates have been aggregated, and only once."""
+    learner = FakeLearner({version: {0: loss} for version, loss in enumerate([4, 4, 1, 1, 1, 0.5, 0.5])})
+    script = Scripted({(0, index): (0.5, 1.0) for index in lost})
+    strategy = Oort(1, 1.0, pacer_window=2)
+    simulation = disconnecting(strategy, make_fleet([5.0]), script, model_server=learner)
+    seen, merged = [], []
+    for _ in num_steps:
+        record = simulation.step()
+        assert record is not None
+        seen.append(simulation.strategy.state()["num_steps"])
+        merged.append(len(record.merged))
+    assert seen == num_steps
+    assert [index for index, count in enumerate(merged) if not count] == lost
+
+
 def test_without_losses_utility_is_the_number_of_samples() -> None:
     simulation = Simulation(Oort(2, 2.0), make_fleet(LATENCIES))
     record = simulation.step()
@@ -159,11 +188,19 @@ def test_updates_beyond_the_first_k_are_dropped() -> None:
     assert not len(simulation.ledger.at_server)
 
 
+def test_all_clients_start_if_a_round_waits_for_more_than_there_are() -> None:
+    simulation = Simulation(Oort(10**400, 100.0), make_fleet(LATENCIES))
+    record = simulation.step()
+    assert record is not None
+    assert (record.end_s, record.started.tolist(), record.merged.tolist()) == (38.0, [0, 1, 2, 3], [0, 1, 2, 3])
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"clients_per_round": 0}, "clients_per_round must be a whole number >= 1, got 0"),
-        ({"overcommitment": 0.9}, "overcommitment must be a finite number >= 1, got 0.9"),
+        ({"overcommitment": 0.9}, "overcommitment must be a number >= 1 and <= 100, got 0.9"),
+        ({"overcommitment": 1e308}, "overcommitment must be a number >= 1 and <= 100, got 1e+308"),
         ({"exploration": 1.5}, "exploration must be a number >= 0 and <= 1, got 1.5"),
         ({"exploration_decay": 0}, "exploration_decay must be a number > 0 and <= 1, got 0"),
         ({"exploration_min": -0.1}, "exploration_min must be a number >= 0 and <= 1, got -0.1"),

@@ -151,12 +151,17 @@ def test_a_round_has_a_limit() -> None:
     assert weights == [[], [], [1.0], []]
 
 
-def test_fewer_clients_start_if_stale_updates_are_expected() -> None:
-    """Client 2 takes 25 s, the others 10 s, and so does every round, the usual duration. At 10 s, client 2 is not
-    expected by 20 s; at 20 s it is expected by 30 s, and round(1.5 · (2 − 1)) = 2 clients start."""
-    fleet = make_fleet([10.0, 10.0, 25.0, 10.0, 10.0, 10.0])
+@pytest.mark.parametrize(("arrives_s", "third"), [(45.0, [0, 1]), (48.0, [0, 1, 3])])
+def test_fewer_clients_start_if_stale_updates_are_expected(arrives_s: float, third: list[int]) -> None:
+    """Client 2 is late. At 10 s, μ = 10 s, and it is not expected by 20 s. At 30 s, μ = 0.75·20 + 0.25·10 = 17.5 s. If
+    it is expected by 47.5 s, round(1.5 · (2 − 1)) = 2 clients start, otherwise 3."""
+    fleet = make_fleet([10.0, 10.0, arrives_s, 20.0, 20.0, 20.0])
     records, _ = follow(Refl(2, 1.5, adaptive_target=True), fleet, 3)
-    assert trace(records) == [(10.0, [0, 1, 2], [0, 1]), (20.0, [3, 4, 5], [3, 4, 5]), (30.0, [0, 1], [2, 0, 1])]
+    assert trace(records) == [
+        (10.0, [0, 1, 2], [0, 1]),
+        (30.0, [3, 4, 5], [3, 4, 5]),
+        (40.0, third, [0, 1]),
+    ]
 
 
 def test_all_clients_are_equally_likely_if_none_is_ever_absent() -> None:
@@ -166,11 +171,16 @@ def test_all_clients_are_equally_likely_if_none_is_ever_absent() -> None:
     assert np.all(np.abs(np.bincount(np.concatenate(started)) - 100) < 33)
 
 
+def test_all_idle_clients_start_if_a_round_waits_for_more_than_there_are() -> None:
+    records, _ = follow(Refl(10**400, 100.0), make_fleet([5.0, 16.0]), 1)
+    assert trace(records) == [(16.0, [0, 1], [0, 1])]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"clients_per_round": 0}, "clients_per_round must be a whole number >= 1, got 0"),
-        ({"overcommitment": math.inf}, "overcommitment must be a finite number >= 1, got inf"),
+        ({"overcommitment": math.inf}, "overcommitment must be a number >= 1 and <= 100, got inf"),
         ({"round_limit_s": 0}, "round_limit_s must be a number > 0, got 0"),
         ({"hold_off": -1}, "hold_off must be a whole number >= 0, got -1"),
         ({"max_staleness": 0}, "max_staleness must be a whole number >= 1, got 0"),

@@ -9,7 +9,9 @@ from lesson.core.errors import InputError
 from lesson.strategies.base import ServerView
 
 MAX_STEPS = 10_000_000
-"""Largest number of local steps that a strategy assigns to a client."""
+"""Largest number of local steps in an option, and of those that a strategy computes from a deadline."""
+MAX_OVERCOMMITMENT = 100
+"""Largest number of clients that start for each update that a round waits for."""
 
 
 def check_number(name: str, value: object, most: float = sys.float_info.max, or_zero: bool = False) -> None:
@@ -24,17 +26,20 @@ def check_number(name: str, value: object, most: float = sys.float_info.max, or_
         raise InputError(f"{name} must be a {finite}number {'>=' if or_zero else '>'} 0{limit}, got {value!r}")
 
 
-def check_factor(name: str, value: object) -> None:
-    """Raise unless an option is a finite number >= 1."""
+def check_factor(name: str, value: object, most: float = sys.float_info.max) -> None:
+    """Raise unless an option is a finite number >= 1 and at most `most`."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not 1 <= value <= sys.float_info.max:  # type: ignore[operator]
-        raise InputError(f"{name} must be a finite number >= 1, got {value!r}")
+    if not number or not 1 <= value <= most:  # type: ignore[operator]
+        limits = f"number >= 1 and <= {most:g}" if most < sys.float_info.max else "finite number >= 1"
+        raise InputError(f"{name} must be a {limits}, got {value!r}")
 
 
-def check_count(name: str, value: object, least: int = 1) -> None:
-    """Raise unless an option is a whole number >= `least`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InputError(f"{name} must be a whole number >= {least}, got {value!r}")
+def check_count(name: str, value: object, least: int = 1, most: int | None = None) -> None:
+    """Raise unless an option is a whole number >= `least` and at most `most`."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if not whole or value < least or (most is not None and value > most):  # type: ignore[operator]
+        limit = "" if most is None else f" and <= {most}"
+        raise InputError(f"{name} must be a whole number >= {least}{limit}, got {value!r}")
 
 
 def check_flag(name: str, value: object) -> None:

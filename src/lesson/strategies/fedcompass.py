@@ -18,6 +18,8 @@ Departures: in the paper, the first local training of a client takes Q_max steps
 its update is aggregated alone; here, the server has latency estimates. Downloads and uploads take time here, which does
 not depend on q. A group is complete when no connected client of it is training. Late updates are aggregated even if no
 client of the group has arrived by T_max.
+
+The cost of a round grows with the number of clients: the server looks at all of them in every round.
 """
 
 from dataclasses import dataclass, field
@@ -29,7 +31,14 @@ from lesson.core.arrays import NO_CLIENTS, FloatArray, IntArray
 from lesson.core.errors import InputError
 from lesson.fleet.tiers import TOLERANCE
 from lesson.strategies.base import AnyOf, Deadline, Merge, RoundPlan, ServerView, Updates, shares
-from lesson.strategies.checks import check_compute_times, check_connected, check_count, check_number
+from lesson.strategies.checks import (
+    MAX_STEPS,
+    check_compute_times,
+    check_connected,
+    check_count,
+    check_factor,
+    check_number,
+)
 
 USUAL_RATIO = 5
 """Q_max / Q_min, as in the paper's experiments."""
@@ -52,8 +61,9 @@ class FedCompass:
     """Clients train as long as it takes to arrive together, in groups.
 
     Args:
-        min_steps: Least number Q_min of local steps, >= 1. None: the client's usual number, at most `max_steps`.
-        max_steps: Largest number Q_max of local steps, >= `min_steps`. None: five times Q_min.
+        min_steps: Least number Q_min of local steps, >= 1 and <= 10,000,000. None: the client's usual number, at most
+            `max_steps`.
+        max_steps: Largest number Q_max of local steps, >= `min_steps` and <= 10,000,000. None: five times Q_min.
         latest_factor: Factor λ of the time after which a group is aggregated without its late clients, >= 1.
         server_lr: Factor α of the aggregated updates, > 0.
         a: Exponent by which the weight decreases with staleness, (1 + staleness)^(−a), >= 0.
@@ -72,12 +82,10 @@ class FedCompass:
     def __post_init__(self) -> None:
         for name in ("min_steps", "max_steps"):
             if getattr(self, name) is not None:
-                check_count(name, getattr(self, name))
+                check_count(name, getattr(self, name), most=MAX_STEPS)
         if self.min_steps is not None and self.max_steps is not None and self.max_steps < self.min_steps:
             raise InputError(f"max_steps must be >= min_steps = {self.min_steps}, got {self.max_steps}")
-        check_number("latest_factor", self.latest_factor)
-        if self.latest_factor < 1:
-            raise InputError(f"latest_factor must be >= 1, got {self.latest_factor}")
+        check_factor("latest_factor", self.latest_factor)
         check_number("server_lr", self.server_lr)
         check_number("a", self.a, or_zero=True)
 

@@ -42,7 +42,7 @@ class FedQueue(Stateless):
 
     Args:
         deadline_s: Length t_sync of a window in seconds, > 0.
-        min_steps: Least number of local steps, >= 1.
+        min_steps: Least number of local steps, >= 1 and <= 10,000,000.
         margin_s: Part θ of the window in seconds that is left free, >= 0.
         cutoff: Share α of the window by which an update may be delayed without being carried over, >= 0.
         overtime: Share of the window by which a round may exceed it, >= 0.
@@ -63,7 +63,7 @@ class FedQueue(Stateless):
 
     def __post_init__(self) -> None:
         check_number("deadline_s", self.deadline_s)
-        check_count("min_steps", self.min_steps)
+        check_count("min_steps", self.min_steps, most=MAX_STEPS)
         for name in ("margin_s", "cutoff", "overtime", "beta"):
             check_number(name, getattr(self, name), or_zero=True)
         if self.staleness not in get_args(Staleness):
@@ -77,7 +77,7 @@ class FedQueue(Stateless):
         connected = np.flatnonzero(view.connected)
         starting = view.idle[connected] & (view.waiting[connected] == 0)
         steps = self._steps(view, connected)
-        lr_scale = steps.min(initial=MAX_STEPS) / steps[starting] if self.scale_lr else 1.0
+        lr_scale = steps.min(initial=np.iinfo(np.int64).max) / steps[starting] if self.scale_lr else 1.0
         return RoundPlan(
             connected[starting],
             AllOf(connected, by_s=view.now_s + (1 + self.overtime) * self.deadline_s),

@@ -15,13 +15,17 @@ m of them with probabilities in proportion to their utilities.
 
 T, the preferred duration of a round, is the latency that a share of the connected clients, `preferred_share` at first,
 do not exceed. Every W = `pacer_window` rounds, the share grows by `pacer_step` if the sum of U over the aggregated
-updates was smaller in the last W rounds than in the W rounds before.
+updates was smaller in the last W rounds than in the W rounds before. Rounds in which nothing is aggregated do not
+count.
 
 Departures: T follows from a share of the clients, and U is scaled to its range, as in the authors' code; in the paper,
 T and its step are in seconds, and U is not scaled. Losses are those of the newest model on one minibatch, not those
 that the client observes during local training. T is adjusted every W rounds, as in the authors' code, not in every
 round. If there are too few clients of one kind, more of the other kind start. No client is excluded after a number of
-rounds, and utilities have neither noise nor a fairness term. Without a model server, all losses are 1.
+rounds, and utilities have neither noise nor a fairness term. U_i and L_i are stored before the server's guards check
+the update, so updates that they reject count as aggregated ones. Without a model server, all losses are 1.
+
+The cost of a round grows with the number of clients: the server looks at all of them in every round.
 """
 
 import math
@@ -32,7 +36,7 @@ import numpy as np
 
 from lesson.core.arrays import NO_CLIENTS, FloatArray, IntArray
 from lesson.strategies.base import AllOf, Arrivals, Merge, RoundPlan, ServerView, Updates, average
-from lesson.strategies.checks import check_connected, check_count, check_factor, check_number
+from lesson.strategies.checks import MAX_OVERCOMMITMENT, check_connected, check_count, check_factor, check_number
 
 CLIP, CUT_OFF, UNCERTAINTY = 0.95, 0.95, 0.1
 LEAST_S, LEAST = 1e-9, 1e-12
@@ -46,14 +50,15 @@ class Oort:
     Args:
         clients_per_round: Number K of updates that are aggregated in a round, >= 1; in a smaller fleet, those of all
             clients.
-        overcommitment: Factor of K that gives the number of clients that start, >= 1.
+        overcommitment: Factor of K that gives the number of clients that start, >= 1 and <= 100.
         exploration: Share ε of new clients among those that start in the first round, <= 1.
         exploration_decay: Factor of ε from round to round, > 0 and <= 1.
         exploration_min: Smallest ε, <= 1.
         penalty: Exponent α of the factor (T / t)^α of clients slower than T, >= 0.
         preferred_share: Share of the clients whose latency is at most T, at first, > 0 and <= 1.
         pacer_step: Increase of this share when the utility falls, <= 1.
-        pacer_window: Number W of rounds whose utilities the pacer compares with those of the W rounds before, >= 1.
+        pacer_window: Number W of rounds with aggregated updates whose utilities the pacer compares with those of the W
+            rounds before, >= 1.
     """
 
     clients_per_round: int = 10
@@ -69,7 +74,7 @@ class Oort:
     _known: dict[int, tuple[float, int]] = field(default_factory=dict, init=False, repr=False)
     """U_i and L_i of each client of which an update has been aggregated."""
     _achieved: list[float] = field(default_factory=list, init=False, repr=False)
-    """Sum of U over the aggregated updates in each of the last 2·W rounds."""
+    """Sum of U over the aggregated updates in each round of the pacer's two windows, as far as they are complete."""
     _num_steps: int = field(default=0, init=False, repr=False)
     """Number of times that the pacer has increased T."""
 
@@ -81,7 +86,7 @@ class Oort:
         for name in ("exploration_decay", "preferred_share"):
             check_number(name, getattr(self, name), most=1)
         check_number("penalty", self.penalty, or_zero=True)
-        check_factor("overcommitment", self.overcommitment)
+        check_factor("overcommitment", self.overcommitment, most=MAX_OVERCOMMITMENT)
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         check_connected(view)
@@ -91,7 +96,7 @@ class Oort:
         note = self._pace(view)
         seen = np.isin(clients, list(self._known))
         new, known = clients[~seen], clients[seen]
-        count = min(round(self.overcommitment * self.clients_per_round), len(clients))
+        count = min(round(self.overcommitment * min(self.clients_per_round, len(clients))), len(clients))
         explored = max(self.exploration_min, self.exploration * self.exploration_decay ** (view.round - 1))
         num_new = min(len(new), max(round(explored * count), count - len(known)))
         by_speed = 1 / np.maximum(view.latency_s[new], LEAST_S)
@@ -106,7 +111,8 @@ class Oort:
             loss = np.nan_to_num(view.signals["update_loss"](taken))
         utility = (view.num_samples[clients] * loss).tolist()
         self._known |= {client: (value, view.round) for client, value in zip(clients.tolist(), utility, strict=True)}
-        self._achieved = [*self._achieved, sum(utility)][-2 * self.pacer_window :]
+        if utility:
+            self._achieved.append(sum(utility))
         return average(view, taken, drops=arrived.id[self.clients_per_round :])
 
     def state(self) -> dict[str, Any]:
@@ -119,9 +125,11 @@ class Oort:
 
     def _pace(self, view: ServerView) -> str:
         """Increase T if the utility has fallen; return a note if T has changed, else an empty string."""
-        window, achieved = self.pacer_window, self._achieved
-        is_due = (view.round - 1) % window == 0 and len(achieved) == 2 * window
-        if not is_due or sum(achieved[:window]) <= sum(achieved[window:]):
+        window = self.pacer_window
+        if len(self._achieved) < 2 * window:
+            return ""
+        earlier, self._achieved = self._achieved[:window], self._achieved[window:]
+        if sum(earlier) <= sum(self._achieved):
             return ""
         before_s = self._preferred_s(view)
         self._num_steps += 1

@@ -16,6 +16,8 @@ from now. Here, the server counts how often a client was not connected when a ro
 selection is uniform. The server predicts from its estimates which N clients arrive first. Clients that are held off
 start nevertheless if there are too few others. Without Λ, as in simulations without a model server or in rounds without
 fresh updates, s = 1 / (r + 1).
+
+The cost of a round grows with the number of clients: the server looks at all of them in every round.
 """
 
 import math
@@ -26,7 +28,14 @@ import numpy as np
 
 from lesson.core.arrays import NO_CLIENTS, FloatArray, IntArray
 from lesson.strategies.base import AllOf, Arrivals, Merge, RoundPlan, ServerView, Updates, shares
-from lesson.strategies.checks import check_connected, check_count, check_factor, check_flag, check_number
+from lesson.strategies.checks import (
+    MAX_OVERCOMMITMENT,
+    check_connected,
+    check_count,
+    check_factor,
+    check_flag,
+    check_number,
+)
 
 MEMORY = 0.25
 """Weight of the earlier rounds in μ."""
@@ -38,7 +47,7 @@ class Refl:
 
     Args:
         clients_per_round: Number N of clients that a round waits for, >= 1; in a smaller fleet, all idle clients.
-        overcommitment: Factor of N that gives the number of clients that start, >= 1.
+        overcommitment: Factor of N that gives the number of clients that start, >= 1 and <= 100.
         round_limit_s: Maximum length of a round in seconds, > 0; inf for no limit.
         hold_off: Number of rounds in which a client that has started does not start again, >= 0.
         max_staleness: Maximum age of an update in rounds, >= 1; None for no limit.
@@ -63,7 +72,7 @@ class Refl:
 
     def __post_init__(self) -> None:
         check_count("clients_per_round", self.clients_per_round)
-        check_factor("overcommitment", self.overcommitment)
+        check_factor("overcommitment", self.overcommitment, most=MAX_OVERCOMMITMENT)
         check_number("round_limit_s", self.round_limit_s, most=math.inf)
         check_count("hold_off", self.hold_off, least=0)
         if self.max_staleness is not None:
@@ -75,7 +84,7 @@ class Refl:
         check_connected(view)
         self._observe(view)
         target, by_s = self._target(view), view.now_s + self.round_limit_s
-        starts = self._select(view, round(self.overcommitment * target), rng)
+        starts = self._select(view, round(self.overcommitment * min(target, len(view.idle))), rng)
         if not len(starts):
             return RoundPlan(NO_CLIENTS, Arrivals(1, by_s) if view.num_busy else AllOf(NO_CLIENTS))
         fastest = np.argsort(view.latency_s[starts], kind="stable")[:target]
