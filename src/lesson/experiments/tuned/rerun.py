@@ -87,7 +87,8 @@ class Rerun:
         cases = [case for case in design.cases if case.entry.name == row and beta in (None, case.beta)]
         if missing := sum(case.num_missing(done) for case in cases):
             runs = "1 run is" if missing == 1 else f"{missing} runs are"
-            raise InputError(f"'{row}' is incomplete in {there.path}: {runs} missing; execute the sweep first")
+            remedy = "execute the sweep first, or verify with the folder's own study.toml"
+            raise InputError(f"'{row}' is incomplete in {there.path}: {runs} missing; {remedy}")
         finals = {name: one for case in cases for name, one in (case.finals(done) or {}).items()}
         check_runs(finals, done, there.path, resume=True)
         return cls(cases, done, {name: one for name, one in finals.items() if seed in (None, one.run.seed)})
@@ -244,7 +245,7 @@ def _compared(was: Run, now: Run, spread: Spread, alone: bool) -> Comparison:
     largest = _largest(there["curve"].get(name, []), here["curve"].get(name, []))
     told = f"{name} differs by at most {largest:.4g}"
     if is_same_machine(was, now):
-        return Comparison(was.name, told, f"{different[0]} although hardware and versions are the same")
+        return Comparison(was.name, different[0], f"{different[0]} although hardware and versions are the same")
     clock = [] if follows_training(was.settings) else list(_different(there, here, rounded=True))
     if clock:
         return Comparison(was.name, f"the schedule differs: {clock[0]}", clock[0])

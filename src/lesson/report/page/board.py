@@ -62,6 +62,7 @@ def _row(row: dict[str, Any], case: Case, study: TunedStudy) -> dict[str, Any]:
     rules, runs, last = case.rules, case.made(study.done), value_names(case.rules)[-1]
     kept = pd.DataFrame({OTHERS: [accuracy_of_others(run) for run in runs if not has_collapsed(run, rules.final_s)]})
     others = means(kept, [OTHERS], [])
+    custom = _module_of(runs[0])
     verify = f"--verify {shlex.quote(case.entry.name)} --beta {in_words(case.beta)}"
     return {
         "entry": case.entry.name,
@@ -79,10 +80,19 @@ def _row(row: dict[str, Any], case: Case, study: TunedStudy) -> dict[str, Any]:
         "curve": mean_band(case_points(case, study.done), rules.measured, MAX_POINTS).to_dict(rules.measured),
         "toml": _toml(case, runs[0], study),
         "toml_seed": runs[0].seed,
-        "command": f"lesson sweep study.toml --tune {verify}",
+        "command": f"lesson sweep {'FOLDER/' if custom else ''}study.toml --tune {verify}",
+        "where": f"where Python finds {custom}, with FOLDER the folder of this page"
+        if custom
+        else "in the folder of this page",
         "schedule_digest": digest(runs, SCHEDULE),
         "digest": digest(runs),
     }
+
+
+def _module_of(run: Run) -> str:
+    """Return the module of a custom strategy; an empty string for a built-in one."""
+    module, is_custom, _ = run.settings.strategy.name.partition(":")
+    return f"{module}.py" if is_custom else ""
 
 
 def _toml(case: Case, run: Run, study: TunedStudy) -> str:

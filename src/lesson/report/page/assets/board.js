@@ -130,7 +130,7 @@
       "div",
       { class: "inside" },
       h("p", {}, `${row.settings === "–" ? "Not tuned" : `Chosen by tuning: ${row.settings}`}. ${row.seeds} seeds.`),
-      h("p", { class: "quiet" }, "To rerun this row and compare every number, run this in the folder of this page:"),
+      h("p", { class: "quiet" }, `To rerun this row and compare every number, run this ${row.where}:`),
       quoted(row.command, `the command for ${row.entry}`),
       h("details", {}, h("summary", {}, `All settings of the run with seed ${row.toml_seed}, as a file for lesson run`), quoted(row.toml, `the settings of ${row.entry}`)),
       digests,
@@ -167,16 +167,13 @@
       ranges = columns.map((column) => range(column, rows));
     const beta = shown.beta ? [] : [h("th", { scope: "col" }, "β")];
     const caption = `${rows.length} rows${shown.beta ? `, β = ${shown.beta}` : ""}. Click a heading to sort, or a name to see its settings and the command that reruns it.`;
+    const head = h("thead", {}, h("tr", {}, heading(named, true), ...beta, ...columns.map((column) => heading(column))));
+    const body = h("tbody", {}, rows.flatMap((row) => lines(row, ranges)));
     return h(
       "div",
-      { class: "scroll board", tabindex: "0", role: "region", "aria-label": caption },
-      h(
-        "table",
-        {},
-        h("caption", {}, caption),
-        h("thead", {}, h("tr", {}, heading(named, true), ...beta, ...columns.map((column) => heading(column)))),
-        h("tbody", {}, rows.flatMap((row) => lines(row, ranges))),
-      ),
+      {},
+      h("p", { class: "quiet" }, caption),
+      h("div", { class: "scroll board", tabindex: "0", role: "region", "aria-label": caption }, h("table", {}, head, body)),
     );
   }
 
