@@ -4,6 +4,7 @@ import math
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -14,7 +15,7 @@ from lesson.experiments.archive import write_archive
 from lesson.experiments.folder import FORMAT, Marker, StudyFolder
 from lesson.experiments.tuned.design import TunedComparison
 from lesson.experiments.tuned.measures import accuracy_of_others, to_targets, upload_bytes
-from lesson.report.page.board import BOARD, board_data
+from lesson.report.page.board import BOARD, _module_of, board_data
 from lesson.settings.loading import load_settings
 from lesson.settings.settings import Settings
 
@@ -139,3 +140,9 @@ def test_the_report_of_a_tuned_comparison_comes_with_a_board(
     page = (folder.path / BOARD).read_text()
     assert "<title>LESSON: board of strategies on mnist</title>" in page
     assert "--verify lesson" in page
+
+
+@pytest.mark.parametrize(("name", "module"), [("mine:Own", "mine.py"), ("pack.age:Own", "pack/age.py"), ("fedavg", "")])
+def test_the_command_of_a_custom_strategy_needs_its_module(name: str, module: str) -> None:
+    run = SimpleNamespace(settings=SimpleNamespace(strategy=SimpleNamespace(name=name)))
+    assert _module_of(run) == module  # type: ignore[arg-type]

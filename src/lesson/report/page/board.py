@@ -90,9 +90,9 @@ def _row(row: dict[str, Any], case: Case, study: TunedStudy) -> dict[str, Any]:
 
 
 def _module_of(run: Run) -> str:
-    """Return the module of a custom strategy; an empty string for a built-in one."""
+    """Return the file of a custom strategy; an empty string for a built-in one."""
     module, is_custom, _ = run.settings.strategy.name.partition(":")
-    return f"{module}.py" if is_custom else ""
+    return f"{module.replace('.', '/')}.py" if is_custom else ""
 
 
 def _toml(case: Case, run: Run, study: TunedStudy) -> str:
