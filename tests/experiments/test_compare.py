@@ -181,7 +181,7 @@ def test_a_folder_with_other_settings_is_rejected_by_name(
         ),
         (
             ["run", "--set", "fedbuff.concurrency=5"],
-            "fedbuff.concurrency has no effect: fedbuff is not one of the strategies",
+            "fedbuff.concurrency has no effect: the strategy is lesson",
         ),
         (["run", "--clients", "5"], "unknown option '--clients'"),
         (["data", "cifar11"], "unknown data set 'cifar11'; did you mean 'cifar10'?"),
