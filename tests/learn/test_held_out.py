@@ -9,6 +9,7 @@ import torch
 
 from helpers.fleets import make_fleet
 from helpers.model_servers import make_server
+from helpers.resuming import check_resumes
 from helpers.small_tasks import TinyNet, image_workload, tiny_data, tiny_task
 from lesson import FedAvg, InputError, Settings, Simulation
 from lesson.learn.build import build
@@ -16,7 +17,6 @@ from lesson.learn.cpu import CpuBackend
 from lesson.learn.partition import Holdings, Partition, draw_pool, make_partition
 from lesson.learn.scores import ClientScores
 from lesson.learn.workload import hold_out
-from lesson.runs.execute import execute
 from lesson.strategies import TiFL
 
 VALUES: dict[str, Any] = {"num_clients": 6, "batch_size": 5, "weighting": "samples", "beta": 0.5}
@@ -113,19 +113,6 @@ def test_without_held_out_samples_there_is_no_signal() -> None:
 
 
 def test_a_resumed_run_with_held_out_samples_is_bit_identical(tmp_path: Path) -> None:
-    def settings(**limits: Any) -> Any:
-        run = {"rounds": 14, "eval_every_s": 50.0, "device": "cpu"} | limits
-        return Settings(**VALUES, strategy=STRATEGY, run=run)
-
-    def stop(line: dict[str, Any]) -> None:
-        if line["round"] == 7:
-            raise KeyboardInterrupt
-
-    parts: dict[str, Any] = {"task": tiny_task(900)}
-    execute(settings(), tmp_path / "whole", **parts)
-    with pytest.raises(KeyboardInterrupt):
-        execute(settings(checkpoint_every_s=1e-9), tmp_path / "halves", progress=stop, **parts)
-    execute(settings(), tmp_path / "halves", resume=True, **parts)
+    run = {"rounds": 14, "eval_every_s": 50.0, "device": "cpu", "checkpoint_every_s": 1e-9}
+    check_resumes(Settings(**VALUES, strategy=STRATEGY, run=run), tmp_path, after_round=7, task=tiny_task(900))
     assert "has not gained" in (tmp_path / "whole" / "metrics.jsonl").read_text()
-    for name in ("metrics.jsonl", "model.safetensors"):
-        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "halves" / name).read_bytes()

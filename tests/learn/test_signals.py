@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from helpers.model_servers import make_server, trained, updates
+from helpers.resuming import check_resumes
 from helpers.small_tasks import TinyNet, tiny_data, tiny_task, tiny_workload
 from lesson import Settings
 from lesson.clock.faults import CorruptedUploads
@@ -20,7 +21,6 @@ from lesson.learn.model_server import ModelServer
 from lesson.learn.optimizers import ServerOptimizer
 from lesson.learn.remote import Received
 from lesson.learn.robust.guard import MergeGuard
-from lesson.runs.execute import execute
 from lesson.settings.faults import FaultSettings
 from lesson.settings.guards import GuardSettings
 from lesson.settings.sections import ServerSettings, TrainingSettings
@@ -154,18 +154,6 @@ def test_reading_a_function_executes_what_is_queued(name: str) -> None:
     ids=["oort", "refl"],
 )
 def test_a_resumed_run_is_bit_identical(strategy: dict[str, Any], tmp_path: Path) -> None:
-    def settings(**limits: Any) -> Settings:
-        run = {"rounds": 14, "eval_every_s": 50.0, "device": "cpu"} | limits
-        return Settings(num_clients=6, batch_size=5, weighting="samples", beta=0.5, strategy=strategy, run=run)
-
-    def stop(line: dict[str, Any]) -> None:
-        if line["round"] == 7:
-            raise KeyboardInterrupt
-
-    parts: dict[str, Any] = {"task": tiny_task(900)}
-    execute(settings(), tmp_path / "whole", **parts)
-    with pytest.raises(KeyboardInterrupt):
-        execute(settings(checkpoint_every_s=1e-9), tmp_path / "halves", progress=stop, **parts)
-    execute(settings(), tmp_path / "halves", resume=True, **parts)
-    for name in ("metrics.jsonl", "model.safetensors"):
-        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "halves" / name).read_bytes()
+    run = {"rounds": 14, "eval_every_s": 50.0, "device": "cpu", "checkpoint_every_s": 1e-9}
+    settings = Settings(num_clients=6, batch_size=5, weighting="samples", beta=0.5, strategy=strategy, run=run)
+    check_resumes(settings, tmp_path, after_round=7, task=tiny_task(900))
