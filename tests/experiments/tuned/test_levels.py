@@ -81,6 +81,8 @@ def test_collapsed_runs_are_open_circles_or_crosses(tmp_path: Path) -> None:
         for mark in ("open", "x")
     }
     assert marks["open"] == [[[1 - SPREAD / 2, 80.0]]]
+    layers = [(line.get_zorder(), line.get_markerfacecolor() == "white") for line in figure.axes[0].lines]
+    assert max(layers)[1], "no filled circle covers the open one"
     assert [points for points in marks["x"] if points] == [[[1 + SPREAD / 2, 10.0]]]
 
 

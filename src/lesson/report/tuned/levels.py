@@ -68,7 +68,7 @@ def _draw_lines(
         axes.errorbar(x, y, yerr=half, color=color, linestyle=style, marker="o", markersize=3, capsize=2, label=line)
         some = (rows.loc[entries, COLLAPSED].to_numpy() > 0) & ~np.isnan(y)
         if some.any():
-            axes.plot(x[some], y[some], "o", color=color, markerfacecolor="white", markersize=3)
+            axes.plot(x[some], y[some], "o", color=color, markerfacecolor="white", markersize=3, zorder=3)
         axes.plot(x[np.isnan(y)], np.full(np.isnan(y).sum(), never), "x", color=color, markersize=4)
     axes.set_xticks(range(len(levels)), levels)
     axes.grid(alpha=0.25, linewidth=0.4)
