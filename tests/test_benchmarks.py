@@ -17,6 +17,8 @@ BENCHMARKS = ROOT / "benchmarks"
 SCRIPTS = sorted(BENCHMARKS.glob("*.py"))
 RUN, STRATEGIES = BENCHMARKS / "peers" / "run.py", BENCHMARKS / "peers" / "strategies.py"
 RECIPES = sorted(BENCHMARKS.glob("peers/*/bench.py"))
+LONG = ("gpu", "learning", "scale")
+"""Scripts whose tiny case takes several seconds."""
 Run = Callable[..., list[str]]
 
 
@@ -39,9 +41,6 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> R
         return [line for line in capfd.readouterr().out.splitlines() if line.startswith("| ")]
 
     return run
-
-
-LONG = ("gpu", "learning", "scale")
 
 
 def test_no_benchmark_is_forgotten() -> None:

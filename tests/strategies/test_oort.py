@@ -19,7 +19,7 @@ LATENCIES = [5.0, 16.0, 30.0, 38.0]
 
 
 class FakeLearner:
-    """Tells scripted losses by version and client."""
+    """Provides scripted losses by version and client."""
 
     def __init__(self, losses: dict[int, dict[int, float]]) -> None:
         self.losses = losses
@@ -39,7 +39,7 @@ class FakeLearner:
 
 
 class Script:
-    """Draws the clients it is told to, and notes the chances of all candidates."""
+    """A random generator with scripted draws, which records the probabilities of all candidates."""
 
     def __init__(self, draws: list[list[int]]) -> None:
         self.draws, self.chances = list(draws), list[dict[int, float]]()

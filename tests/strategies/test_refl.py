@@ -19,7 +19,7 @@ BOOST = 1 - math.exp(-1)
 
 
 class FakeLearner:
-    """Tells scripted deviations by client, and notes which updates were fresh and stale."""
+    """Provides scripted deviations by client, and records which updates were fresh and stale."""
 
     def __init__(self, deviations: dict[int, float]) -> None:
         self.deviations, self.asked = deviations, list[tuple[list[int], list[int]]]()

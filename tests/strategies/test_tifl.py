@@ -51,7 +51,7 @@ class FakeLearner:
 
 
 class Script:
-    """Draws the tiers it is told to, and notes the chances they had."""
+    """A random generator with scripted draws of tiers, which records their probabilities."""
 
     def __init__(self, tiers: list[int]) -> None:
         self.tiers, self.chances = list(tiers), list[dict[int, float]]()

@@ -235,23 +235,22 @@ def _as_stored(was: Run, now: Run) -> Run:
 
 def _compared(was: Run, now: Run, spread: Spread, alone: bool) -> Comparison:
     there, here = stored_values(was), stored_values(now)
-    different = list(_different(there, here))
-    name = was.metric.name
+    different, name = next(_different(there, here), ""), was.metric.name
     if not different:
         return Comparison(was.name, f"identical, {len(was.curve)} evaluations", identical=True)
     if bool(was.diverged) != bool(now.diverged):
         problem = f"diverged only {'in the archive' if was.diverged else 'here'}"
         return Comparison(was.name, problem, problem)
-    largest = _largest(there["curve"].get(name, []), here["curve"].get(name, []))
-    told = f"{name} differs by at most {largest:.4g}"
     if is_same_machine(was, now):
-        return Comparison(was.name, different[0], f"{different[0]} although hardware and versions are the same")
-    clock = [] if follows_training(was.settings) else list(_different(there, here, rounded=True))
-    if clock:
-        return Comparison(was.name, f"the schedule differs: {clock[0]}", clock[0])
+        return Comparison(was.name, different, f"{different} although hardware and versions are the same")
+    schedule = "schedule not judged"
+    if not follows_training(was.settings):
+        if clock := next(_different(there, here, rounded=True), ""):
+            return Comparison(was.name, f"the schedule differs: {clock}", clock)
+        schedule = "schedule identical"
+    largest = _largest(there["curve"].get(name, []), here["curve"].get(name, []))
     final, problem = spread.of_run(was, now, alone)
-    schedule = "schedule not judged" if follows_training(was.settings) else "schedule identical"
-    return Comparison(was.name, f"{schedule}, {told}, {final}", problem)
+    return Comparison(was.name, f"{schedule}, {name} differs by at most {largest:.4g}, {final}", problem)
 
 
 def _different(there: Mapping[str, Any], here: Mapping[str, Any], rounded: bool = False) -> Iterator[str]:
