@@ -59,13 +59,12 @@ def to_targets(runs: Sequence[Run], rules: Rules) -> list[dict[str, float]]:
     as infinite, so a median is infinite unless more than half of the runs reach the target. It is NaN if unknown.
     """
     found = []
+    lost, sizes = [has_collapsed(run, rules.final_s) for run in runs], [upload_bytes(run) for run in runs]
     for target in rules.targets:
-        lost = [has_collapsed(run, rules.final_s) for run in runs]
         spent = {
             name: [math.inf if bad else to_target(run, target, name) for run, bad in zip(runs, lost, strict=True)]
             for name in ("time_s", "uploads", "energy_j")
         }
-        sizes = [upload_bytes(run) for run in runs]
         spent["bytes_up"] = [size * number for size, number in zip(sizes, spent["uploads"], strict=True)]
         row = {"target": target, "seeds": sum(map(math.isfinite, spent["time_s"]))}
         found.append(row | {name: float(np.median(values)) for name, values in spent.items()})
