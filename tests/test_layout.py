@@ -21,6 +21,7 @@ PACKAGES = (
     "clock",
     "testing",
     "planning",
+    "flight",
     "learn",
     "runs",
     "experiments",

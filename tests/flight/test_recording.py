@@ -1,0 +1,164 @@
+"""Recordings are read exactly, and damaged ones give errors of one line."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lesson.core.errors import InputError
+from lesson.flight.recording import ARRIVED, FAILED, OPEN, RESTARTED, read_recording
+from lesson.flight.writer import FlightWriter
+
+HEADER = {"flight": 1, "strategy": "fedavg"}
+ASKED = {"event": "asked", "t_s": 1.0, "client": "a", "job": "1", "round": 1}
+ARRIVED_LINE = {"event": "arrived", "t_s": 5.0, "client": "a", "job": "1", "num_samples": 7, "compute_s": 3.0}
+
+
+def write(path: Path, *lines: object) -> Path:
+    path.write_text("".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in lines))
+    return path
+
+
+def test_jobs_rounds_and_connections(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "flight.jsonl",
+        HEADER | {"deadline_s": 30.0, "field of a newer version": 1},
+        {"event": "connected", "t_s": 0.0, "client": "b"},
+        {"event": "connected", "t_s": 0.5, "client": "a"},
+        ASKED,
+        {"event": "asked", "t_s": 1.0, "client": "b", "job": "2", "round": 1},
+        {"event": "asked", "t_s": 1.0, "client": "c", "job": "3", "round": 1},
+        {"event": "asked", "t_s": 1.0, "client": "a", "job": "e", "kind": "evaluate"},
+        ARRIVED_LINE | {"downloaded_s": 1.5, "trained_s": 4.5, "energy_j": 2.5},
+        {"event": "failed", "t_s": 6.0, "client": "b", "job": "2", "reason": "client error"},
+        {"event": "left", "t_s": 7.0, "client": "b"},
+        {"event": "round", "t_s": 8.0, "round": 1, "merged": ["a"], "staleness": [0]},
+    )
+    recording = read_recording(path)
+    jobs = recording.jobs
+    assert recording.names == ("a", "b", "c")
+    assert (recording.header.strategy, recording.header.deadline_s) == ("fedavg", 30.0)
+    assert jobs.client.tolist() == [0, 1, 2]
+    assert jobs.outcome.tolist() == [ARRIVED, FAILED, OPEN]
+    assert jobs.latency_s[:2].tolist() == [4.0, 5.0]
+    assert np.isnan(jobs.latency_s[2])
+    assert (jobs.download_s[0], jobs.compute_s[0], jobs.energy_j[0]) == (0.5, 3.0, 2.5)
+    assert jobs.num_samples.tolist() == [7, 0, 0]
+    assert jobs.reason[1] == "client error"
+    assert recording.intervals == ((0, 0.5, np.inf), (1, 0.0, 7.0))
+    assert [(one.round, one.end_s, one.merged, one.staleness) for one in recording.rounds] == [(1, 8.0, (0,), (0,))]
+    assert (recording.begin_s, recording.end_s) == (1.0, 8.0)
+
+
+def test_compute_time_is_derived_from_times_if_it_is_not_given(tmp_path: Path) -> None:
+    arrived = {"event": "arrived", "t_s": 5.0, "job": "1", "downloaded_s": 1.5, "trained_s": 4.0}
+    jobs = read_recording(write(tmp_path / "f", HEADER, ASKED, arrived)).jobs
+    assert (jobs.compute_s[0], jobs.download_s[0]) == (2.5, 0.5)
+
+
+def test_a_restart_of_the_server_ends_jobs_and_connections(tmp_path: Path) -> None:
+    lines = [HEADER, {"event": "connected", "t_s": 0.0, "client": "a"}, ASKED, {"event": "resumed", "t_s": 9.0}]
+    recording = read_recording(write(tmp_path / "f", *lines))
+    assert recording.jobs.outcome.tolist() == [FAILED]
+    assert recording.jobs.reason == (RESTARTED,)
+    assert recording.intervals == ((0, 0.0, 9.0),)
+    assert recording.resumed_s == (9.0,)
+
+
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        ([], 'line 1: a recording must start with {"flight": 1, …}, got an empty file'),
+        ([ASKED], 'line 1: a recording must start with {"flight": 1, …}, got {"event"'),
+        ([{"flight": 2}], "has format 2, this version reads up to 1; install a newer version"),
+        ([HEADER], "has no training job; record a run in which clients train"),
+        ([HEADER, '{"event": "asked", "t_s"'], 'line 2 is not JSON: {"event": "asked", "t_s"'),
+        ([HEADER, "[1, 2]"], "line 2: : Input should be an object, got [1, 2]"),
+        ([HEADER, ASKED | {"event": "exploded"}], "line 2: event: Input should be 'connected'"),
+        ([HEADER, ASKED | {"t_s": -1}], "line 2: t_s: Input should be greater than or equal to 0, got -1"),
+        ([HEADER, '{"event": "left", "t_s": NaN}'], "line 2: t_s: Input should be a finite number"),
+        ([HEADER, ASKED | {"t_s": 1e300}], "line 2: t_s: Input should be less than or equal to"),
+        ([HEADER, ASKED | {"client": "a\u0007"}], "line 2: client: Value error, must not contain control characters"),
+        ([HEADER, ASKED | {"client": "a" * 201}], "line 2: client: String should have at most 200 characters"),
+        ([HEADER, {"event": "left", "t_s": 1.0}], "line 2: client must be given for the event 'left'"),
+        ([HEADER, {"event": "left", "t_s": 1.0, "client": "a"}], "client 'a' left, but it was not connected"),
+        ([HEADER, ASKED | {"job": None}], "line 2: job must be given for the event 'asked'"),
+        ([HEADER, ASKED, ASKED], "line 3: job '1' was asked twice"),
+        ([HEADER, ARRIVED_LINE], "line 2: job '1' ended, but it was never asked"),
+        ([HEADER, ASKED, ARRIVED_LINE, ARRIVED_LINE], "line 4: job '1' ended twice"),
+        ([HEADER, ASKED, ARRIVED_LINE | {"client": "b"}], "job '1' was asked of client 'a', got 'b'"),
+        ([HEADER, ASKED, ARRIVED_LINE | {"t_s": 0.5}], "line 3: t_s must not be less than 1, as on the line before"),
+        ([HEADER, ASKED, ARRIVED_LINE | {"num_samples": 0}], "line 3: num_samples: Input should be greater than"),
+        ([HEADER, ASKED, ARRIVED_LINE | {"compute_s": 9.0}], "compute_s must not exceed the 4 s that job '1' took"),
+        ([HEADER, ASKED, ARRIVED_LINE | {"downloaded_s": 0.5}], "the times of job '1' must be in order"),
+        (
+            [HEADER, ASKED, {"event": "round", "t_s": 2.0, "merged": ["a"], "staleness": []}],
+            "line 3: staleness must have as many values as merged",
+        ),
+    ],
+)
+def test_damaged_recordings_give_one_line(tmp_path: Path, lines: list[object], problem: str) -> None:
+    path = write(tmp_path / "flight.jsonl", *lines)
+    with pytest.raises(InputError) as raised:
+        read_recording(path)
+    assert problem in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_truncated_and_foreign_files_give_one_line(tmp_path: Path) -> None:
+    path = write(tmp_path / "flight.jsonl", HEADER, ASKED)
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(InputError, match="line 2 is incomplete; remove it to use the rest"):
+        read_recording(path)
+    path.write_bytes(b'{"flight": 1}\n\xff\xfe\n')
+    with pytest.raises(InputError, match="not a recording in UTF-8"):
+        read_recording(path)
+    path.write_bytes(b'{"flight": 1, "x": "' + b"x" * (1 << 20) + b'"}\n')
+    with pytest.raises(InputError, match="a line must have at most"):
+        read_recording(path)
+    with pytest.raises(InputError, match="does not exist"):
+        read_recording(tmp_path / "missing")
+    path.write_text('{"flight": 1}\n' + "[" * 100_000 + "\n")
+    with pytest.raises(InputError, match="line 2 is not JSON"):
+        read_recording(path)
+
+
+def test_the_writer_writes_what_the_reader_reads(tmp_path: Path) -> None:
+    now = [100.0]
+    path = tmp_path / "flight.jsonl"
+    writer = FlightWriter(path, strategy="lesson", deadline_s=20.0, source="test", clock=lambda: now[0])
+    job = writer.next_job()
+    writer.write("asked", client="käfer", job=job, round=1)
+    now[0] = 104.0
+    writer.write("arrived", job=job, num_samples=3)
+    writer.write("round", 2.0, round=1, merged=["käfer"])  # noticed late: it cannot come before the arrival
+    recording = read_recording(path)
+    assert recording.names == ("käfer",)
+    assert recording.jobs.latency_s.tolist() == [4.0]
+    assert recording.rounds[0].end_s == 4.0
+    assert recording.header.began.endswith("+00:00")
+
+
+def test_a_recording_is_continued_after_a_restart(tmp_path: Path) -> None:
+    path = write(tmp_path / "flight.jsonl", HEADER, ASKED)
+    with path.open("a") as file:
+        file.write('{"event": "arr')  # the process was killed
+    now = [50.0]
+    writer = FlightWriter(path, clock=lambda: now[0])
+    now[0] = 52.0
+    job = writer.next_job()
+    writer.write("asked", client="a", job=job)
+    assert job == "2"
+    recording = read_recording(path)
+    assert recording.jobs.asked_s.tolist() == [1.0, 3.0]
+    assert recording.jobs.outcome.tolist() == [FAILED, OPEN]
+    assert recording.header.strategy == "fedavg"
+
+
+def test_the_writer_does_not_touch_other_files(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("my notes\nwithout a line break at the end")
+    with pytest.raises(InputError, match="a recording must start with"):
+        FlightWriter(path)
+    assert path.read_text() == "my notes\nwithout a line break at the end"
