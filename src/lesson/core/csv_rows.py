@@ -136,16 +136,19 @@ class Table:
         return np.concatenate([[0], np.cumsum(counts)])
 
 
-def read_table(path: Path, what: str, names: Sequence[int | str], columns: tuple[str, ...]) -> Table:
+def read_table(
+    path: Path, what: str, names: Sequence[int | str], columns: tuple[str, ...], optional: tuple[str, ...] = ()
+) -> Table:
     """Read a file with a column `client` and columns of numbers, none of which may be NaN.
 
-    Tables are cached by the file's modification time and size.
+    Cells of missing optional columns, and empty ones, are 0. Tables are cached by the file's modification time and
+    size.
     """
     try:
         looks = path.stat()
     except OSError:
-        return _read_table(path, what, tuple(names), columns)  # raises InputError with the reason
-    return _read_again(path, what, tuple(names), columns, (looks.st_mtime_ns, looks.st_size))
+        return _read_table(path, what, tuple(names), columns, optional)  # raises InputError with the reason
+    return _read_again(path, what, tuple(names), columns, optional, (looks.st_mtime_ns, looks.st_size))
 
 
 @lru_cache(maxsize=3)
@@ -154,20 +157,26 @@ def _read_again(
     what: str,
     names: tuple[int | str, ...],
     columns: tuple[str, ...],
+    optional: tuple[str, ...],
     looks: tuple[int, int],  # noqa: ARG001
 ) -> Table:
-    return _read_table(path, what, names, columns)
+    return _read_table(path, what, names, columns, optional)
 
 
-def _read_table(path: Path, what: str, names: tuple[int | str, ...], columns: tuple[str, ...]) -> Table:
+def _read_table(
+    path: Path, what: str, names: tuple[int | str, ...], columns: tuple[str, ...], optional: tuple[str, ...]
+) -> Table:
     places = {str(name): place for place, name in enumerate(names)}
     lines, clients, flat = array("q"), array("q"), array("d")
-    for line, (name, *cells) in read_rows(path, what, ("client", *columns)):
+    needed, columns = columns, columns + optional
+    for line, (name, *cells) in read_rows(path, what, ("client", *needed), optional):
         if name not in places:
             known = ", ".join([*map(str, names[:3]), "…"][: len(names)])
             known = f"the fleet has {len(names)} clients: {known}"
             raise InputError(f"{path} line {line}: unknown client '{name[:40]}'; {known}")
-        values = [number(cell) for cell in cells]
+        values = [
+            number(cell) if cell or column in needed else 0.0 for column, cell in zip(columns, cells, strict=True)
+        ]
         for column, cell, value in zip(columns, cells, values, strict=True):
             if value != value:
                 raise InputError(f"{path} line {line}: {column} must be a number, got {cell[:40]!r}")

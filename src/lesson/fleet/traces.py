@@ -22,12 +22,21 @@ class WorkTrace:
     compute_s: FloatArray
     upload_s: FloatArray
     offsets: IntArray
+    is_lost: BoolArray | None = None
+    """Whether a local training failed: its update is lost when compute and upload time have passed. None: no failures."""
 
     def at(self, clients: IntArray, index: IntArray) -> tuple[FloatArray, FloatArray]:
         """Return compute and upload time of each client's index-th local training (from 0); the trace repeats."""
         start = self.offsets[clients]
         places = start + index % (self.offsets[clients + 1] - start)
         return self.compute_s[places], self.upload_s[places]
+
+    def fails(self, clients: IntArray, index: IntArray) -> BoolArray:
+        """Return whether each client's index-th local training (from 0) fails; the trace repeats."""
+        if self.is_lost is None:
+            return np.zeros(len(clients), dtype=np.bool_)
+        start = self.offsets[clients]
+        return self.is_lost[start + index % (self.offsets[clients + 1] - start)]
 
     def usual(self, clients: IntArray) -> tuple[FloatArray, FloatArray]:
         """Return the mean compute time and the mean upload time of each client."""
@@ -94,15 +103,19 @@ class Presence:
 
 
 def read_work(path: Path | str, names: Sequence[int | str]) -> WorkTrace:
-    """Read a file with `client,round,compute_s,upload_s`; rounds count each client's local trainings from 1."""
+    """Read a file with `client,round,compute_s,upload_s[,lost]`; rounds count each client's local trainings from 1.
+
+    `lost` is 1 for a local training that failed, otherwise 0.
+    """
     path = Path(path)
-    table = read_table(path, "trace", names, ("round", "compute_s", "upload_s"))
-    rounds, compute_s, upload_s = table.numbers.values()
+    table = read_table(path, "trace", names, ("round", "compute_s", "upload_s"), ("lost",))
+    rounds, compute_s, upload_s, lost = table.numbers.values()
+    table.check("lost", (lost == 0) | (lost == 1), "0 or 1")
     table.check("round", (rounds >= 1) & (rounds <= 1e9) & (np.floor(rounds) == rounds), "a whole number from 1 to 1e9")
     table.check_finite("compute_s", "upload_s")
     table.check("compute_s", (compute_s > 0) | (upload_s > 0), "> 0 where upload_s is 0")
     table = table.sorted_by("round")
-    rounds, compute_s, upload_s = table.numbers.values()
+    rounds, compute_s, upload_s, lost = table.numbers.values()
     table.check_pairs(rounds[1:] == rounds[:-1], "has round {round:.12g} twice")
     offsets = table.offsets()
     expected = np.arange(1, len(rounds) + 1) - offsets[table.client]
@@ -113,7 +126,7 @@ def read_work(path: Path | str, names: Sequence[int | str]) -> WorkTrace:
         raise InputError(
             f"{table.where(row)}: {table.who(row)} has round {there} but not {missing}; add the missing row"
         )
-    return WorkTrace(compute_s, upload_s, offsets)
+    return WorkTrace(compute_s, upload_s, offsets, lost == 1 if lost.any() else None)
 
 
 def read_presence(path: Path | str, names: Sequence[int | str]) -> Presence:

@@ -59,7 +59,8 @@ class FleetSettings(Checked):
     )
     trace: Text = Field(
         "",
-        description="CSV file (client,round,compute_s,upload_s) of measured times that replace those of the model",
+        description="CSV file (client,round,compute_s,upload_s[,lost]) of measured times that replace those of the "
+        "model; lost is 1 for a local training that failed",
     )
 
 
@@ -285,6 +286,9 @@ class ServerSettings(Checked):
     )
     estimate_error: Annotated[float, Field(ge=0, le=5, strict=True)] = Field(
         0.0, description="σ of a log-normal error factor on every estimate"
+    )
+    overhead_s: Annotated[float, Field(ge=0, le=1e9, strict=True)] = Field(
+        0.0, description="time between two rounds, in which the server aggregates and evaluates; the paper neglects it"
     )
 
     @property

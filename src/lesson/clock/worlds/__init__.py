@@ -16,7 +16,7 @@ def make_world(fleet: Fleet, settings: Settings, seed: int) -> NominalWorld | Va
     disconnections = Disconnections.of(settings.faults, seed)
     if settings.varies or disconnections is not None:
         return VaryingWorld(fleet, settings, seed, disconnections)
-    return NominalWorld(fleet)
+    return NominalWorld(fleet, settings.server.overhead_s)
 
 
 __all__ = [

@@ -21,7 +21,7 @@ from lesson.core.files import open_input
 from lesson.core.random import exponentials, key
 from lesson.fleet.fleet import Fleet, check_measured
 from lesson.fleet.tiers import TOLERANCE
-from lesson.fleet.traces import WorkTrace, read_presence, read_work
+from lesson.fleet.traces import Presence, WorkTrace, read_presence, read_work
 from lesson.radio import SharedBand
 from lesson.settings.settings import INPUT_FILES, Settings
 from lesson.strategies.base import Updates
@@ -36,8 +36,15 @@ class ActualTimes:
     """
 
     def __init__(
-        self, settings: Settings, fleet: Fleet, seed: int, disconnections: Disconnections | None = None
+        self,
+        settings: Settings,
+        fleet: Fleet,
+        seed: int,
+        disconnections: Disconnections | None = None,
+        trace: WorkTrace | None = None,
+        presence: Presence | None = None,
     ) -> None:
+        """Read the files that [fleet] names; without them, `trace` and `presence` are used."""
         _check_known(settings, fleet)
         people, compute_w, transmit_w = fleet.population, np.full(len(fleet), np.nan), np.full(len(fleet), np.nan)
         if people is not None:  # for clients whose power is not energy / time
@@ -61,8 +68,11 @@ class ActualTimes:
         self.back_s: FloatArray = np.zeros(len(fleet))
         """When each client rejoins after a disconnection; inf if never, 0 if it has not disconnected."""
         self._disconnections = disconnections
-        self._trace = _traced(Path(settings.fleet.trace), fleet) if settings.fleet.trace else None
-        self.presence = read_presence(Path(settings.fleet.presence), fleet.names) if settings.fleet.presence else None
+        if settings.fleet.trace:
+            trace = read_work(Path(settings.fleet.trace), fleet.names)
+        if settings.fleet.presence:
+            presence = read_presence(Path(settings.fleet.presence), fleet.names)
+        self._trace, self.presence = None if trace is None else _traced(trace, fleet), presence
         self.files = {name: _digest(getattr(settings.fleet, name)) for name in settings.fleet.changed(*INPUT_FILES)}
         """Digests of the input files that [fleet] names."""
         self._airtime: Airtime | None = None
@@ -110,8 +120,10 @@ class ActualTimes:
         else:
             begins_s, self.upload_s[clients] = self._in_turn(clients, index, ready_s, leaves_s, free_s)
         self._upload_begins_s[clients], ends_s = begins_s, begins_s + self.upload_s[clients]
-        self.lost[clients] = ends_s > leaves_s * (1 + TOLERANCE)
-        return np.where(self.lost[clients], leaves_s + late_s, ends_s)
+        leaves_first = ends_s > leaves_s * (1 + TOLERANCE)
+        fails = False if self._trace is None else self._trace.fails(clients, index)
+        self.lost[clients] = leaves_first | fails
+        return np.where(leaves_first, leaves_s + late_s, ends_s)
 
     def _drop_out(
         self, clients: IntArray, index: IntArray, ready_s: FloatArray, now_s: float, leaves_s: FloatArray
@@ -259,11 +271,10 @@ def _digest(path: str) -> str:
     return digest.hexdigest()
 
 
-def _traced(path: Path, fleet: Fleet) -> WorkTrace:
-    """Read a trace; the times of a promoted client are scaled to match its assumed latency."""
-    work = read_work(path, fleet.names)
+def _traced(work: WorkTrace, fleet: Fleet) -> WorkTrace:
+    """Return a trace in which the times of a promoted client are scaled to match its assumed latency."""
     ratio = np.repeat(fleet.assumed_latency_ratio, np.diff(work.offsets))
-    return WorkTrace(ratio * work.compute_s, ratio * work.upload_s, work.offsets)
+    return replace(work, compute_s=ratio * work.compute_s, upload_s=ratio * work.upload_s)
 
 
 def _check_known(settings: Settings, fleet: Fleet) -> None:

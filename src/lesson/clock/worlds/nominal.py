@@ -18,16 +18,18 @@ class NominalWorld:
 
     varies = False
 
-    def __init__(self, fleet: Fleet) -> None:
-        self.fleet, self.first_latency_s = fleet, fleet.latency_s
+    def __init__(self, fleet: Fleet, overhead_s: float = 0.0) -> None:
+        self.fleet, self.first_latency_s, self._overhead_s = fleet, fleet.latency_s, overhead_s
         self.connected: BoolArray = fleet.reachable
 
     def open(self, ledger: Ledger, round: int, now_s: float, until_s: float) -> float:  # noqa: ARG002
-        """Return `now_s`; inf if no client is connected and no update is pending.
+        """Return `now_s` plus the overhead between rounds; inf if no client is connected and no update is pending.
 
         The first round always opens: the strategy handles a run that begins without clients.
         """
-        return now_s if round == 1 or not ledger.is_deserted else np.inf
+        if round == 1:
+            return now_s
+        return np.inf if ledger.is_deserted else now_s + self._overhead_s
 
     def start(self, updates: Updates, ledger: Ledger, now_s: float) -> FloatArray:  # noqa: ARG002
         """Return when the updates arrive: after their expected latencies."""

@@ -16,6 +16,7 @@ from lesson.core.arrays import BoolArray, FloatArray, with_prefix
 from lesson.core.errors import InputError
 from lesson.fleet.fleet import Fleet
 from lesson.fleet.tiers import TOLERANCE
+from lesson.fleet.traces import Presence, WorkTrace
 from lesson.settings.settings import Settings
 from lesson.strategies.base import NO_UPDATES, Closing, Updates
 
@@ -26,9 +27,15 @@ class VaryingWorld:
     varies = True
 
     def __init__(
-        self, fleet: Fleet, settings: Settings, seed: int, disconnections: Disconnections | None = None
+        self,
+        fleet: Fleet,
+        settings: Settings,
+        seed: int,
+        disconnections: Disconnections | None = None,
+        trace: WorkTrace | None = None,
+        presence: Presence | None = None,
     ) -> None:
-        self._times = ActualTimes(settings, fleet, seed, disconnections)
+        self._times = ActualTimes(settings, fleet, seed, disconnections, trace, presence)
         self._estimator = LatencyEstimator(settings, fleet, seed)
         self.fleet, self.first_latency_s = self._estimator.fleet, self._estimator.first_latency_s
         self._availability = Availability(len(fleet), self._times.presence)
@@ -37,12 +44,14 @@ class VaryingWorld:
         self._noted_s = 0.0
         """Time up to which clients that joined or left have been connected or disconnected in the ledger."""
         self._refresh_every_s, self._num_refreshed = settings.server.refresh_estimates_every_s, 0
+        self._overhead_s = settings.server.overhead_s
 
     def open(self, ledger: Ledger, round: int, now_s: float, until_s: float) -> float:
-        """Return when the round opens: now, or when a client joins if none is connected and no update is pending.
+        """Return when the round opens: after the overhead, or when a client joins if none is connected and nothing pends.
 
         Estimates of idle clients are refreshed every `refresh_estimates_every_s`.
         """
+        now_s += self._overhead_s if round > 1 else 0.0
         self._note_changes(ledger, now_s)
         while ledger.is_deserted:
             if round == 1 and not self._clients_come_and_go:

@@ -1,0 +1,56 @@
+"""Local trainings that a trace marks as failed, and the server's time between rounds, by hand."""
+
+from pathlib import Path
+
+import pytest
+
+from helpers.fleets import make_fleet
+from lesson import FedAvg, InputError, Lesson, Settings, simulate
+
+TRACE = """client,round,compute_s,upload_s,lost
+0,1,4,1,0
+0,2,2,0,1
+1,1,7,1,0
+1,2,7,1,0
+"""
+
+
+def settings_of(tmp_path: Path, text: str = TRACE, **changes: float) -> Settings:
+    path = tmp_path / "trace.csv"
+    path.write_text(text)
+    return Settings(trace=str(path), **changes)
+
+
+def test_a_failed_local_training_is_lost_and_its_client_starts_again(tmp_path: Path) -> None:
+    records = list(simulate(FedAvg(), make_fleet([5.0, 8.0]), rounds=3, settings=settings_of(tmp_path)))
+    # Round 1: both arrive, after 5 s and 8 s. Round 2: client 0 fails after 2 s, client 1 arrives after 8 s. Round 3:
+    # the trace repeats.
+    assert [record.merged.tolist() for record in records] == [[0, 1], [1], [0, 1]]
+    assert [record.lost for record in records] == [0, 1, 0]
+    assert [record.end_s for record in records] == [8.0, 16.0, 24.0]
+
+
+def test_a_deadline_strategy_restarts_a_client_that_failed(tmp_path: Path) -> None:
+    records = list(simulate(Lesson(10.0), make_fleet([5.0, 8.0]), rounds=3, settings=settings_of(tmp_path)))
+    assert [record.started.tolist() for record in records] == [[0, 1]] * 3
+    assert [record.merged.tolist() for record in records] == [[0, 1], [1], [0, 1]]
+
+
+def test_only_0_and_1_mark_failures(tmp_path: Path) -> None:
+    wrong = settings_of(tmp_path, TRACE.replace("2,0,1", "2,0,2"))
+    with pytest.raises(InputError, match="line 3: lost must be 0 or 1, got 2"):
+        list(simulate(FedAvg(), make_fleet([5.0, 8.0]), rounds=1, settings=wrong))
+
+
+@pytest.mark.parametrize("varying", [False, True])
+def test_rounds_open_after_the_overhead(tmp_path: Path, varying: bool) -> None:
+    trace = "client,round,compute_s,upload_s\n0,1,4,1\n1,1,7,1\n"
+    settings = settings_of(tmp_path, trace, overhead_s=3.0) if varying else Settings(overhead_s=3.0)
+    fleet = make_fleet([5.0, 8.0])
+    rounds = [(one.start_s, one.end_s) for one in simulate(FedAvg(), fleet, rounds=3, settings=settings)]
+    assert rounds == [(0.0, 8.0), (11.0, 19.0), (22.0, 30.0)]
+    # LESSON's rounds last τ from the moment at which they open. Client 1 is in tier 2 for τ = 6 s; its first update
+    # arrives at 8 s, before round 2 opens at 9 s, and is due when that round closes.
+    records = list(simulate(Lesson(6.0), fleet, rounds=3, settings=settings))
+    assert [(one.start_s, one.end_s) for one in records] == [(0.0, 6.0), (9.0, 15.0), (18.0, 24.0)]
+    assert [sorted(one.merged.tolist()) for one in records] == [[0], [0, 1], [0]]
