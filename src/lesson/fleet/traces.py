@@ -23,7 +23,7 @@ class WorkTrace:
     upload_s: FloatArray
     offsets: IntArray
     is_lost: BoolArray | None = None
-    """Whether a local training failed: its update is lost when compute and upload time have passed. None: no failures."""
+    """Whether a local training failed: its update is lost after its compute and upload time. None: no failures."""
 
     def at(self, clients: IntArray, index: IntArray) -> tuple[FloatArray, FloatArray]:
         """Return compute and upload time of each client's index-th local training (from 0); the trace repeats."""

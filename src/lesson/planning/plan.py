@@ -199,8 +199,13 @@ def propose_deadline_s(fleet: Fleet) -> float:
     """
     latencies = np.sort(fleet.latency_s[fleet.reachable])
     needed_s = 1.1 * float(latencies[max(0, math.ceil(len(latencies) / 4) - 1)]) if len(latencies) else fleet.slowest_s
-    unit = 10.0 ** (math.floor(math.log10(needed_s)) - 1)
-    return float(f"{math.ceil(needed_s / unit * (1 - 1e-9)) * unit:.2g}")
+    return round_up(needed_s)
+
+
+def round_up(seconds: float) -> float:
+    """Return a time rounded up to two digits."""
+    unit = 10.0 ** (math.floor(math.log10(seconds)) - 1)
+    return float(f"{math.ceil(seconds / unit * (1 - 1e-9)) * unit:.2g}")
 
 
 def _usual_deadlines_s(slowest_s: float) -> list[float]:

@@ -1,0 +1,136 @@
+"""Which strategy and which deadline suit the clients of a recording, with the reason in a sentence.
+
+Of the strategies that aggregate updates of every client that any of them does, the one with the most updates per hour
+is recommended, each update weighted by 1 / √(1 + staleness). This compares schedules, not models: only a simulation
+with training shows the accuracy.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lesson.core.arrays import FloatArray
+from lesson.flight.fit import FittedFleet
+from lesson.flight.replay import Candidate, Outcome, Replay, Spread, replay
+from lesson.planning.plan import round_up
+
+QUANTILES = (0.1, 0.25, 0.5, 0.75, 1.0)
+MARGIN = 1.1
+"""A proposed deadline is this many times the latency that a share of the clients meets, one for each of QUANTILES."""
+NUM_TRIES = 20
+"""Number of replicates with which deadlines are compared."""
+
+
+@dataclass(frozen=True, eq=False)
+class Advice:
+    """A recommendation.
+
+    Attributes:
+        sentence: The recommendation and its reason.
+        outcome: The recommended outcome; None if there is nothing to recommend.
+        gain: Updates per hour, weighted by age, relative to `compared_with`; None if there is nothing to compare with.
+        compared_with: What the gain refers to.
+    """
+
+    sentence: str
+    outcome: Outcome | None = None
+    gain: Spread | None = None
+    compared_with: str = ""
+
+
+def recommend(result: Replay) -> Advice:
+    """Return the recommendation for a replay."""
+    possible = [outcome for outcome in result.outcomes if not outcome.problem]
+    if not possible:
+        return Advice("No strategy can be recommended: none of them can run with these clients.")
+    heard = [len(result.fitted.names) - len(outcome.never_heard) for outcome in possible]
+    fair = [outcome for outcome, number in zip(possible, heard, strict=True) if number == max(heard)]
+    best = max(fair, key=lambda outcome: outcome.spread("fresh_per_h").mean)
+    baseline, rates = _baseline(result, possible)
+    who = f"all {len(result.fitted.names)}" if max(heard) == len(result.fitted.names) else f"{max(heard)}"
+    unheard = _faster_but_unfair(result, possible, fair, best)
+    if best.candidate.label == baseline:
+        return Advice(
+            f"Keep {baseline}: of the strategies that aggregate updates of {who} clients, it has the most updates per "
+            f"hour, weighted by age{unheard}.",
+            best,
+            None,
+            baseline,
+        )
+    if rates is None:
+        rate = best.spread("fresh_per_h")
+        return Advice(
+            f"Use {best.candidate.label}: it aggregates updates of {who} clients, "
+            f"{rate.mean:.0f} per hour weighted by age (95 % interval {rate.low:.0f}–{rate.high:.0f}){unheard}.",
+            best,
+        )
+    gain = Spread.of(best.values["fresh_per_h"] / rates)
+    times = f"{gain.mean:.2f} times as many updates per hour as {baseline}"
+    interval = f"95 % interval {gain.low:.2f}–{gain.high:.2f}"
+    if gain.low <= 1:
+        return Advice(
+            f"Keep {baseline}: {best.candidate.label} has {times}, weighted by age, but the difference is not certain "
+            f"({interval}){unheard}.",
+            best,
+            gain,
+            baseline,
+        )
+    return Advice(
+        f"Use {best.candidate.label}: it has {times}, weighted by age ({interval}), and aggregates updates of {who} "
+        f"clients{unheard}.",
+        best,
+        gain,
+        baseline,
+    )
+
+
+def choose_deadline_s(fitted: FittedFleet, *, seed: int = 0, tell: Callable[[float], None] = lambda _: None) -> float:
+    """Return the deadline with which LESSON has the most updates per hour, weighted by age, in a few replicates."""
+    deadlines = deadlines_of(fitted)
+    best_s, best_rate = deadlines[0], -np.inf
+    for deadline_s in deadlines:
+        tell(deadline_s)
+        outcome = replay(fitted, [Candidate("lesson", deadline_s)], num_replicates=NUM_TRIES, seed=seed).outcomes[0]
+        rate = -np.inf if outcome.problem else outcome.spread("fresh_per_h").mean
+        if rate > best_rate:
+            best_s, best_rate = deadline_s, rate
+    return best_s
+
+
+def deadlines_of(fitted: FittedFleet) -> list[float]:
+    """Return deadlines to try: those that about a tenth, a quarter, … of the clients meet with a margin, rounded up."""
+    latency_s = fitted.fleet().latency_s
+    known = latency_s[np.isfinite(latency_s)]
+    return sorted({round_up(MARGIN * float(one)) for one in np.quantile(known, QUANTILES, method="inverted_cdf")})
+
+
+def _baseline(result: Replay, possible: Sequence[Outcome]) -> tuple[str, FloatArray | float | None]:
+    """Return what to compare with, and its rate in each replicate.
+
+    It is the recorded strategy: simulated, if it is one of the candidates, otherwise as it was recorded; or FedAvg if
+    the recording does not show its updates.
+    """
+    header = result.fitted.recording.header
+    for outcome in possible:
+        one = outcome.candidate
+        same_deadline = not one.has_deadline or header.deadline_s is None or one.deadline_s == header.deadline_s
+        if one.strategy == header.strategy and same_deadline:
+            return one.label, outcome.values["fresh_per_h"]
+    if np.isfinite(recorded := result.reality.values["fresh_per_h"]):
+        return f"the recorded run ({result.reality.strategy})", recorded
+    for outcome in possible:
+        if outcome.candidate.strategy == "fedavg":
+            return outcome.candidate.label, outcome.values["fresh_per_h"]
+    return "", None
+
+
+def _faster_but_unfair(result: Replay, possible: Sequence[Outcome], fair: Sequence[Outcome], best: Outcome) -> str:
+    """Return which faster strategies are not recommended because they never aggregate some clients."""
+    rate = best.spread("fresh_per_h").mean
+    faster = [one for one in possible if one not in fair and one.spread("fresh_per_h").mean > rate]
+    if not faster:
+        return ""
+    names = [result.fitted.names[client] for client in faster[0].never_heard.tolist()]
+    whom = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return f"; {faster[0].candidate.label} would be faster, but never aggregates an update of {whom}"

@@ -1,0 +1,253 @@
+"""Simulates what other strategies and deadlines would have done with the clients of a recording, without training.
+
+Every replicate draws the clients' future local trainings anew; all strategies see the same draws, so that differences
+between them are paired. Intervals are the middle 95 % of the replicates.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from lesson.clock.loop import RoundLoop
+from lesson.clock.records import RoundRecord
+from lesson.clock.worlds import VaryingWorld
+from lesson.core.arrays import FloatArray, IntArray
+from lesson.core.errors import InputError
+from lesson.fleet.traces import WorkTrace
+from lesson.flight.fit import FittedFleet
+from lesson.flight.timeline import is_synchronous, rounds_of
+from lesson.settings.settings import Settings
+from lesson.strategies import find_strategy, make_strategy, setting_names
+from lesson.strategies.base import Strategy
+
+NUM_REPLICATES = 100
+MIN_LATENCIES = 10
+"""A simulation lasts as long as the recording, and at least this many times the slowest client's latency."""
+MAX_ROUNDS = 200_000
+MEASURES = {
+    "round_s": "round (s)",
+    "updates_per_h": "updates / h",
+    "fresh_per_h": "weighted by age",
+    "staleness": "staleness",
+    "on_time": "on time",
+    "wasted": "wasted",
+    "joules": "J / update",
+}
+"""Measures of a strategy, with the headings of their columns."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A strategy to simulate, with its deadline and options."""
+
+    strategy: str
+    deadline_s: float
+    options: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def has_deadline(self) -> bool:
+        """Whether the strategy has a deadline."""
+        return "deadline_s" in setting_names(find_strategy(self.strategy))
+
+    @property
+    def label(self) -> str:
+        """Name for tables, such as "lesson, 30 s"."""
+        return f"{self.strategy}, {self.deadline_s:g} s" if self.has_deadline else self.strategy
+
+    def make(self) -> Strategy:
+        """Return the strategy; raise InputError if it cannot be simulated without training."""
+        strategy = make_strategy(self.strategy, self.deadline_s, dict(self.options))
+        if strategy.needs:
+            raise InputError(
+                f"{self.strategy} cannot be replayed without training: it needs {', '.join(sorted(strategy.needs))}; "
+                "leave it out, or give --task"
+            )
+        return strategy
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean of a measure over the replicates, and the interval that holds the middle 95 % of them."""
+
+    mean: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: FloatArray) -> "Spread":
+        """Return the spread of values, without those that are NaN."""
+        known = values[np.isfinite(values)]
+        if not len(known):
+            return cls(math.nan, math.nan, math.nan)
+        low, high = np.quantile(known, [0.025, 0.975]).tolist()
+        return cls(float(known.mean()), low, high)
+
+    def __contains__(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a strategy would have done: one value of each measure per replicate, or why it cannot run."""
+
+    candidate: Candidate
+    values: dict[str, FloatArray] = field(default_factory=dict)
+    """Values of each of the MEASURES, shape (num_replicates,)."""
+    num_merged: FloatArray = field(default_factory=lambda: np.zeros(0))
+    """Mean number of aggregated updates of each client, shape (num_clients,)."""
+    problem: str = ""
+
+    def spread(self, measure: str) -> Spread:
+        """Return mean and interval of a measure."""
+        return Spread.of(self.values[measure])
+
+    @property
+    def never_heard(self) -> IntArray:
+        """Clients that are aggregated in no replicate."""
+        return np.flatnonzero(self.num_merged == 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Reality:
+    """What the recorded strategy did; measures that the recording does not show are NaN."""
+
+    strategy: str
+    values: dict[str, float]
+    never_heard: IntArray
+    num_rounds: int
+
+
+@dataclass(frozen=True, eq=False)
+class Replay:
+    """Recorded reality and its simulated alternatives."""
+
+    fitted: FittedFleet
+    reality: Reality
+    outcomes: tuple[Outcome, ...]
+    horizon_s: float
+    seed: int
+
+
+def replay(
+    fitted: FittedFleet,
+    candidates: Sequence[Candidate],
+    *,
+    num_replicates: int = NUM_REPLICATES,
+    horizon_s: float | None = None,
+    seed: int = 0,
+    tell: Callable[[int], None] = lambda _: None,
+) -> Replay:
+    """Simulate candidates on a fitted fleet; `tell` is called with the number of finished replicates."""
+    if not 2 <= num_replicates <= 10_000:
+        raise InputError(f"the number of replicates must be from 2 to 10000, got {num_replicates}")
+    strategies = [candidate.make() for candidate in candidates]
+    until_s = horizon_s or horizon_of(fitted)
+    problems: dict[int, str] = {}
+    rows: list[list[dict[str, float]]] = [[] for _ in candidates]
+    merged = np.zeros((len(candidates), len(fitted.names)))
+    for replicate in range(num_replicates):
+        trace = fitted.draw_trace(seed, replicate)
+        for place, strategy in enumerate(strategies):
+            if place in problems:
+                continue
+            try:
+                records = simulate_replicate(fitted, trace, strategy, replicate, until_s)
+            except InputError as error:
+                problems[place] = str(error)
+                continue
+            rows[place].append(measure(records, fitted.energy_j))
+            for record in records:
+                np.add.at(merged[place], record.merged, 1 / num_replicates)
+        tell(replicate + 1)
+    outcomes = [
+        Outcome(candidate, problem=problems[place])
+        if place in problems
+        else Outcome(
+            candidate, {name: np.array([row[name] for row in rows[place]]) for name in MEASURES}, merged[place]
+        )
+        for place, candidate in enumerate(candidates)
+    ]
+    return Replay(fitted, reality_of(fitted), tuple(outcomes), until_s, seed)
+
+
+def horizon_of(fitted: FittedFleet) -> float:
+    """Return how long to simulate: as long as the recording, or several rounds of the slowest client if it is short."""
+    slowest_s = max(float(np.median(one.replies_s)) for one in fitted.observed)
+    return max(fitted.duration_s, MIN_LATENCIES * (slowest_s + fitted.overhead_s))
+
+
+def simulate_replicate(
+    fitted: FittedFleet, trace: WorkTrace, strategy: Strategy, replicate: int, until_s: float
+) -> list[RoundRecord]:
+    """Return the rounds of a strategy up to a time, with the local trainings of a replicate."""
+    settings = replay_settings(fitted)
+    fleet = fitted.first_estimates(trace, settings)
+    world = VaryingWorld(fleet, settings, replicate, None, trace, fitted.presence())
+    loop, records = RoundLoop(strategy, world, seed=replicate), list[RoundRecord]()
+    while not loop.stop_reason and loop.round < MAX_ROUNDS:
+        record = loop.step(until_s)
+        if record is not None:
+            records.append(record)
+    return records
+
+
+def replay_settings(fitted: FittedFleet) -> Settings:
+    """Return the settings of simulations: the server estimates latencies as it does with real clients."""
+    estimate = {"estimate": "quantile", "estimate_window": 5, "estimate_quantile": 2 / 3}
+    return Settings(overhead_s=fitted.overhead_s, **estimate)
+
+
+def measure(records: Sequence[RoundRecord], energy_j: FloatArray) -> dict[str, float]:
+    """Return the measures of simulated rounds."""
+    end_s = records[-1].end_s if records else math.nan
+    staleness = np.concatenate([np.zeros(0), *(record.staleness for record in records)])
+    merged = np.concatenate([np.zeros(0, dtype=np.int64), *(record.merged for record in records)])
+    uploads = sum(record.uploads for record in records)
+    ended = uploads + sum(record.lost or 0 for record in records)
+    misses = sum(record.misses or 0 for record in records)
+    return {
+        "round_s": end_s / len(records) if records else math.nan,
+        "updates_per_h": len(merged) / end_s * 3600,
+        "fresh_per_h": float(age_weights(staleness).sum()) / end_s * 3600,
+        "staleness": float(staleness.mean()) if len(staleness) else math.nan,
+        "on_time": 1 - misses / uploads if uploads else math.nan,
+        "wasted": 1 - len(merged) / ended if ended else math.nan,
+        "joules": float(energy_j[merged].mean()) if len(merged) else math.nan,
+    }
+
+
+def age_weights(staleness: FloatArray) -> FloatArray:
+    """Return the weight of each update by its staleness s: 1 / √(1 + s), as in FedAsync (Xie et al. 2019)."""
+    return 1 / np.sqrt(1 + staleness)
+
+
+def reality_of(fitted: FittedFleet) -> Reality:
+    """Return what the recorded strategy did."""
+    recording = fitted.recording
+    rounds, jobs = rounds_of(recording), recording.jobs
+    known = [one for one in rounds if one.merged is not None]
+    names = {name: place for place, name in enumerate(fitted.names)}
+    merged = [recording.names[client] for one in known for client in one.merged or ()]
+    clients = np.array([names[name] for name in merged if name in names], dtype=np.int64)
+    span_s = (rounds[-1].end_s - recording.begin_s) if rounds else math.nan
+    synchronous = is_synchronous(recording)
+    ages = [one.staleness if one.staleness is not None else (0,) * len(one.merged or ()) for one in known]
+    staleness = np.concatenate([np.zeros(0), *(np.array(age, dtype=np.float64) for age in ages)])
+    ages_are_known = synchronous or all(one.staleness is not None for one in known)
+    ended = int(np.count_nonzero(np.isfinite(jobs.ended_s)))
+    values = {
+        "round_s": span_s / len(rounds) if rounds else math.nan,
+        "updates_per_h": len(merged) / span_s * 3600 if known else math.nan,
+        "fresh_per_h": float(age_weights(staleness).sum()) / span_s * 3600 if known and ages_are_known else math.nan,
+        "staleness": float(staleness.mean()) if len(staleness) and ages_are_known else math.nan,
+        "on_time": math.nan,
+        "wasted": 1 - len(merged) / ended if known and ended else math.nan,
+        "joules": float(np.mean(fitted.energy_j[clients])) if len(clients) else math.nan,
+    }
+    heard = np.zeros(len(fitted.names), dtype=np.bool_)
+    heard[clients] = True
+    never = np.flatnonzero(~heard) if known else np.zeros(0, dtype=np.int64)
+    title = recording.header.strategy or ("synchronous rounds" if synchronous else "recorded strategy")
+    return Reality(title, values, never, len(rounds))

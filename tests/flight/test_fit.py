@@ -1,0 +1,141 @@
+"""Fleets fitted to recordings, by hand."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helpers.flights import flight
+from lesson.core.errors import InputError
+from lesson.flight.fit import fit
+
+NAN = float("nan")
+
+
+def test_medians_samples_and_overhead(tmp_path: Path) -> None:
+    fitted = fit(flight(tmp_path / "f", [[4, 8], [4, 8], [5, 9], [4, 8], [3, 10]], overhead_s=2.0))
+    fleet = fitted.fleet()
+    assert list(fleet.names) == ["a", "b"]
+    assert fleet.latency_s.tolist() == [4.0, 8.0]
+    assert fleet.compute_s.tolist() == [3.0, 6.0]  # three quarters of the latency
+    assert fleet.upload_s.tolist() == [1.0, 2.0]
+    assert fleet.num_samples.tolist() == [100, 101]
+    assert fitted.overhead_s == 2.0
+    # Rounds last 8, 8, 9, 8 and 10 s, with 2 s between them.
+    assert fitted.duration_s == 8 + 8 + 9 + 8 + 10 + 4 * 2
+    assert fitted.notes == ()
+    assert fitted.presence() is None
+
+
+def test_draws_are_recorded_values_and_clients_keep_their_phases_together(tmp_path: Path) -> None:
+    slow = [[4.0, 8.0]] * 10 + [[40.0, 80.0]] * 10  # both clients are ten times slower in the second half
+    fitted = fit(flight(tmp_path / "f", slow))
+    both = set()
+    for replicate in range(30):
+        trace = fitted.draw_trace(0, replicate)
+        latency_s = (trace.compute_s + trace.upload_s).reshape(2, -1)
+        assert set(latency_s[0].tolist()) <= {4.0, 40.0}
+        assert np.array_equal(latency_s[1], 2 * latency_s[0])
+        both |= set(latency_s[0].tolist())
+        changes = np.count_nonzero(np.diff(latency_s[0])) / latency_s.shape[1]
+        assert changes < 0.4  # independent draws would change every second time
+    assert both == {4.0, 40.0}
+    assert trace.compute_s.tolist() == (0.75 * latency_s).reshape(-1).tolist()
+
+
+def test_draws_depend_only_on_seed_and_replicate(tmp_path: Path) -> None:
+    fitted = fit(flight(tmp_path / "f", [[one, 2.0 * one] for one in range(3, 13)]))
+    first = fitted.draw_trace(1, 2).compute_s
+    assert np.array_equal(first, fitted.draw_trace(1, 2).compute_s)
+    assert not np.array_equal(first, fitted.draw_trace(1, 3).compute_s)
+    assert not np.array_equal(first, fitted.draw_trace(2, 2).compute_s)
+
+
+def test_few_replies_borrow_the_variation_of_others(tmp_path: Path) -> None:
+    rows = [[10.0, NAN], [20.0, NAN], [5.0, NAN], [10.0, 100.0], [10.0, NAN], [10.0, 100.0]]
+    fitted = fit(flight(tmp_path / "f", rows))
+    assert fitted.is_pooled.tolist() == [False, True]
+    assert "fewer than 5 replies from b: their variation is pooled from all clients" in fitted.notes
+    drawn = {round(float(one), 6) for replicate in range(20) for one in _latencies(fitted, replicate)[1]}
+    # Relative to the medians, a varied by 1, 2 and 0.5; b has a median of 100 s.
+    assert drawn == {50.0, 100.0, 200.0}
+
+
+def test_without_any_variation_few_replies_are_constant(tmp_path: Path) -> None:
+    fitted = fit(flight(tmp_path / "f", [[10.0, 20.0]]))
+    assert fitted.notes == ("fewer than 5 replies from a, b: their times are assumed to be constant",)
+    assert _latencies(fitted, 0)[:, 0].tolist() == [10.0, 20.0]
+
+
+def test_a_cold_start_is_left_out(tmp_path: Path) -> None:
+    fitted = fit(flight(tmp_path / "f", [[30.0, 9.0], [4.0, 8.0], [5.0, 8.0], [4.0, 8.0], [4.0, 8.0], [4.0, 8.0]]))
+    assert fitted.observed[0].latency_s.tolist() == [4, 5, 4, 4, 4]
+    assert fitted.observed[1].latency_s.tolist() == [9, 8, 8, 8, 8, 8]  # 9 s is not over 1.5 times 8 s
+    assert len(fitted.notes) == 1
+    assert fitted.notes[0].startswith("the first reply of 1 clients is left out")
+
+
+def test_failures_are_drawn_as_often_as_they_were_recorded(tmp_path: Path) -> None:
+    fitted = fit(flight(tmp_path / "f", [[5.0, 8.0], [-2.0, 8.0]] * 10))
+    assert fitted.fleet().latency_s.tolist() == [5.0, 8.0]  # failures do not count as latencies
+    lost = np.concatenate([fitted.draw_trace(0, replicate).is_lost for replicate in range(40)])
+    share = lost.reshape(40, 2, -1).mean(axis=(0, 2))
+    assert share[1] == 0
+    assert abs(share[0] - 0.5) < 0.05
+
+
+def test_a_client_that_never_replies_is_unreachable_and_always_fails(tmp_path: Path) -> None:
+    fitted = fit(flight(tmp_path / "f", [[5.0, -1.0]] * 6))
+    assert fitted.fleet().latency_s.tolist() == [5.0, np.inf]
+    assert fitted.draw_trace(0, 0).is_lost.reshape(2, -1).mean(axis=1).tolist() == [0.0, 1.0]
+    assert "no reply from b: every local training of theirs is simulated as failed" in fitted.notes
+
+
+def test_clients_that_were_never_asked_are_left_out(tmp_path: Path) -> None:
+    extra = [{"event": "connected", "t_s": 0.0, "client": "z"}]
+    fitted = fit(flight(tmp_path / "f", [[5.0]] * 5, extra=extra))
+    assert fitted.names == ("a",)
+    assert fitted.notes == ("1 of 2 clients were never asked to train and are left out",)
+
+
+def test_presence_is_that_of_clients_that_join_or_leave(tmp_path: Path) -> None:
+    extra = [
+        {"event": "connected", "t_s": 0.0, "client": "a"},
+        {"event": "connected", "t_s": 0.0, "client": "b"},
+        {"event": "left", "t_s": 12.0, "client": "b"},
+        {"event": "connected", "t_s": 31.0, "client": "b"},
+    ]
+    rows = [[10.0, 9.0], [10.0, -3.0], [10.0, NAN], [10.0, NAN], [10.0, 9.0]]
+    fitted = fit(flight(tmp_path / "f", rows, extra=extra))
+    assert fitted.intervals == ((1, 0.0, 12.0), (1, 31.0, np.inf))
+    # b failed at 13 s because it had left at 12 s: the presence explains it, so it is not a failure of its own.
+    assert fitted.observed[1].is_lost.tolist() == [False, False]
+
+
+def test_a_restart_of_the_server_is_not_an_absence(tmp_path: Path) -> None:
+    extra = [
+        {"event": "connected", "t_s": 0.0, "client": "a"},
+        {"event": "resumed", "t_s": 15.0},
+        {"event": "connected", "t_s": 17.0, "client": "a"},
+    ]
+    recording = flight(tmp_path / "f", [[10.0], [4.0]], extra=extra)
+    assert recording.intervals == ((0, 0.0, 15.0), (0, 17.0, np.inf))
+    assert fit(recording).intervals == ()
+
+
+def test_unknown_compute_times_leave_the_split_unknown(tmp_path: Path) -> None:
+    fitted = fit(flight(tmp_path / "f", [[4.0, 8.0]] * 5, compute_share=None))
+    assert not fitted.split_is_known
+    assert np.isnan(fitted.fleet().compute_s).all()
+    trace = fitted.draw_trace(0, 0)
+    assert set((trace.compute_s + trace.upload_s).tolist()) == {4.0, 8.0}
+
+
+def test_a_recording_without_replies_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="f has no reply of any client"):
+        fit(flight(tmp_path / "f", [[-4.0]]))
+
+
+def _latencies(fitted, replicate):  # type: ignore[no-untyped-def]
+    trace = fitted.draw_trace(0, replicate)
+    return (trace.compute_s + trace.upload_s).reshape(len(fitted.names), -1)
