@@ -195,13 +195,15 @@ class _Halves:
         """Return the share of replies that take longer than the slot of their client's tier."""
         clients = list(self.later)
         slot_s = assign_tiers(self._median_s[clients], self._deadline_s) * self._deadline_s
-        late = self._drawn_s[:, clients] > slot_s[:, None]
-        known = np.isfinite(self._drawn_s[:, clients])
-        per_client = [len(self.later[client]) for client in clients]
-        with np.errstate(invalid="ignore"):
-            share = (np.sum(late, axis=2) / np.sum(known, axis=2)) @ (np.array(per_client) / sum(per_client))
+        late, known = 0.0, 0.0
+        for client, slot in zip(clients, slot_s.tolist(), strict=True):
+            drawn_s = self._drawn_s[:, client, : len(self.later[client])]  # as many as there are in the second half
+            late += np.count_nonzero(drawn_s > slot, axis=1)
+            known += np.count_nonzero(np.isfinite(drawn_s), axis=1)
         measured = [self.later[client] > slot for client, slot in zip(clients, slot_s, strict=True)]
-        return Prediction("share of late replies", "", Spread.of(share), float(np.concatenate(measured).mean()))
+        return Prediction(
+            "share of late replies", "", Spread.of(late / np.maximum(known, 1)), float(np.concatenate(measured).mean())
+        )
 
     def latency_coverage(self) -> float:
         """Return the share of latencies in the second half within the middle 95 % of those drawn for their client."""

@@ -3,7 +3,8 @@
 A client's future local trainings are drawn from its recorded ones by a block bootstrap: blocks of consecutive jobs,
 which begin at the same positions in the recording for all clients. Slow phases of a client and slow phases of the whole
 fleet, such as a busy network, are thereby kept. Before each simulation, the blocks themselves are drawn with
-replacement, so the spread over simulations includes the uncertainty of a short recording.
+replacement, so the spread over simulations includes the uncertainty of a short recording. Latencies are smoothed by a
+narrow kernel, because the slowest of a few recorded ones is not the slowest possible one.
 """
 
 import math
@@ -44,6 +45,17 @@ class Observed:
     def replies_s(self) -> FloatArray:
         """Latencies of the jobs that arrived; of all jobs if none arrived."""
         return self.latency_s if self.is_lost.all() else self.latency_s[~self.is_lost]
+
+    @property
+    def bandwidth(self) -> float:
+        """Width of a kernel that smooths the latencies, as a share of them, by Silverman's rule s·n^(−1/5).
+
+        s is the spread of log-latencies from one job to the next, estimated by the median of absolute differences, so
+        that phases in which a client is slower do not count.
+        """
+        steps = np.abs(np.diff(np.log(self.replies_s)))
+        spread = float(np.median(steps)) / (0.6745 * math.sqrt(2)) if len(steps) else 0.0
+        return spread * len(self.replies_s) ** -0.2
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,8 +121,9 @@ class FittedFleet:
         counts = np.array([len(one.latency_s) for one in self.observed])
         length = int(np.clip(4 * counts.max(), MIN_TRACE, MAX_TRACE))
         block = max(1, round(float(np.median(counts)) ** (1 / 3)))
-        # The recording is resampled first, as a set of blocks; what follows is drawn from these.
-        begins = rng.random(max(2, math.ceil(float(np.median(counts)) / block)))
+        # The recording is resampled first, as a set of blocks; what follows is drawn from these. One block less than
+        # the recording has makes the variance of a mean unbiased (Rao and Wu 1988).
+        begins = rng.random(max(2, math.ceil(float(np.median(counts)) / block) - 1))
         begins = begins[rng.integers(len(begins), size=math.ceil(length / block))]
         columns = [self._draw(client, begins, block, length, rng) for client in range(len(self.names))]
         latency_s, share, is_lost = (np.concatenate(parts) for parts in zip(*columns, strict=True))
@@ -130,7 +143,14 @@ class FittedFleet:
             ratio = self.pool[rng.integers(len(self.pool), size=length)]
             usual_s = np.where(one.is_lost[places], latency_s, np.median(one.replies_s))
             latency_s = usual_s * ratio
+        latency_s = latency_s * np.exp(self._bandwidth[client] * rng.standard_normal(length))
         return latency_s, one.compute_share[places], one.is_lost[places]
+
+    @cached_property
+    def _bandwidth(self) -> FloatArray:
+        """Width of the kernel that smooths each client's latencies, as a share of them; 0 for pooled clients."""
+        widths = [0.0 if pooled else one.bandwidth for one, pooled in zip(self.observed, self.is_pooled, strict=True)]
+        return np.array(widths)
 
     def _fleet(self, settings: Settings, latency_s: FloatArray) -> Fleet:
         known = [np.nanmedian(one.compute_share) if self.split_is_known else math.nan for one in self.observed]

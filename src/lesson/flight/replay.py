@@ -159,16 +159,13 @@ def replay(
                 continue
             rows[place].append(measure(records, fitted.energy_j))
             for record in records:
-                np.add.at(merged[place], record.merged, 1 / num_replicates)
+                np.add.at(merged[place], record.merged, 1)
         tell(replicate + 1)
-    outcomes = [
-        Outcome(candidate, problem=problems[place])
-        if place in problems
-        else Outcome(
-            candidate, {name: np.array([row[name] for row in rows[place]]) for name in MEASURES}, merged[place]
-        )
-        for place, candidate in enumerate(candidates)
-    ]
+    outcomes = []
+    for place, candidate in enumerate(candidates):
+        values = {name: np.array([row[name] for row in rows[place]]) for name in MEASURES}
+        done = Outcome(candidate, values, merged[place] / num_replicates)
+        outcomes.append(Outcome(candidate, problem=problems[place]) if place in problems else done)
     return Replay(fitted, reality_of(fitted), tuple(outcomes), until_s, seed)
 
 

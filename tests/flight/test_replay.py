@@ -1,0 +1,192 @@
+"""Replays of recordings agree with hand-worked schedules and with the truth from which recordings were drawn."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helpers.flights import flight
+from lesson.core.errors import InputError
+from lesson.flight.advice import choose_deadline_s, deadlines_of, recommend
+from lesson.flight.check import check_recording, first_half
+from lesson.flight.fit import FittedFleet, fit
+from lesson.flight.recording import OPEN
+from lesson.flight.replay import MEASURES, Candidate, Spread, replay
+
+CANDIDATES = [Candidate("lesson", 10.0), Candidate("fedavg", 10.0), Candidate("fedcs", 10.0)]
+
+
+def constant(tmp_path: Path, **options: float) -> FittedFleet:
+    """A fleet of three clients that always take 4 s, 9 s and 19 s, recorded for 20 rounds of FedAvg."""
+    return fit(flight(tmp_path / "flight.jsonl", [[4.0, 9.0, 19.0]] * 20, **options))
+
+
+def test_constant_times_by_hand(tmp_path: Path) -> None:
+    result = replay(constant(tmp_path), CANDIDATES, num_replicates=3)
+    lesson, fedavg, fedcs = result.outcomes
+    # The recording lasts 20 · 19 s = 380 s. LESSON: 38 rounds of 10 s; a and b are in tier 1, c in tier 2. That gives
+    # 38 · 2 + 19 = 95 updates, or 95 / 380 · 3600 = 900 per hour. An update of c misses one version, so the mean
+    # staleness is 19 / 95, and weighted by age there are (76 + 19 / √2) / 380 · 3600 per hour.
+    assert result.horizon_s == 380.0
+    assert lesson.values["round_s"].tolist() == [10.0] * 3
+    assert lesson.values["updates_per_h"] == pytest.approx([900.0] * 3)
+    assert lesson.values["staleness"] == pytest.approx([0.2] * 3)
+    assert lesson.values["fresh_per_h"] == pytest.approx([(76 + 19 / np.sqrt(2)) / 380 * 3600] * 3)
+    assert lesson.values["on_time"].tolist() == [1.0] * 3
+    assert lesson.num_merged.tolist() == [38.0, 38.0, 19.0]
+    # FedAvg: 20 rounds of 19 s with 3 updates each.
+    assert fedavg.values["updates_per_h"] == pytest.approx([60 / 380 * 3600] * 3)
+    assert fedavg.values["round_s"].tolist() == [19.0] * 3
+    # FedCS: a and b in 38 rounds of 10 s; c never.
+    assert fedcs.values["updates_per_h"] == pytest.approx([76 / 380 * 3600] * 3)
+    assert fedcs.never_heard.tolist() == [2]
+    reality = result.reality
+    assert (reality.strategy, reality.num_rounds) == ("fedavg", 20)
+    assert reality.values["round_s"] == 19.0
+    assert reality.values["updates_per_h"] == pytest.approx(60 / 380 * 3600)
+    assert reality.values["staleness"] == 0.0
+    assert not len(reality.never_heard)
+
+
+def test_overhead_and_energy(tmp_path: Path) -> None:
+    fitted = constant(tmp_path, overhead_s=1.0)
+    result = replay(fitted, CANDIDATES, num_replicates=2)
+    # Rounds of FedAvg last 19 s, with 1 s between them; the last round is not followed by any.
+    assert result.horizon_s == 20 * 19 + 19
+    assert result.outcomes[1].values["round_s"] == pytest.approx([399 / 20] * 2)
+    assert result.reality.values["round_s"] == pytest.approx(399 / 20)
+    assert np.isnan(result.outcomes[0].values["joules"]).all()
+
+
+def test_the_recommendation_hears_everybody_and_is_faster(tmp_path: Path) -> None:
+    advice = recommend(replay(constant(tmp_path), CANDIDATES, num_replicates=3))
+    assert advice.outcome is not None
+    assert advice.outcome.candidate.label == "lesson, 10 s"
+    expected = (76 + 19 / np.sqrt(2)) / 60
+    assert advice.gain is not None
+    assert advice.gain.mean == pytest.approx(expected)
+    assert advice.sentence == (
+        f"Use lesson, 10 s: it has {expected:.2f} times as many updates per hour as fedavg, weighted by age "
+        f"(95 % interval {expected:.2f}–{expected:.2f}), and aggregates updates of all 3 clients."
+    )
+
+
+def test_a_faster_strategy_that_leaves_clients_out_is_named_but_not_recommended(tmp_path: Path) -> None:
+    fitted = fit(flight(tmp_path / "f", [[1.0, 50.0]] * 10))
+    advice = recommend(replay(fitted, [Candidate("fedcs", 1.0), Candidate("fedavg", 1.0)], num_replicates=2))
+    assert advice.sentence == (
+        "Keep fedavg: of the strategies that aggregate updates of all 2 clients, it has the most updates per hour, "
+        "weighted by age; fedcs, 1 s would be faster, but never aggregates an update of b."
+    )
+
+
+def test_an_uncertain_gain_does_not_change_the_strategy(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = (10 * rng.lognormal(0, 0.5, (12, 3))).tolist()
+    candidates = [Candidate("lesson", 60.0), Candidate("fedavg", 60.0)]
+    result = replay(fit(flight(tmp_path / "f", rows)), candidates, num_replicates=40)
+    advice = recommend(result)
+    assert advice.sentence.startswith("Keep fedavg:")
+
+
+def test_a_strategy_that_cannot_run_says_why(tmp_path: Path) -> None:
+    result = replay(constant(tmp_path), [Candidate("fedcs", 1.0), Candidate("fedavg", 1.0)], num_replicates=2)
+    assert "none meets deadline_s = 1" in result.outcomes[0].problem
+    assert not result.outcomes[1].problem
+    with pytest.raises(InputError, match="oort cannot be replayed without training: it needs update_loss"):
+        replay(constant(tmp_path), [Candidate("oort", 10.0)])
+    unsplit = fit(flight(tmp_path / "g", [[4.0, 9.0]] * 5, compute_share=None))
+    outcome = replay(unsplit, [Candidate("lesson-filled", 10.0)], num_replicates=2).outcomes[0]
+    assert "needs compute_s and upload_s of every client" in outcome.problem
+
+
+def test_failures_are_counted_as_waste(tmp_path: Path) -> None:
+    fitted = fit(flight(tmp_path / "f", [[5.0, 8.0], [-2.0, 8.0]] * 20))
+    outcome = replay(fitted, [Candidate("fedavg", 1.0)], num_replicates=50).outcomes[0]
+    # A quarter of all local trainings fail.
+    assert abs(outcome.spread("wasted").mean - 0.25) < 0.03
+
+
+def test_deadlines_to_try_are_those_that_shares_of_the_clients_meet(tmp_path: Path) -> None:
+    # 1.1 times the quantiles of 4, 9 and 19 s, rounded up to two digits; three clients have no tenth of their own.
+    assert deadlines_of(constant(tmp_path)) == [4.4, 9.9, 21.0]
+    assert choose_deadline_s(constant(tmp_path)) in (4.4, 9.9, 21.0)
+
+
+TRUE_S = np.array([8.0, 12.0, 20.0, 30.0, 45.0])
+
+
+def drawn(tmp_path: Path, seed: int, num_rounds: int = 40, sigma: float = 0.15) -> Path:
+    """A recording of FedAvg whose latencies are log-normal around TRUE_S."""
+    rng = np.random.default_rng(seed)
+    path = tmp_path / f"{seed}.jsonl"
+    flight(path, (TRUE_S * rng.lognormal(0, sigma, (num_rounds, len(TRUE_S)))).tolist(), overhead_s=1.5)
+    return path
+
+
+def test_intervals_cover_what_another_recording_of_the_same_fleet_shows(tmp_path: Path) -> None:
+    """Ten recordings of one truth: intervals fitted to each cover the mean round length of the next one."""
+    from lesson.flight.recording import read_recording
+
+    recordings = [read_recording(drawn(tmp_path, seed)) for seed in range(10)]
+    covered = 0
+    for number, recording in enumerate(recordings):
+        fitted = fit(recording)
+        spread = replay(fitted, [Candidate("fedavg", 1.0)], num_replicates=60).outcomes[0].spread("round_s")
+        other = fit(recordings[number - 1])
+        covered += replay(other, [], num_replicates=2).reality.values["round_s"] in spread
+    assert covered >= 8  # nominally 95 %
+
+
+def test_a_check_predicts_the_second_half(tmp_path: Path) -> None:
+    from lesson.flight.recording import read_recording
+
+    check = check_recording(read_recording(drawn(tmp_path, 3)), num_replicates=60)
+    assert check.strategy == "fedavg"
+    length = check.predictions[0]
+    assert length.what == "round length"
+    assert length.error < 0.1
+    assert length.is_covered
+    assert check.order >= 0.9
+    assert check.num_pairs == 10
+    assert check.num_clients == 5
+    assert check.round_coverage > 0.8
+    assert check.latency_coverage > 0.8
+    late = check.predictions[2]
+    assert (late.what, late.is_covered) == ("share of late replies", True)
+
+
+def test_a_check_notices_a_fleet_that_has_changed(tmp_path: Path) -> None:
+    rows = [[5.0, 6.0, 7.0]] * 9 + [[5.0, 60.0, 7.0]] * 11
+    check = check_recording(flight(tmp_path / "f", rows), num_replicates=10)
+    assert check.predictions[0].error > 0.5
+    assert not check.predictions[0].is_covered
+    assert [name for name, _, _ in check.wrong_tiers] == ["b"]
+    assert check.order == pytest.approx(2 / 3)  # b was faster than c, and is slower now
+    assert check.latency_coverage == pytest.approx(2 / 3)
+
+
+def test_the_first_half_knows_nothing_of_the_second(tmp_path: Path) -> None:
+    recording = flight(tmp_path / "f", [[4.0, 9.0]] * 4)
+    half = first_half(recording, 20.0)
+    assert half.jobs.asked_s.max() == 18.0
+    # The jobs of the third round began at 18 s; neither had ended at 20 s.
+    assert half.jobs.outcome[-2:].tolist() == [OPEN, OPEN]
+    assert np.isnan(half.jobs.compute_s[-2:]).all()
+    assert [one.round for one in half.rounds] == [1, 2]
+
+
+def test_a_short_recording_cannot_be_checked(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="has 3 complete rounds; a check needs at least 6"):
+        check_recording(flight(tmp_path / "f", [[4.0]] * 4))
+
+
+def test_a_spread_ignores_unknown_values() -> None:
+    spread = Spread.of(np.array([1.0, np.nan, 3.0]))
+    assert spread.mean == 2.0
+    assert 2.0 in spread
+    assert np.isnan(Spread.of(np.array([np.nan])).mean)
+
+
+def test_measures_have_headings() -> None:
+    assert set(MEASURES) == {"round_s", "updates_per_h", "fresh_per_h", "staleness", "on_time", "wasted", "joules"}
