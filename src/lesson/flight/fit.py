@@ -55,7 +55,7 @@ class Observed:
         """
         steps = np.abs(np.diff(np.log(self.replies_s)))
         spread = float(np.median(steps)) / (0.6745 * math.sqrt(2)) if len(steps) else 0.0
-        return spread * len(self.replies_s) ** -0.2
+        return float(spread * len(self.replies_s) ** -0.2)
 
 
 @dataclass(frozen=True, eq=False)

@@ -157,7 +157,9 @@ def replay(
             except InputError as error:
                 problems[place] = str(error)
                 continue
-            rows[place].append(measure(records, fitted.energy_j))
+            row = measure(records, fitted.energy_j)
+            row["on_time"] = row["on_time"] if candidates[place].has_deadline else math.nan  # others have no slots
+            rows[place].append(row)
             for record in records:
                 np.add.at(merged[place], record.merged, 1)
         tell(replicate + 1)

@@ -49,7 +49,8 @@ class VaryingWorld:
     def open(self, ledger: Ledger, round: int, now_s: float, until_s: float) -> float:
         """Return when the round opens: after the overhead, or when a client joins.
 
-        It waits for a client only if none is connected and no update is pending. Estimates of idle clients are refreshed every `refresh_estimates_every_s`.
+        It waits for a client only if none is connected and no update is pending. Estimates of idle clients are
+        refreshed every `refresh_estimates_every_s`.
         """
         now_s += self._overhead_s if round > 1 else 0.0
         self._note_changes(ledger, now_s)

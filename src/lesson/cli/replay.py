@@ -1,0 +1,149 @@
+"""The command `lesson replay`."""
+
+import math
+import shlex
+import sys
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+
+from lesson.cli.console import PipedConsole
+from lesson.cli.parser import FILE, SECONDS, SECONDS_OR_AUTO, STRATEGY, WHOLE, argument, option
+from lesson.core.errors import InputError
+from lesson.flight.advice import choose_deadline_s, recommend
+from lesson.flight.check import check_recording
+from lesson.flight.fit import FittedFleet, fit
+from lesson.flight.recording import Recording, read_recording
+from lesson.flight.replay import NUM_REPLICATES, Candidate, replay
+from lesson.report.page.document import as_json
+from lesson.report.page.replay_page import replay_data, write_replay_page
+from lesson.report.replay.text import print_check, print_replay
+from lesson.strategies import options_of, split_changes
+
+_replay = partial(option, heading="Replay")
+_training = partial(option, heading="Training")
+_output = partial(option, heading="Output")
+
+
+@dataclass(frozen=True)
+class ReplayCommand:
+    """Simulate what other strategies and deadlines would have done with the clients of a recording.
+
+    Example: lesson replay flight.jsonl --strategies lesson,fedavg,fedcs,fedbuff
+    """
+
+    recording: Path = argument(
+        "recording", type=FILE, metavar="FLIGHT.jsonl", help="Recording of a federation, see 'lesson record'."
+    )
+    strategies: str = _replay(
+        "--strategies",
+        type=STRATEGY,
+        metavar="A,B,...",
+        default="lesson,fedavg,fedcs,fedbuff",
+        help="Strategies to simulate.",
+    )
+    deadline: float | Literal["auto"] = _replay(
+        "--deadline",
+        type=SECONDS_OR_AUTO,
+        metavar="S|auto",
+        default="auto",
+        help="Deadline of the strategies that have one; auto tries several and takes the one with which LESSON has the "
+        "most updates per hour, weighted by age.",
+    )
+    set: tuple[str, ...] = _replay(
+        "--set",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Strategy option, such as fedbuff.concurrency=5; repeatable.",
+    )
+    replicates: int = _replay(
+        "--replicates", type=WHOLE, default=NUM_REPLICATES, help="Number of simulations per strategy, for intervals."
+    )
+    time_budget: float | None = _replay(
+        "--time-budget",
+        type=SECONDS,
+        show_default="the recording's",
+        help="Length of a simulation in seconds.",
+    )
+    seed: int = _replay("--seed", type=WHOLE, default=0, help="Random seed.")
+    check: bool = _replay(
+        "--check", is_flag=True, help="Predict the second half of the recording from the first instead, and compare."
+    )
+    html: Path | None = _output("--html", type=FILE, help="Also write a page with figures and a snippet for Flower.")
+    json: bool = _output("--json", is_flag=True, help="Print JSON instead of tables.")
+
+    def run(self) -> None:
+        self._check_options()
+        recording = read_recording(self.recording)
+        if self.check:
+            self._print_check(recording)
+            return
+        fitted = fit(recording)
+        if self.html is not None:
+            from lesson.report.page.plan_page import check_page_path
+
+            check_page_path(self.html)
+        self._candidates(1.0)  # a wrong name fails before the search for a deadline
+        with Console(stderr=True).status("Fitting the fleet") as status:
+            deadline_s = self._deadline_s(fitted, status.update)
+            candidates = self._candidates(deadline_s)
+            result = replay(
+                fitted,
+                candidates,
+                num_replicates=self.replicates,
+                horizon_s=self.time_budget,
+                seed=self.seed,
+                tell=lambda done: status.update(f"Simulating {len(candidates)} strategies: {done}/{self.replicates}"),
+            )
+        advice = recommend(result)
+        if self.html is not None:
+            command = shlex.join(["lesson", *sys.argv[1:]])
+            write_replay_page(self.html, result, advice, notes=fitted.notes, command=command)
+        if self.json:
+            print(as_json(replay_data(result, advice) | {"notes": list(fitted.notes)}))
+            return
+        print_replay(result, advice, fitted.notes, PipedConsole())
+        if self.html is not None:
+            print(f"page: {self.html}")
+
+    def _check_options(self) -> None:
+        if isinstance(self.deadline, float) and not self.deadline > 0:
+            raise InputError(f"--deadline must be > 0, got {self.deadline:g}")
+        if self.time_budget is not None and not 0 < self.time_budget < math.inf:
+            raise InputError(f"--time-budget must be > 0 and finite, got {self.time_budget:g}")
+        if self.seed < 0:
+            raise InputError(f"--seed must be >= 0, got {self.seed}")
+        if self.check and (self.html is not None or self.json):
+            raise InputError("--check prints a table; it cannot be combined with --html or --json")
+
+    def _deadline_s(self, fitted: FittedFleet, tell: Any) -> float:
+        if self.deadline != "auto":
+            return self.deadline
+        return choose_deadline_s(fitted, seed=self.seed, tell=lambda one: tell(f"Trying a deadline of {one:g} s"))
+
+    def _candidates(self, deadline_s: float) -> list[Candidate]:
+        """Return the strategies to simulate; raise InputError if one is unknown or needs training."""
+        names = [name.strip() for name in self.strategies.split(",") if name.strip()]
+        if not names or len(set(names)) != len(names):
+            raise InputError(f"--strategies must be distinct names separated by commas, got '{self.strategies}'")
+        changes, own = split_changes(self.set)
+        if changes:
+            raise InputError(f"--set must name a strategy's option, such as fedbuff.concurrency=5, got '{changes[0]}'")
+        options = options_of(names, {}, own)
+        candidates = [Candidate(name, deadline_s, options[name]) for name in names]
+        for candidate in candidates:
+            candidate.make()
+        return candidates
+
+    def _print_check(self, recording: Recording) -> None:
+        with Console(stderr=True).status("Predicting the second half") as status:
+            check = check_recording(
+                recording,
+                num_replicates=self.replicates,
+                seed=self.seed,
+                tell=lambda done: status.update(f"Predicting the second half: {done}/{self.replicates}"),
+            )
+        print_check(check, recording.name, PipedConsole())

@@ -1,0 +1,49 @@
+"""Writes a fitted fleet as the input files of a run, so that any strategy can be trained on it."""
+
+import csv
+import math
+from collections.abc import Iterable, Sequence
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from lesson.core.files import write_all
+from lesson.fleet.csv_files import fleet_csv
+from lesson.flight.fit import FittedFleet
+from lesson.flight.replay import replay_settings
+
+
+def write_fleet(fitted: FittedFleet, folder: Path, *, seed: int = 0, replicate: int = 0) -> dict[str, Any]:
+    """Write latencies.csv, trace.csv and presence.csv of one replicate; return the settings that use them."""
+    trace = fitted.draw_trace(seed, replicate)
+    fleet = fitted.first_estimates(trace, replay_settings(fitted))
+    length = int(trace.offsets[1])
+    lost = [0] * len(trace.compute_s) if trace.is_lost is None else trace.is_lost.astype(int).tolist()
+    times = zip(trace.compute_s.tolist(), trace.upload_s.tolist(), lost, strict=True)
+    rows = (
+        [fitted.names[place // length], place % length + 1, f"{compute_s:.6f}", f"{upload_s:.6f}", fails]
+        for place, (compute_s, upload_s, fails) in enumerate(times)
+    )
+    files = {
+        folder / "latencies.csv": fleet_csv(fleet),
+        folder / "trace.csv": _csv(["client", "round", "compute_s", "upload_s", "lost"], rows),
+    }
+    settings: dict[str, Any] = {"latencies": str(folder / "latencies.csv"), "trace": str(folder / "trace.csv")}
+    if fitted.intervals:
+        spans = (
+            [fitted.names[client], f"{from_s:.3f}", "inf" if math.isinf(to_s) else f"{to_s:.3f}"]
+            for client, from_s, to_s in fitted.intervals
+        )
+        files[folder / "presence.csv"] = _csv(["client", "from_s", "to_s"], spans)
+        settings["presence"] = str(folder / "presence.csv")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_all({path: text.encode() for path, text in files.items()})
+    server = replay_settings(fitted).server
+    names = ("overhead_s", "estimate", "estimate_window", "estimate_quantile")
+    return settings | {name: getattr(server, name) for name in names}
+
+
+def _csv(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    text = StringIO()
+    csv.writer(text, lineterminator="\n").writerows([header, *rows])
+    return text.getvalue()

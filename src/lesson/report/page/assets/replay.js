@@ -1,0 +1,230 @@
+"use strict";
+/* The page of `lesson replay`. */
+(() => {
+  const { data, h, section, table, chart, quoted, number, plain } = Page;
+  const COLORS = { recorded: "#7f7f7f", best: "#0072b2", other: "#56b4e9" };
+  const SHARES = ["on_time", "wasted"];
+  const INTERVALS = ["round_s", "updates_per_h", "fresh_per_h"];
+  const possible = data.outcomes.filter((outcome) => !outcome.problem);
+
+  function digits(value) {
+    return Math.abs(value) >= 100 ? 0 : Math.abs(value) >= 10 ? 1 : 2;
+  }
+
+  function shown(measure, value) {
+    if (value === null) return "–";
+    return SHARES.includes(measure) ? `${number(100 * Math.max(value, 0))} %` : number(value, digits(value));
+  }
+
+  function withInterval(measure, { mean, low, high }) {
+    if (mean === null) return "–";
+    const brief = !INTERVALS.includes(measure) || shown(measure, low) === shown(measure, high);
+    return brief ? shown(measure, mean) : `${shown(measure, mean)} (${shown(measure, low)} to ${shown(measure, high)})`;
+  }
+
+  function advice() {
+    const made = section("advice", "Recommendation");
+    made.append(h("p", {}, h("strong", {}, data.advice.sentence)));
+    const run = data.recording;
+    const cards = [
+      [`${run.clients}`, "clients", `${run.rounds} rounds of ${run.strategy}`],
+      [`${number(run.duration_s / 60, 1)} min`, "recorded", run.began ? `from ${run.began}` : ""],
+      [`${number(run.overhead_s, 1)} s`, "between two rounds", "median; the simulation has the same"],
+    ];
+    if (data.advice.gain)
+      cards.unshift([
+        `× ${number(data.advice.gain.mean, 2)}`,
+        "updates per hour, weighted by age",
+        `${number(data.advice.gain.low, 2)} to ${number(data.advice.gain.high, 2)}, compared with ${data.advice.compared_with}`,
+      ]);
+    made.append(
+      h(
+        "div",
+        { class: "cards" },
+        cards.map(([value, label, note]) =>
+          h(
+            "div",
+            { class: "card" },
+            h("div", { class: "value" }, value),
+            h("div", {}, label),
+            h("div", { class: "quiet" }, note),
+          ),
+        ),
+      ),
+    );
+    if (data.advice.snippet) {
+      made.append(h("h3", {}, "Use it on Flower"), quoted(data.advice.snippet, "the lines for a Flower app"));
+      made.append(
+        h(
+          "p",
+          { class: "quiet" },
+          "Clients must read their step size from the message: message.content[\"config\"][\"lr\"].",
+        ),
+      );
+    }
+  }
+
+  function bars() {
+    const made = section(
+      "strategies",
+      "What other strategies would have done",
+      "The clients of the recording, simulated with other strategies. Bars are means, lines hold the middle 95 % of the simulations, which include the uncertainty of the recording itself. An update counts 1 / √(1 + staleness): an update that started from an older model is worth less.",
+    );
+    const rows = [
+      { label: `recorded: ${data.recording.strategy}`, values: { fresh_per_h: { mean: data.reality.fresh_per_h } } },
+      ...possible,
+    ].filter((row) => row.values.fresh_per_h.mean !== null);
+    const error = (end) =>
+      rows.map(({ values: { fresh_per_h: one } }) => (one.low === undefined ? 0 : Math.abs(one[end] - one.mean)));
+    chart(made, {
+      alt: `Bars: updates per hour, weighted by age. ${rows.map((row) => `${row.label}: ${number(row.values.fresh_per_h.mean)}`).join("; ")}.`,
+      height: 90 + 44 * rows.length,
+      zoom: false,
+      traces: [
+        {
+          type: "bar",
+          orientation: "h",
+          y: rows.map((row) => plain(row.label)),
+          x: rows.map((row) => row.values.fresh_per_h.mean),
+          error_x: { type: "data", array: error("high"), arrayminus: error("low"), thickness: 1.5 },
+          marker: {
+            color: rows.map((row, place) =>
+              row.label === data.advice.label
+                ? COLORS.best
+                : place === 0 && row.label.startsWith("recorded")
+                  ? COLORS.recorded
+                  : COLORS.other,
+            ),
+          },
+          hovertemplate: "%{y}: %{x:.4g}<extra></extra>",
+        },
+      ],
+      layout: {
+        xaxis: { title: { text: "updates per hour, weighted by age" }, rangemode: "tozero" },
+        yaxis: { autorange: "reversed" },
+        showlegend: false,
+      },
+    });
+    const names = Object.keys(data.measures).filter(
+      (name) => name !== "joules" || possible.some((one) => one.values.joules.mean !== null),
+    );
+    made.append(
+      table(
+        "Means, some with the middle 95 % of the simulations",
+        ["strategy", ...names.map((name) => data.measures[name]), "never heard"],
+        [
+          [
+            `recorded: ${data.recording.strategy}`,
+            ...names.map((name) => shown(name, data.reality[name])),
+            data.reality.never_heard.join(", ") || "–",
+          ],
+          ...possible.map((one) => [
+            one.label,
+            ...names.map((name) => withInterval(name, one.values[name])),
+            one.never_heard.join(", ") || "–",
+          ]),
+        ],
+      ),
+      h(
+        "p",
+        { class: "quiet" },
+        "On time: updates that arrive in the round in which the server expects them. Wasted: local trainings that failed or were not aggregated. Never heard: clients of which no update is aggregated in any simulation.",
+      ),
+    );
+    const failed = data.outcomes.filter((outcome) => outcome.problem);
+    if (failed.length)
+      made.append(
+        h(
+          "ul",
+          {},
+          failed.map((outcome) => h("li", {}, `${outcome.label} cannot run: ${outcome.problem}`)),
+        ),
+      );
+  }
+
+  function trained() {
+    if (!data.trained.length) return;
+    section(
+      "trained",
+      "Accuracy",
+      "Models trained on the simulated clients, with one draw of their times.",
+    ).append(
+      table(
+        "Mean over seeds",
+        Object.keys(data.trained[0]),
+        data.trained.map((row) => Object.values(row)),
+      ),
+    );
+  }
+
+  function clients() {
+    const made = section(
+      "clients",
+      "Clients",
+      "Recorded latencies, from the request to the reply. A client's future latencies are drawn from these.",
+    );
+    const rows = data.clients.filter((client) => client.latency_s.length);
+    chart(made, {
+      alt: `Recorded latencies of ${rows.length} clients; medians from ${number(rows[0].median_s, 1)} s to ${number(rows[rows.length - 1].median_s, 1)} s.`,
+      height: 380,
+      traces: [
+        {
+          type: "scatter",
+          mode: "markers",
+          x: rows.flatMap((client) => client.latency_s.map(() => plain(client.name))),
+          y: rows.flatMap((client) => client.latency_s),
+          marker: { color: COLORS.other, size: 6, opacity: 0.6 },
+          name: "recorded",
+          hovertemplate: "%{x}: %{y:.4g} s<extra></extra>",
+        },
+        {
+          type: "scatter",
+          mode: "markers",
+          x: rows.map((client) => plain(client.name)),
+          y: rows.map((client) => client.median_s),
+          marker: { color: COLORS.best, size: 12, symbol: "line-ew-open", line: { width: 3 } },
+          name: "median",
+          hovertemplate: "%{x}: median %{y:.4g} s<extra></extra>",
+        },
+      ],
+      layout: {
+        xaxis: { type: "category" },
+        yaxis: { title: { text: "latency (s)" }, type: spread(rows) > 50 ? "log" : "linear", rangemode: "tozero" },
+      },
+      numbers: table(
+        "Aggregated updates of each client in a simulation, mean",
+        ["client", "median (s)", "replies", "failures", ...data.outcomes.map((outcome) => outcome.label)],
+        data.clients.map((client) => [
+          `${client.name}${client.pooled ? " (few replies)" : ""}`,
+          number(client.median_s, 1),
+          `${client.replies}`,
+          `${client.failures}`,
+          ...client.merged.map((count) => number(count, 1)),
+        ]),
+      ),
+    });
+  }
+
+  function spread(rows) {
+    const all = rows.flatMap((client) => client.latency_s);
+    return Math.max(...all) / Math.min(...all);
+  }
+
+  function notes() {
+    const made = section("notes", "Notes");
+    const lines = [
+      ...data.notes,
+      `Each simulation lasts ${number(data.horizon_s)} s. It assumes that a client's latency does not depend on how many others train at the same time. If clients share a network or a machine, a strategy that starts fewer of them at once is faster than predicted.`,
+    ];
+    made.append(
+      h(
+        "ul",
+        {},
+        lines.map((note) => h("li", {}, note)),
+      ),
+    );
+    if (data.command) made.append(quoted(data.command, "the command"));
+  }
+
+  [advice, bars, trained, clients, notes].forEach((draw) => draw());
+})();

@@ -1,0 +1,123 @@
+"""A replay for the terminal: recorded reality beside simulated alternatives, a recommendation, and checks."""
+
+import math
+from collections.abc import Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from lesson.flight.advice import Advice
+from lesson.flight.check import Check, Prediction
+from lesson.flight.replay import Outcome, Replay, Spread
+from lesson.report.plan.text import percent
+
+COLUMNS = {
+    "round_s": "round\n(s)",
+    "updates_per_h": "updates\n/ h",
+    "fresh_per_h": "weighted\nby age",
+    "staleness": "stale\nversions",
+    "on_time": "on\ntime",
+    "wasted": "wasted",
+    "joules": "J per\nupdate",
+}
+SHARES = ("on_time", "wasted")
+INTERVALS = ("updates_per_h", "fresh_per_h")
+"""Measures that are shown with their intervals."""
+MAX_NAMED = 3
+MIN_WIDTH = 100
+
+
+def print_replay(result: Replay, advice: Advice, notes: Sequence[str], console: Console) -> None:
+    """Print what happened, what would have happened with other strategies, and the recommendation."""
+    console.width = max(console.width, MIN_WIDTH)
+    fitted = result.fitted
+    span = f"{fitted.duration_s:.0f} s, {result.reality.num_rounds} rounds"
+    console.print(Text(f"{fitted.recording.name}: {len(fitted.names)} clients, {span}", style="bold"))
+    console.print()
+    known = [name for name in COLUMNS if name != "joules" or _energy_is_known(result)]
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column("strategy", no_wrap=True)
+    for name in known:
+        table.add_column(COLUMNS[name], justify="right", no_wrap=True)
+    table.add_column("never\nheard", justify="right")
+    reality = result.reality
+    cells = [_cell(name, reality.values[name]) for name in known]
+    table.add_row(f"recorded: {reality.strategy}", *cells, _names(result, reality.never_heard.tolist()), style="bold")
+    for outcome in result.outcomes:
+        if not outcome.problem:
+            shown = [_shown(name, outcome) for name in known]
+            table.add_row(outcome.candidate.label, *shown, _names(result, outcome.never_heard.tolist()))
+    console.print(table)
+    console.print(Text.assemble((advice.sentence, "bold")))
+    for outcome in result.outcomes:
+        if outcome.problem:
+            console.print(Text.assemble(("note: ", "yellow"), f"{outcome.candidate.label}: {outcome.problem}"))
+    for note in notes:
+        console.print(Text.assemble(("note: ", "yellow"), note))
+
+
+def print_check(check: Check, name: str, console: Console) -> None:
+    """Print how well the first half of a recording predicts the second."""
+    console.print(Text(f"{name}: the second half, predicted from the first ({check.strategy})", style="bold"))
+    console.print()
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for heading in ("", "predicted", "95 % interval", "measured", "error", "covered"):
+        table.add_column(heading, justify="left" if not heading else "right", no_wrap=True)
+    for one in check.predictions:
+        error = "–" if math.isnan(one.error) else percent(one.error)
+        spread, mark = one.predicted, "yes" if one.is_covered else "no"
+        interval = f"{_value(one, spread.low)} – {_value(one, spread.high)}"
+        table.add_row(one.what, _value(one, spread.mean), interval, _value(one, one.measured), error, mark)
+    console.print(table)
+    for line in check_lines(check):
+        console.print(line)
+
+
+def check_lines(check: Check) -> list[str]:
+    """Return order, tiers and coverage as lines of text."""
+    lines = []
+    if check.num_pairs:
+        lines.append(f"order of clients by latency: {percent(check.order)} of {check.num_pairs} pairs as predicted")
+    right = check.num_clients - len(check.wrong_tiers)
+    moved = ", ".join(f"{name} (tier {one}, then {other})" for name, one, other in check.wrong_tiers[:MAX_NAMED])
+    lines.append(
+        f"tiers at {check.deadline_s:g} s: {right} of {check.num_clients} as predicted{f'; {moved}' if moved else ''}"
+    )
+    lines.append(f"latencies within the predicted 95 % of their client: {percent(check.latency_coverage)}")
+    if not math.isnan(check.round_coverage):
+        lines.append(f"rounds within the predicted 95 % of single rounds: {percent(check.round_coverage)}")
+    return lines
+
+
+def _value(prediction: Prediction, value: float) -> str:
+    return percent(value) if prediction.what.startswith("share") else f"{value:.4g} {prediction.unit}".strip()
+
+
+def _shown(measure: str, outcome: Outcome) -> str:
+    spread = outcome.spread(measure)
+    return _with_interval(measure, spread) if measure in INTERVALS else _cell(measure, spread.mean)
+
+
+def _with_interval(measure: str, spread: Spread) -> str:
+    return f"{_cell(measure, spread.mean)} ({_cell(measure, spread.low)}–{_cell(measure, spread.high)})"
+
+
+def _cell(measure: str, value: float) -> str:
+    if math.isnan(value):
+        return "–"
+    if measure in SHARES:
+        return percent(min(max(value, 0.0), 1.0))
+    return f"{value:.2f}" if measure == "staleness" else f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _names(result: Replay, clients: list[int]) -> str:
+    """Return the names of clients, cut after MAX_NAMED."""
+    names = [result.fitted.names[client] for client in clients]
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(names[:MAX_NAMED]) + more if names else "–"
+
+
+def _energy_is_known(result: Replay) -> bool:
+    return any(not math.isnan(outcome.spread("joules").mean) for outcome in result.outcomes if not outcome.problem)

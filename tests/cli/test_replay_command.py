@@ -1,0 +1,98 @@
+"""`lesson replay` on small recordings: tables, JSON, the page, the check, and one-line errors."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helpers.flights import write_flight
+from lesson.cli import main
+
+QUICK = ["--replicates", "3"]
+
+
+@pytest.fixture
+def constant(tmp_path: Path) -> str:
+    """Three clients that always take 4, 9 and 19 s, recorded for 20 rounds of FedAvg."""
+    return str(write_flight(tmp_path / "flight.jsonl", [[4.0, 9.0, 19.0]] * 20))
+
+
+def test_reality_stands_beside_the_alternatives(constant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", constant, "--strategies", "lesson,fedavg,fedcs", "--deadline", "10", *QUICK]) == 0
+    out = capsys.readouterr().out
+    assert "flight.jsonl: 3 clients, 380 s, 20 rounds" in out
+    rows = {line.split("  ")[0].strip(): line.split() for line in out.splitlines() if line.startswith(" ")}
+    assert rows["recorded: fedavg"][2:] == ["19", "568", "568", "0.00", "–", "0%", "–"]
+    assert rows["lesson, 10 s"][3:] == ["10", "900", "(900–900)", "847", "(847–847)", "0.20", "100%", "0%", "–"]
+    assert rows["fedcs, 10 s"][-1] == "c"
+    assert "Use lesson, 10 s: it has 1.49 times as many updates per hour as fedavg" in " ".join(out.split())
+
+
+def test_json_and_page_hold_the_same_numbers(constant: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "replay.html"
+    assert main(["replay", constant, "--deadline", "10", "--json", "--html", str(page), *QUICK]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["outcomes"][0]["values"]["updates_per_h"]["mean"] == pytest.approx(900)
+    assert told["reality"]["round_s"] == 19.0
+    assert told["advice"]["snippet"].endswith("strategy = LessonStrategy(strategy=FedBuff())\n")
+    text = page.read_text(encoding="utf-8")
+    inside = json.loads(text.partition('<script id="data" type="application/json">')[2].partition("</script>")[0])
+    assert inside["outcomes"] == told["outcomes"]
+
+
+def test_auto_takes_a_deadline_that_some_clients_meet(constant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", constant, "--strategies", "lesson", "--json", *QUICK]) == 0
+    label = json.loads(capsys.readouterr().out)["outcomes"][0]["label"]
+    assert label in (
+        "lesson, 4.4 s",
+        "lesson, 9.9 s",
+        "lesson, 21 s",
+    )
+
+
+def test_options_reach_one_strategy(constant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    changes = ["--strategies", "fedbuff", "--deadline", "9", "--set", "fedbuff.concurrency=1", "--json", *QUICK]
+    assert main(["replay", constant, *changes]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert "FedBuff(concurrency=1)" in told["advice"]["snippet"]
+
+
+def test_a_check_says_what_was_predicted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    path = write_flight(tmp_path / "f.jsonl", (np.array([5.0, 9.0]) * rng.lognormal(0, 0.1, (30, 2))).tolist())
+    assert main(["replay", str(path), "--check", "--replicates", "20"]) == 0
+    out = capsys.readouterr().out
+    assert "the second half, predicted from the first (fedavg)" in out
+    assert "order of clients by latency: 100% of 1 pairs as predicted" in out
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (["--strategies", "leson"], "unknown strategy 'leson'; did you mean 'lesson'?"),
+        (["--strategies", ""], "--strategies must be distinct names separated by commas, got ''"),
+        (["--strategies", "oort"], "oort cannot be replayed without training"),
+        (["--deadline", "-1"], "--deadline must be > 0, got -1"),
+        (["--replicates", "1"], "the number of replicates must be from 2 to 10000, got 1"),
+        (["--time-budget", "0"], "--time-budget must be > 0 and finite, got 0"),
+        (["--set", "num_clients=3"], "--set must name a strategy's option, such as fedbuff.concurrency=5"),
+        (["--check"], "--check prints a table"),
+        (["--html", "page.pdf"], "html must end in .html, .htm, got 'page.pdf'"),
+    ],
+)
+def test_bad_options_give_one_line(
+    constant: str, flags: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    extra = ["--json"] if flags == ["--check"] else []
+    assert main(["replay", constant, *flags, *extra]) == 2
+    error = capsys.readouterr().err
+    assert problem in error
+    assert error.count("\n") == 1
+
+
+def test_a_file_that_is_no_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x"
+    path.write_text("client,latency_s\n")
+    assert main(["replay", str(path)]) == 2
+    assert "a recording must start with" in capsys.readouterr().err
