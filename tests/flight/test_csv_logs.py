@@ -68,18 +68,24 @@ def test_times_are_seconds_or_dates(tmp_path: Path, asked: str, arrived: str, be
 
 def test_jobs_without_a_reply(tmp_path: Path) -> None:
     """a: asked again at 20 s. b: a reason, so it failed at the end, 35 s. c: still open. d: trained after the next."""
-    found = imported(
-        tmp_path,
-        "client,asked_s,arrived_s,reason,trained_s\na,0,,,\na,20,35,,\nb,1,,lost,\nc,2,,,3\nd,4,,crashed,9\nd,6,7,,\n",
-    )
-    jobs = found.jobs
     rows = [
+        "client,asked_s,arrived_s,reason,trained_s,compute_s",
+        "a,0,,,,30",
+        "a,20,35,,,",
+        "b,1,,lost,,3",
+        "c,2,,,3,",
+        "d,4,,crashed,9,",
+        "d,6,7,,,",
+    ]
+    found = imported(tmp_path, "\n".join(rows))
+    jobs = found.jobs
+    told = [
         (found.names[client], asked_s, outcome, reason)
         for client, asked_s, outcome, reason in zip(
             jobs.client.tolist(), jobs.asked_s.tolist(), jobs.outcome.tolist(), jobs.reason, strict=True
         )
     ]
-    assert rows == [
+    assert told == [
         ("a", 0.0, FAILED, "no reply"),
         ("b", 1.0, FAILED, "lost"),
         ("c", 2.0, OPEN, ""),
@@ -88,6 +94,8 @@ def test_jobs_without_a_reply(tmp_path: Path) -> None:
         ("a", 20.0, ARRIVED, ""),
     ]
     np.testing.assert_array_equal(jobs.ended_s, [20.0, 35.0, np.nan, 9.0, 7.0, 35.0])
+    assert np.isnan(jobs.compute_s[0]), "the 30 s do not fit into 20 s"
+    assert jobs.compute_s[1] == 3.0
 
 
 def test_a_recording_written_again_as_a_log_is_the_same(tmp_path: Path) -> None:
