@@ -16,7 +16,9 @@ from flwr.clientapp import ClientApp
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
+from torch import nn
 
+from helpers.code_blocks import ROOT, blocks
 from helpers.local_grid import LocalGrid, MakeGrid
 from lesson.core.errors import InputError
 from lesson.flight.recording import ARRIVED, FAILED, OPEN, Recording, read_recording
@@ -412,6 +414,37 @@ def test_rounds_of_a_loop_are_recorded_when_they_ended(
     assert (found.header.strategy, found.header.deadline_s) == ("lesson", None)
     assert [(one.round, one.end_s) for one in found.rounds] == [(1, 17.0), (2, 19.0), (3, 20.0)]
     assert [(one.merged, one.staleness) for one in found.rounds] == [((1, 0), (2, 0)), (None, None), (None, None)]
+
+
+def test_the_documented_app_is_recorded(make_grid: MakeGrid, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server app and the client app of docs/reference/recordings.md, and the line in docs/how-to/flower.md."""
+    monkeypatch.chdir(tmp_path)
+    page = [block.text for block in blocks(ROOT / "docs" / "reference" / "recordings.md") if block.kind == "python"]
+    server, client = page
+    names: dict[str, Any] = {"Net": lambda: nn.Linear(2, 1)}
+    exec(client, names)
+    app = names["app"]
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        metrics = MetricRecord({"num-examples": 10})
+        return Message(RecordDict({"arrays": message.content["arrays"], "metrics": metrics}), reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        return Message(RecordDict({"metrics": MetricRecord({"num-examples": 10})}), reply_to=message)
+
+    (line,) = [block.text for block in blocks(ROOT / "docs" / "how-to" / "flower.md") if "RecordingGrid(" in block.text]
+    wrapping, _, importing = line.strip().partition("  # ")
+    assert wrapping in server
+    assert importing in server
+    exec(server.replace("num_rounds=20", "num_rounds=2"), names)
+    context = Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config={})
+    names["app"](make_grid(app, 2), context)
+    found = read_recording("flight.jsonl")
+    assert [one.round for one in found.rounds] == [1, 2]
+    assert len(found.jobs) == 4
+    assert np.isfinite(found.jobs.compute_s).all()
 
 
 def reply_with(app: ClientApp, **reported: Any) -> Callable[[Message, Context], Message]:

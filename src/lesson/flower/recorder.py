@@ -22,8 +22,6 @@ from lesson.flower.identity import Node, names_of
 from lesson.flower.replies import logger
 from lesson.flower.times import take_times
 
-POLL_S = 0.5
-"""Seconds between two checks for replies; Flower itself checks every 3 s, which would delay every arrival."""
 LOOK_EVERY_S = 3.0
 """Seconds between two checks of which nodes are connected."""
 Args = ParamSpec("Args")
@@ -42,7 +40,7 @@ class RecordingGrid(Grid):
             working folder of the server app, which is that of the SuperLink; the log shows the full path.
         strategy: Name of the strategy, for the header of the recording.
         deadline_s: Deadline of the strategy in seconds, for the header; None if it has none.
-        poll_s: Seconds between two checks for replies in `send_and_receive`.
+        poll_s: Seconds between two checks for replies in `send_and_receive`; Flower's own checks every 3 s.
     """
 
     def __init__(
@@ -52,7 +50,7 @@ class RecordingGrid(Grid):
         *,
         strategy: str = "",
         deadline_s: float | None = None,
-        poll_s: float = POLL_S,
+        poll_s: float = 0.5,
     ) -> None:
         if not isinstance(grid, Grid):
             raise InputError(f"grid must be the grid that Flower passes to main, got {type(grid).__name__}")
