@@ -99,6 +99,11 @@ def test_contributors_read_the_same_order() -> None:
     [
         ("import lesson", {"torch", "pandas", "matplotlib", "scipy", "filelock"}),
         ("import lesson.flower.profile", {"torch", "pandas", "matplotlib"}),
+        ("from lesson.flower import RecordingGrid", {"torch", "pandas", "matplotlib"}),
+        (
+            "from lesson.flower import report_times",
+            {"torch", "pandas", "matplotlib", "scipy", "lesson.flight", "pydantic"},
+        ),
         ("from lesson.flower import make_client_app", {"pandas", "matplotlib", "lesson.flower.server"}),
     ],
 )

@@ -92,13 +92,19 @@ def source_code(name: str) -> str:
 
 def command_line(_: str) -> str:
     """The help of every command."""
-    context = click.Context(cli, info_name="lesson", **cli.context_settings)
-    parts = [_help(cli, context)]
-    for name in cli.list_commands(context):
-        command = cli.get_command(context, name)
+    return "\n\n".join(_helps(cli, click.Context(cli, info_name="lesson", **cli.context_settings)))
+
+
+def _helps(group: click.Group, context: click.Context) -> list[str]:
+    """The help of a group, followed by those of its commands."""
+    parts = [_help(group, context)]
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
         assert command is not None
-        parts += [f"## lesson {name}", _help(command, click.Context(command, info_name=name, parent=context))]
-    return "\n\n".join(parts)
+        inner = click.Context(command, info_name=name, parent=context)
+        parts.append(f"## {inner.command_path}")
+        parts += _helps(command, inner) if isinstance(command, click.Group) else [_help(command, inner)]
+    return parts
 
 
 def _help(command: click.Command, context: click.Context) -> str:

@@ -6,7 +6,7 @@ import re
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -19,6 +19,8 @@ from helpers.small_tasks import tiny_task
 from lesson.cli import main
 from lesson.experiments import archive, folder
 from lesson.experiments.archive import write_archive
+from lesson.flight import recording
+from lesson.flight.recording import Event, Header, read_recording
 from lesson.paper.verdicts import Finding, Part, above
 from lesson.runs import checkpoints
 from lesson.runs.read_back import ClientsFile, Columns, Line, Promoted, Summary
@@ -121,6 +123,25 @@ def test_format_versions_are_current() -> None:
     rows = [line for line in section("Versions").splitlines() if "format =" in line]
     current = [loading.FORMAT, int(checkpoints.FORMAT), folder.FORMAT, archive.FORMAT]
     assert [int(re.search(r"format = (\d+)", row)[1]) for row in rows] == current  # type: ignore[index]
+
+
+def test_fields_of_a_recording(tmp_path: Path) -> None:
+    """The page names every field and event with its default, and its example is a recording."""
+    page = (PAGES / "recordings.md").read_text()
+    first_line, events, fields = (
+        part.partition("\n\n")[0] for part in re.split(r"^\| (?:field of [^|]+|event) \|", page, flags=re.MULTILINE)[1:]
+    )
+    assert re.findall(r"^\| `(\w+)` \|", first_line, re.MULTILINE) == list(Header.model_fields)
+    assert re.findall(r"^\| `(\w+)` \|", fields, re.MULTILINE) == list(Event.model_fields)
+    kinds = re.findall(r"`(\w+)`", " ".join(line.split("|")[1] for line in events.splitlines()[2:]))
+    assert sorted(kinds) == sorted(get_args(Event.model_fields["event"].annotation))
+    assert f"in the first line, currently {recording.FORMAT}." in page
+    (example,) = re.findall(r"^```json\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    (tmp_path / "flight.jsonl").write_text(example)
+    found = read_recording(tmp_path / "flight.jsonl")
+    assert found.names == ("key-2c70e12b", "pi-3")
+    assert found.jobs.outcome.tolist() == [recording.ARRIVED, recording.FAILED]
+    assert found.rounds[0].merged == (1,)
 
 
 def test_the_api_page_describes_exactly_the_public_names() -> None:

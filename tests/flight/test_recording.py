@@ -129,10 +129,12 @@ def test_the_writer_writes_what_the_reader_reads(tmp_path: Path) -> None:
     path = tmp_path / "flight.jsonl"
     writer = FlightWriter(path, strategy="lesson", deadline_s=20.0, source="test", clock=lambda: now[0])
     job = writer.next_job()
-    writer.write("asked", client="käfer", job=job, round=1)
+    now[0] = 100.0004
+    assert writer.write("asked", client="käfer", job=job, round=1) == 0.0, "to the millisecond"
     now[0] = 104.0
     writer.write("arrived", job=job, num_samples=3)
-    writer.write("round", 2.0, round=1, merged=["käfer"])  # noticed late: it cannot come before the arrival
+    noticed_late_s = writer.write("round", 2.0, round=1, merged=["käfer"])
+    assert noticed_late_s == 4.0, "it cannot come before the arrival"
     recording = read_recording(path)
     assert recording.names == ("käfer",)
     assert recording.jobs.latency_s.tolist() == [4.0]

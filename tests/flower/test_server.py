@@ -5,12 +5,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 
 from helpers.flower_runs import KilledError, kill_after
 from helpers.local_grid import MakeGrid
 from lesson import InputError
+from lesson.flight.recording import ARRIVED, FAILED, RESTARTED, read_recording
 from lesson.flower import make_client_app, serve
 from lesson.flower.config import check_config, settings_of
 from lesson.flower.profile import TYPE, Profiler
@@ -74,6 +76,25 @@ def test_a_run_on_the_wall(make_grid: MakeGrid, tmp_path: Path) -> None:
     assert latencies[0] == "client,latency_s,compute_s,upload_s,num_samples"
     for row, slow_s in zip(latencies[1:], SLOW_S, strict=True):
         assert slow_s < float(row.split(",")[1])
+    check_recording(tmp_path / "run", told)
+
+
+def check_recording(out: Path, told: list[dict[str, Any]]) -> None:
+    """The recording has the rounds and uploads of the metrics, and the times that clients report."""
+    found = read_recording(out / "flight.jsonl")
+    clients = {str(1000 + 7 * client): client for client in range(len(SLOW_S))}
+    assert (found.header.strategy, found.header.deadline_s) == ("lesson", 0.3)
+    merged = [[clients[found.names[client]] for client in one.merged or ()] for one in found.rounds]
+    assert merged == [line["merged"] for line in told]
+    assert [list(one.staleness or ()) for one in found.rounds] == [line["merged_staleness"] for line in told]
+    jobs = found.jobs
+    arrived = jobs.outcome == ARRIVED
+    early = np.count_nonzero(arrived) - sum(line["uploads"] for line in told)
+    assert 0 <= early <= len(SLOW_S), "only updates that still wait at the server are not in the metrics"
+    assert not (jobs.outcome == FAILED).any()
+    assert (jobs.num_samples[arrived] > 0).all()
+    slow_s = np.array([SLOW_S[clients[found.names[client]]] for client in jobs.client.tolist()])
+    assert (jobs.compute_s[arrived] >= slow_s[arrived] - 0.001).all(), "they sleep that long"
 
 
 def test_a_killed_run_on_the_wall_clock_resumes(make_grid: MakeGrid, tmp_path: Path) -> None:
@@ -94,6 +115,10 @@ def test_a_killed_run_on_the_wall_clock_resumes(make_grid: MakeGrid, tmp_path: P
     assert told[1]["rejections"] == {"server restarted": [2]}
     times = [line["time_s"] for line in told]
     assert times == sorted(times)
+    found = read_recording(tmp_path / "flight.jsonl")
+    assert len(found.resumed_s) == 1
+    assert [one.round for one in found.rounds] == list(range(1, 9))
+    assert RESTARTED in found.jobs.reason
 
 
 @pytest.mark.parametrize(

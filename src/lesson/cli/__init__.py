@@ -19,6 +19,7 @@ with one_line_if_interrupted():
     from lesson.cli.learn import CompareCommand, RunCommand
     from lesson.cli.parser import Group, OneOf, input_error
     from lesson.cli.plan import PlanCommand
+    from lesson.cli.record import record
     from lesson.cli.replay import ReplayCommand
     from lesson.cli.report import ReportCommand
     from lesson.cli.reproduce import ReproduceCommand
@@ -59,7 +60,7 @@ def cli() -> None:
     """Semi-synchronous federated learning on unequal, wireless clients."""
 
 
-cli.add_section("Plan", plan=PlanCommand, replay=ReplayCommand)
+cli.add_section("Plan", plan=PlanCommand, record=record, replay=ReplayCommand)
 cli.add_section(
     "Train",
     run=RunCommand,

@@ -186,11 +186,11 @@ class Group(Strict, click.Group):
         super().__init__(*args, **attributes)
         self._sections: dict[str, list[str]] = {}
 
-    def add_section(self, heading: str, **kinds: type[Runnable]) -> None:
-        """Add the commands of these classes."""
+    def add_section(self, heading: str, **kinds: "type[Runnable] | Group") -> None:
+        """Add the commands of these classes, and groups of further commands."""
         self._sections[heading] = list(kinds)
         for name, kind in kinds.items():
-            self.add_command(make_command(name, kind))
+            self.add_command(kind if isinstance(kind, Group) else make_command(name, kind))
 
     def format_commands(self, ctx: click.Context, formatter: HelpFormatter) -> None:  # noqa: ARG002
         width = max(map(len, self.commands))
@@ -211,6 +211,8 @@ def input_error(error: click.UsageError) -> InputError:
             return InputError(f"'lesson {error.command_name}' is now '{MOVED[error.command_name]}'")
         case click.NoSuchCommand() if isinstance(command, click.Group):
             return unknown("command", error.command_name, command.list_commands(error.ctx))
+        case click.exceptions.NoArgsIsHelpError() if isinstance(command, click.Group):
+            return InputError(f"a command must be given: {', '.join(command.list_commands(error.ctx))}; {see}")
         case click.NoSuchOption():
             return unknown("option", error.option_name, [name for name in params if name.startswith("--")])
         case click.BadOptionUsage():

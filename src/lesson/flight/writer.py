@@ -53,11 +53,16 @@ class FlightWriter:
         """Seconds since the run began."""
         return self._clock() - self._zero_s
 
-    def write(self, event: str, t_s: float | None = None, **fields: Any) -> None:
-        """Append an event at `t_s`, by default now. A time before the last event is moved to that event."""
+    def write(self, event: str, t_s: float | None = None, **fields: Any) -> float:
+        """Append an event at `t_s`, by default now, and return its time as written.
+
+        A time before the last event is moved to that event.
+        """
         with self._lock:
             self._last_s = max(self._last_s, self.now_s if t_s is None else t_s)
-            self._append(line_of(Event(event=event, t_s=round(self._last_s, 3), **fields)))
+            written = Event(event=event, t_s=round(self._last_s, 3), **fields)
+            self._append(line_of(written))
+            return written.t_s
 
     def next_job(self) -> str:
         """Return a new name for a job."""

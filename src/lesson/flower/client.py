@@ -19,6 +19,7 @@ from lesson.clock.faults import CorruptedUploads
 from lesson.flower.arrays import Layout, Vector
 from lesson.flower.config import check_config, settings_of
 from lesson.flower.profile import answers_profile
+from lesson.flower.times import report_times
 from lesson.learn.build import NEEDED_ACCURACY, strategy_of, workload_of
 from lesson.learn.process import configure_process
 from lesson.learn.remote import train_update
@@ -39,7 +40,7 @@ def make_client_app(task: Task | Callable[..., Task] | None = None) -> ClientApp
         task: Your own task, or a function that returns it and is called with the options in [task]; by default, the
             built-in task that `dataset` in the run config names. Server and clients must have the same task.
     """
-    app, client_task = ClientApp(), _ClientTask(task)
+    app, client_task = ClientApp(mods=[report_times]), _ClientTask(task)
 
     @app.train()
     def train(message: Message, context: Context) -> Message:

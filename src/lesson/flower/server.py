@@ -25,6 +25,7 @@ from lesson.flower.arrays import Layout, num_bytes
 from lesson.flower.config import check_config, deadline_of, settings_of
 from lesson.flower.post import GridClients
 from lesson.flower.profile import Profile, Profiler, choose_clients, wait_for_nodes
+from lesson.flower.recorder import RecordingGrid, record_run
 from lesson.flower.replies import in_simulation, logger, tell, tell_clients
 from lesson.learn.build import NEEDED_ACCURACY, TrainingRun, strategy_of, workload_of
 from lesson.learn.cpu import CpuBackend
@@ -97,10 +98,13 @@ def serve(grid: Grid, context: Context, task: Task | Callable[..., Task] | None 
     deadline_s = deadline_of(config) or _deadline_s(folder, fleet)
     settings = settings_of(config, num_clients, deadline_s)
     _tell_plan(fleet, settings)
-    run = make_run(settings, grid, clock, profiles, profiler, workload, fleet)
+    recorder = record_run(grid, folder.path, settings.strategy.name, deadline_s) if clock == "wall" else None
+    run = make_run(settings, recorder or grid, clock, profiles, profiler, workload, fleet)
     begin_s = time.monotonic()
 
     def progress(line: dict[str, Any]) -> None:
+        if recorder is not None:
+            recorder.note_round(line["round"], line["time_s"], line.get("merged"), line.get("merged_staleness"))
         score = f", {final_score(line)}" if "loss" in line else ""
         if score or clock == "wall":
             told = f"round {line['round']} at {line['time_s']:g} s: {line['uploads']} arrived{score}"
@@ -249,6 +253,8 @@ def make_run(
         world = WallWorld(sent, post, tell)
         for client, profile in profiles.items():
             world.observe_latency(client, profile.latency_s)
+        if isinstance(grid, RecordingGrid):
+            grid.follow(post.node_of, lambda: world.elapsed_s)
     exclude_after = settings.guards.exclude_after_rejections
     loop = RoundLoop(strategy, world, server, seed=seed, exclude_after=exclude_after, tell=tell)
     return TrainingRun(loop, server, evaluator, on_wall_clock=clock == "wall")

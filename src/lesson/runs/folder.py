@@ -27,6 +27,7 @@ from lesson.core.files import open_input, open_to_change, remove_leftovers, writ
 from lesson.core.locks import LOCK, locked
 from lesson.core.toml import read_toml
 from lesson.core.version import __version__
+from lesson.flight.recording import FLIGHT
 from lesson.learn.build import TrainingRun
 from lesson.learn.device import cpu_capability, hardware, on_device
 from lesson.runs.checkpoints import Tensors, packed, unpacked
@@ -132,7 +133,7 @@ class RunFolder:
         except InputError:
             kept = self.checkpoint.exists() or self.before.exists()
             if not kept and not (self.metrics.exists() and self.metrics.stat().st_size):
-                for file in (self.config, self.metrics, self.path / LOCK):
+                for file in (self.config, self.metrics, self.path / FLIGHT, self.path / LOCK):
                     file.unlink(missing_ok=True)
                 with contextlib.suppress(OSError):  # the folder has other files
                     self.path.rmdir()

@@ -1,0 +1,195 @@
+"""Writes exchanges with clients as events of a recording; used by `RecordingGrid`."""
+
+import importlib.metadata
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from flwr.app import Error, Message, RecordDict
+
+from lesson.core.errors import printable
+from lesson.core.validation import MAX_SAMPLES
+from lesson.core.version import __version__
+from lesson.flight.recording import MAX_NAME
+from lesson.flight.writer import FlightWriter
+from lesson.flower.arrays import num_bytes
+from lesson.flower.replies import tell
+from lesson.flower.times import Times
+
+TRAIN = "train"
+KINDS = (TRAIN, "evaluate", "query")
+SAMPLES = ("num-examples", "num_examples")
+"""Names of the number of samples among the metrics of a reply; the second is that of apps for older Flower versions."""
+ENERGY, MAX_J = "energy-j", 1e15
+MAX_REASON = 200
+ROUNDING_S = 1e-3
+"""Times in a recording are rounded to milliseconds."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A point in time on a clock that is never set, and in seconds since 1970."""
+
+    clock_s: float
+    unix_s: float
+
+    @classmethod
+    def now(cls) -> "Moment":
+        return cls(time.monotonic(), time.time())
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A job whose reply is awaited."""
+
+    job: str
+    client: str
+    kind: str
+    t_s: float
+    """When it was asked, as written in the recording."""
+    zero_unix_s: float
+    """When the recording began, in seconds since 1970 by the server's clock."""
+
+
+class ExchangeLog:
+    """The recording, and what must be remembered to write it: jobs, names and connected nodes."""
+
+    def __init__(self, path: Path, strategy: str, deadline_s: float | None) -> None:
+        self.path, self._strategy, self._deadline_s = path, strategy, deadline_s
+        self._opened: FlightWriter | None = None
+        self._asked: dict[str, _Asked] = {}
+        """Jobs by the ids of their messages."""
+        self._names: dict[int, str] = {}
+        self._connected: set[int] = set()
+
+    @property
+    def _writer(self) -> FlightWriter:
+        """The writer. The file is created with the first event: until then, the folder of a run must be empty."""
+        if self._opened is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            source = f"lesson {__version__}, flwr {importlib.metadata.version('flwr')}"
+            self._opened = FlightWriter(
+                self.path, strategy=self._strategy, deadline_s=self._deadline_s, source=source, clock=time.monotonic
+            )
+            tell(f"recording: {self.path}")
+        return self._opened
+
+    def names_of(self, nodes: Iterable[int]) -> list[str]:
+        """Return the names of nodes; a node without a known name is called by its id."""
+        return [self._names.setdefault(node, str(node)) for node in nodes]
+
+    def has_unknown(self, nodes: Iterable[int]) -> bool:
+        """Return whether the name of a node is not known yet."""
+        return any(node not in self._names for node in nodes)
+
+    def learn_names(self, connected: Iterable[int], names: Mapping[int, str]) -> None:
+        """Add the names of new nodes. A name that another connected node has is completed by the id."""
+        taken = {self._names[node] for node in connected if node in self._names}
+        for node, name in names.items():
+            if node not in self._names:
+                shown = printable(name, MAX_NAME - 30) or str(node)
+                self._names[node] = shown if shown not in taken else f"{shown} ({node})"
+                taken.add(self._names[node])
+
+    def note_connected(self, nodes: Iterable[int]) -> None:
+        """Record which nodes have connected or left since the last call."""
+        before, self._connected = self._connected, set(nodes)
+        for name in self.names_of(sorted(before - self._connected)):
+            self._writer.write("left", client=name)
+        for name in self.names_of(sorted(self._connected - before)):
+            self._writer.write("connected", client=name)
+
+    def note_asked(self, sent: Iterable[tuple[Message, str]], began: Moment) -> None:
+        """Record requests, each with the id of its message; '' if it was not sent."""
+        writer = self._writer
+        asked_s = writer.now_s - (time.monotonic() - began.clock_s)
+        for message, number in sent:
+            (client,), kind = self.names_of([message.metadata.dst_node_id]), kind_of(message)
+            if kind not in KINDS:
+                continue
+            job, size = writer.next_job(), _array_bytes(message)
+            fields = {"client": client, "job": job, "kind": kind, "round": round_of(message), "bytes": size}
+            written_s = writer.write("asked", max(0.0, asked_s), **fields)
+            if number:
+                self._asked[number] = _Asked(job, client, kind, written_s, began.unix_s - asked_s)
+            else:
+                why = "not sent: the node is not connected, or the message is too large"
+                writer.write("failed", client=client, job=job, reason=why)
+
+    def clients_of(self, numbers: Iterable[str]) -> dict[str, str]:
+        """Return the client of each training message that awaits a reply, by the id of the message."""
+        asked = {number: self._asked[number] for number in numbers if number in self._asked}
+        return {number: job.client for number, job in asked.items() if job.kind == TRAIN}
+
+    def note_reply(self, reply: Message, times: Times | None) -> None:
+        """Record a reply, or an error in its place."""
+        number = reply.metadata.reply_to_message_id
+        if reply.has_error():
+            self.note_failed(number, _reason(reply.error))
+        elif (asked := self._asked.pop(number, None)) is not None:
+            now_s = self._writer.now_s
+            told = _told(reply.content) | ({} if times is None else _plausible(times, asked, now_s))
+            size = _array_bytes(reply)
+            self._writer.write("arrived", now_s, client=asked.client, job=asked.job, bytes=size, **told)
+
+    def note_failed(self, number: str, reason: str) -> None:
+        """Record that there will be no reply to a message."""
+        if (asked := self._asked.pop(number, None)) is not None:
+            self._writer.write("failed", client=asked.client, job=asked.job, reason=reason)
+
+    def note_round(
+        self, round: int, ago_s: float, merged: Sequence[str] | None, staleness: Sequence[int] | None = None
+    ) -> None:
+        """Record the end of a round `ago_s` seconds ago, and whose updates were aggregated."""
+        end_s = max(0.0, self._writer.now_s - ago_s)
+        self._writer.write("round", end_s, round=round, merged=merged, staleness=staleness)
+
+
+def _plausible(times: Times, asked: _Asked, now_s: float) -> dict[str, float]:
+    """Return the reported times that agree with the server's clock; a client's clock may be wrong."""
+    fields, took_s = {}, now_s - asked.t_s
+    if 0 <= times.compute_s <= took_s + ROUNDING_S:
+        fields["compute_s"] = round(times.compute_s, 3)
+    began_s, ended_s = times.began - asked.zero_unix_s, times.ended - asked.zero_unix_s
+    if asked.t_s - ROUNDING_S <= began_s <= ended_s <= now_s + ROUNDING_S:
+        fields["downloaded_s"] = round(min(max(began_s, asked.t_s), now_s), 3)
+        fields["trained_s"] = round(min(max(ended_s, asked.t_s), now_s), 3)
+    return fields
+
+
+def _told(content: RecordDict) -> dict[str, int | float]:
+    """Return the number of samples and the energy that a client reports in its metrics, as far as they are valid."""
+    records = content.metric_records.values()
+    metrics = {name: value for record in records for name, value in record.items() if isinstance(value, int | float)}
+    told = dict[str, int | float]()
+    num_samples = next((metrics[name] for name in SAMPLES if name in metrics), 0)
+    if 1 <= num_samples <= MAX_SAMPLES and num_samples == int(num_samples):
+        told["num_samples"] = int(num_samples)
+    if 0 <= metrics.get(ENERGY, -1) <= MAX_J:
+        told["energy_j"] = float(metrics[ENERGY])
+    return told
+
+
+def _array_bytes(message: Message) -> int:
+    return sum(map(num_bytes, message.content.array_records.values())) if message.has_content() else 0
+
+
+def kind_of(message: Message) -> str:
+    """Return the kind of a message, such as 'train' for the type 'train.local'."""
+    return message.metadata.message_type.partition(".")[0]
+
+
+def round_of(message: Message) -> int:
+    """Return the round of a message, from its group or its config; 0 if unknown."""
+    configs = message.content.config_records.values() if message.has_content() else ()
+    for value in (message.metadata.group_id, *(config.get("server-round") for config in configs)):
+        if isinstance(value, int | str) and str(value).isdecimal() and str(value).isascii() and len(str(value)) < 16:
+            return int(value)
+    return 0
+
+
+def _reason(error: Error) -> str:
+    """Return the code of an error and the last line of its text: in a traceback, that line says why."""
+    lines = (error.reason or "").strip().splitlines() or ["no reason given"]
+    return printable(f"code {error.code}: {lines[-1]}", MAX_REASON)

@@ -1,0 +1,52 @@
+"""Reports from clients when they worked on a message and for how long, for recordings of a federation.
+
+This module is imported by every process that Flower starts for a message to a client, so it imports nothing heavy.
+"""
+
+import math
+import time
+from dataclasses import dataclass
+
+from flwr.app import ConfigRecord, Context, Message
+from flwr.clientapp.typing import ClientAppCallable
+
+TIMES = "lesson.times"
+"""Name of the record in a reply. Flower's strategies require the same metrics from all clients, but ignore records of
+this type. Clients may therefore report times even if others do not, or if nothing is recorded."""
+BEGAN, ENDED, COMPUTE_S = "began", "ended", "compute-s"
+
+
+@dataclass(frozen=True)
+class Times:
+    """Times that a client reports with a reply."""
+
+    began: float
+    """Begin and end of the work, in seconds since 1970 by the client's clock."""
+    ended: float
+    compute_s: float
+    """Duration of the work, by a clock that is never set."""
+
+
+def report_times(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """Add to each reply when the work on the message began and ended: `ClientApp(mods=[report_times, …])`.
+
+    As the first mod, it also measures the time of the others. `RecordingGrid` removes the times from the reply before
+    the strategy sees it.
+    """
+    began, begin_s = time.time(), time.perf_counter()
+    reply = call_next(message, context)
+    if reply.has_content():
+        compute_s = time.perf_counter() - begin_s
+        reply.content[TIMES] = ConfigRecord({BEGAN: began, ENDED: time.time(), COMPUTE_S: compute_s})
+    return reply
+
+
+def take_times(reply: Message) -> Times | None:
+    """Remove the reported times from a reply and return them; None if there are none, or if they are invalid."""
+    if not reply.has_content() or TIMES not in reply.content:
+        return None
+    told = reply.content[TIMES]
+    del reply.content[TIMES]
+    values = [told.get(name) for name in (BEGAN, ENDED, COMPUTE_S)] if isinstance(told, ConfigRecord) else []
+    numbers = [value for value in values if isinstance(value, float) and math.isfinite(value)]
+    return Times(*numbers) if len(numbers) == 3 else None
