@@ -74,7 +74,8 @@ def test_spreadsheets_are_read(tmp_path: Path) -> None:
     [
         (
             "",
-            "line 1: the header must be client,latency_s, optionally with compute_s,upload_s,num_samples,compute_j,transmit_j, got ''",
+            "line 1: the header must be client,latency_s, optionally with "
+            "compute_s,upload_s,num_samples,compute_j,transmit_j, got ''",
         ),
         ("client,latency\na,1\n", "line 1: the header must be client,latency_s, optionally with"),
         ("client,latency_s,speed\na,1,2\n", "got 'client,latency_s,speed'"),
