@@ -1,5 +1,6 @@
 """A fleet: latency, energy and aggregation weight of every client, drawn from the settings or measured."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,8 @@ from lesson.fleet.traces import read_positions, read_work
 from lesson.radio.channel import Channel, off_the_station
 from lesson.settings.settings import Settings
 
+OUTLIER = 100.0
+"""Multiple of the 90 % quantile beyond which a latency is an outlier, which tables and figures do not cover."""
 MAX_PROCESSED = 10**18
 """Maximum number of samples processed in one local training; more do not fit into 64 bits."""
 
@@ -96,6 +99,15 @@ class Fleet:
         if not self.reachable.any():
             raise InputError(f"no client can be reached: all {len(self)} latencies are infinite")
         return float(self.latency_s[self.reachable].max())
+
+    def quantile_s(self, share: float) -> float:
+        """Latency in seconds that this share of the reachable clients do not exceed, rounded down to a client's."""
+        return quantile_of(self.latency_s[self.reachable], share)
+
+    @property
+    def reach_s(self) -> float:
+        """Latency in seconds of the slowest reachable client that is not an outlier; see `reach_of`."""
+        return reach_of(self.latency_s[self.reachable])
 
     def first(self, count: int) -> "Fleet":
         """Return the first `count` clients, or the whole fleet if it has no more.
@@ -313,6 +325,17 @@ def local_work(settings: Settings, num_samples: IntArray) -> tuple[IntArray, Int
 def client_weight(settings: Settings, num_samples: IntArray) -> FloatArray:
     """Return the aggregation weight of each client before normalization, shape (num_clients,)."""
     return num_samples.astype(np.float64) if settings.training.weighting == "samples" else np.ones(len(num_samples))
+
+
+def quantile_of(seconds: FloatArray, share: float) -> float:
+    """Return the value that this share of finite values do not exceed, rounded down to one of them."""
+    place = math.floor(share * (len(seconds) - 1))
+    return float(np.partition(seconds, place)[place])
+
+
+def reach_of(seconds: FloatArray) -> float:
+    """Return the largest of finite values that is not an outlier: at most OUTLIER times the 90 % quantile."""
+    return float(seconds[seconds <= OUTLIER * quantile_of(seconds, 0.9)].max())
 
 
 Columns = dict[str, list[Any] | None]
