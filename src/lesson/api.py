@@ -21,6 +21,7 @@ from lesson.experiments.study import Study
 from lesson.experiments.tuned.design import TunedComparison
 from lesson.experiments.tuned.study import TunedStudy
 from lesson.fleet.fleet import Fleet, draw_fleet
+from lesson.fleet.measured import with_listed_clients
 from lesson.learn.task import Task
 from lesson.learn.tasks import TaskSource, fit_to_task, resolve_task, settle_split, task_of, with_actual_bits
 from lesson.paper.items import select_items
@@ -175,7 +176,7 @@ def sweep(
         for key in axes.keys() & flat_axes(changes).keys():
             raise InputError(f"{key} must be set only once, got it in source and as an argument")
         base, own = _with_task(_settings(settings, changes), task, out, None)
-        design: Design = make_grid(base.to_sections(), axes, num_seeds, own_task=own is not None)
+        design: Design = make_grid(base.given_sections(), axes, num_seeds, own_task=own is not None)
         path = Path(out) if out is not None else Path("runs/sweep")
     else:
         if changes or settings is not None or task is not None or num_seeds != 1:
@@ -321,7 +322,7 @@ def _with_task(
     settings: Settings, task: TaskSource, out: Path | str | None, data_dir: Path | str | None
 ) -> tuple[Settings, Task | None]:
     """Return the settings of runs of a task, and the task if processes cannot load it by its name."""
-    name = _name_of(task)
+    name, settings = _name_of(task), with_listed_clients(settings)
     if task is not None and settings.data.changed("dataset") and settings.data.dataset != name:
         raise InputError(f"dataset and task must not both be given, got '{settings.data.dataset}' and '{name}'")
     if task is None and ":" not in settings.data.dataset:

@@ -219,6 +219,46 @@ def test_proposals_are_the_same(page: Callable[..., Browser]) -> None:
     assert shown == [propose_deadline_s(make_fleet(latencies)) for latencies in fleets]
 
 
+def test_outliers_are_the_same(page: Callable[..., Browser]) -> None:
+    browser = page("slow")
+    rng = np.random.default_rng(2)
+    fleets = [
+        [1.0],
+        [1.0, 100.0],
+        [1.0, 100.1],
+        *(rng.lognormal(0, 4, rng.integers(1, 40)).tolist() for _ in range(300)),
+    ]
+    shown = browser.script(f"{json.dumps(fleets)}.map(Tiers.reach)")
+    assert shown == [make_fleet(latencies).reach_s for latencies in fleets]
+    assert sum(reach < max(latencies) for reach, latencies in zip(shown, fleets, strict=True)) > 10
+
+
+def test_an_outlier_ruins_neither_slider_nor_charts(page: Callable[..., Browser], plan: Callable[..., Told]) -> None:
+    rows = "".join(f"c{place},{latency_s}\n" for place, latency_s in enumerate(range(5, 65, 5)))
+    Path("slow.csv").write_text(f"client,latency_s\n{rows}stuck,1000000\n")
+    browser = page("slow")
+    assert len(drawn_tiers(browser)) == 12
+    captions = browser.script("[...document.querySelectorAll('figcaption')].map((one) => one.textContent)")
+    assert sum("Not drawn: 1 client slower than 60 s." in caption for caption in captions) == 2
+    ends = browser.script("document.querySelector('[aria-label^=Updates]').layout.xaxis.range.map((at) => 10 ** at)")
+    assert ends == pytest.approx([1.3, 61.2])  # a quarter of 5 s rounded up, and 2 % more than 60 s
+    browser.script(f"document.querySelector('{SLIDER}').focus()")
+    for key, shown_s in ((Keys.HOME, "1.3"), (Keys.END, "1000000"), (Keys.ARROW_LEFT, "60")):
+        browser.press(key)
+        assert deadline(browser) == shown_s
+    assert "the dotted one is the proposed 22 s" in text(browser, "[aria-label^=Updates] ~ figcaption")
+
+
+def test_energies_of_a_file_are_shown(page: Callable[..., Browser], plan: Callable[..., Told]) -> None:
+    Path("slow.csv").write_text("client,latency_s,compute_s,upload_s,compute_j,transmit_j\na,4,3,1,2,1\nb,8,6,2,9,1\n")
+    browser = page("slow", "--deadline", "5")
+    check_same(browser, plan(*FLEETS["slow"], "--deadline", "5"))
+    browser.choose_file("input[type=file]", Path("slow.csv").resolve())
+    browser.type(FIELD, "5")
+    # in 2 rounds of 5 s, a (3 J) uploads twice and b (10 J) once: 16 J for 3 updates
+    assert ["energy per update (J)", "5.33", "6.5", "3"] in rows(browser, "Long-run averages")
+
+
 def test_shares_are_rounded_as_by_the_command(page: Callable[..., Browser]) -> None:
     shares = [*(np.arange(601) / 600), *(np.arange(201) / 200), *(np.arange(9) / 8), 1e-12]
     shown = page("slow").script(f"{json.dumps([float(share) for share in shares])}.map(ExplorerWords.share)")
@@ -303,7 +343,7 @@ def test_a_measured_fleet_takes_the_place_of_the_pages(page: Callable[..., Brows
 
 
 BAD = [
-    ("", "line 1: the header must be client,latency_s, optionally with compute_s,upload_s,num_samples, got ''"),
+    ("", "line 1: the header must be client,latency_s, optionally with compute_s,upload_s,num_samples,compute_j,"),
     ("client,latency_s,speed\na,1,2\n", "got 'client,latency_s,speed'"),
     ("client,latency_s,latency_s\na,1,1\n", "line 1: the header must be"),
     ("client;latency_s\na;1\n", "got 'client;latency_s'; separate columns with commas"),
@@ -341,6 +381,9 @@ BAD = [
     ("client,latency_s,compute_s,upload_s\na,10,5,inf\n", "must equal latency_s to within 1 %, got inf and 10"),
     ("client,latency_s,compute_s\na,3,300\n", "line 2: compute_s and upload_s must not exceed latency_s = 3"),
     ("client,latency_s,compute_s\na,3,-1\n", "line 2: compute_s must be a number >= 0, got '-1'"),
+    ("client,latency_s,compute_s,compute_j\na,3,3,-1\n", "line 2: compute_j must be a number >= 0, got '-1'"),
+    ("client,latency_s,compute_s,compute_j\na,3,3,inf\n", "line 2: compute_j must be finite, got inf"),
+    ("client,latency_s,transmit_j\na,3,1\n", "line 2: transmit_j requires upload_s, got an empty cell; add the time"),
     ("client,latency_s\na,inf\n", "no client can be reached: all 1 latencies are infinite"),
     (b"client,latency_s\n\xff\xfe,1\n", "cannot be read: not a CSV file in UTF-8"),
 ]

@@ -72,7 +72,11 @@ def test_spreadsheets_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "line 1: the header must be client,latency_s, optionally with compute_s,upload_s,num_samples, got ''"),
+        (
+            "",
+            "line 1: the header must be client,latency_s, optionally with "
+            "compute_s,upload_s,num_samples,compute_j,transmit_j, got ''",
+        ),
         ("client,latency\na,1\n", "line 1: the header must be client,latency_s, optionally with"),
         ("client,latency_s,speed\na,1,2\n", "got 'client,latency_s,speed'"),
         ("client,latency_s,latency_s\na,1,1\n", "line 1: the header must be"),

@@ -7,7 +7,7 @@ from lesson.learn.build import build
 
 
 def test_the_partition_uses_the_population_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lesson.learn.partition.draw_population", None)
+    monkeypatch.setattr("lesson.learn.partition.find_clients", None)
     settings = Settings(
         num_clients=5, split="dirichlet-per-client", samples_per_client=(10, 30), run={"rounds": 1, "device": "cpu"}
     )

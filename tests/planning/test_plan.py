@@ -105,13 +105,35 @@ def test_every_plan_is_strict_json(deadline_s: float, seed: int, ensure_first_ti
     assert [row["deadline_s"] for row in told["deadlines"]] == sorted(row["deadline_s"] for row in told["deadlines"])
 
 
+TEN = [8.0, 10, 12, 15, 20, 25, 30, 40, 50, 70]
+"""The fastest tenth need 8 s, nine tenths 50 s."""
+
+
 @pytest.mark.parametrize(
-    ("slowest_s", "expected"),
-    [(40, [5, 10, 20, 30, 40]), (2, [0.1, 0.2, 0.4, 1, 2]), (8000, [400, 800, 2000, 4000, 8000])],
+    ("latencies", "expected"),
+    [
+        (TEN, [5, 10, 20, 30, 60, 70]),
+        ([*TEN, 1e6], [5, 10, 20, 30, 60, 1e6]),
+        ([*TEN, *[math.inf] * 10], [5, 10, 20, 30, 60, 70]),
+        # from 8 / 4 = 2 ms to 50 ms in ratios of 25^(1/4) = 2.236: 2, 4.47, 10, 22.4 and 50 ms
+        ([one / 1000 for one in TEN], [0.002, 0.004, 0.01, 0.02, 0.05, 0.07]),
+        ([*(one / 1000 for one in TEN), 1e6], [0.003, 0.006, 0.01, 0.03, 0.07, 1e6]),  # 10 / 4 to 70 ms
+        ([one * 100 for one in TEN], [200, 400, 1000, 2000, 5000, 7000]),
+        ([2000.0] * 3, [500, 700, 1000, 2000]),  # 500, 707, 1000, 1414 and 2000
+        ([1.0] * 5 + [1000.0] * 5, [0.2, 2, 20, 100, 1000]),  # 0.25, 1.99, 15.8, 126 and 1000
+        ([1.0, 1e6], [0.2, 0.4, 0.5, 0.7, 1, 1e6]),  # 0.25, 0.354, 0.5, 0.707 and 1
+    ],
 )
-def test_compared_deadlines_suit_the_fleet(slowest_s: float, expected: list[float]) -> None:
-    plan = make_plan(make_fleet([slowest_s / 50, slowest_s]), slowest_s)
+def test_compared_deadlines_suit_the_fleet(latencies: list[float], expected: list[float]) -> None:
+    plan = make_plan(make_fleet(latencies), max(one for one in latencies if one < math.inf))
     assert [row.deadline_s for row in plan.deadlines] == expected
+
+
+@given(st.lists(st.floats(1e-6, 1e9), min_size=1, max_size=30))
+def test_compared_deadlines_are_distinct_and_none_is_longer_than_the_slowest_client(latencies: list[float]) -> None:
+    deadlines = [row.deadline_s for row in make_plan(make_fleet(latencies), max(latencies)).deadlines]
+    assert deadlines == sorted(set(deadlines))
+    assert deadlines[-1] == max(latencies)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
 import io
+import re
 from pathlib import Path
 
 import numpy as np
@@ -143,6 +144,34 @@ def test_odd_fleets_are_drawn(tmp_path: Path, fleet: Fleet, deadline_s: float) -
     plan = make_plan(fleet, deadline_s)
     draw_plan(plan, "title", tmp_path / "plan.png")
     assert share_of(tier_colors(1)[0], tmp_path / "plan.png") > 0.01
+
+
+def drawn_text(fleet: Fleet, deadline_s: float, path: Path) -> list[str]:
+    """The texts of a figure, which matplotlib also writes as comments."""
+    draw_plan(make_plan(fleet, deadline_s), "title", path)
+    return re.findall("<!-- (.*) -->", path.read_text())
+
+
+def test_an_outlier_does_not_determine_the_axis(tmp_path: Path) -> None:
+    latencies = [*np.linspace(5, 60, 20), 1e6]
+    told = drawn_text(make_fleet(latencies), 20.0, tmp_path / "plan.svg")
+    assert "client latency (s); not drawn: 1 client slower than 60 s" in told
+    assert "density (1/s)" in told
+    ticks = told[: told.index("client latency (s); not drawn: 1 client slower than 60 s")]
+    assert max(float(tick.replace("−", "-")) for tick in ticks) < 100
+
+
+def test_unreachable_clients_are_counted_below_the_axis(tmp_path: Path) -> None:
+    told = drawn_text(make_fleet([5.0, 16.0, np.inf, np.inf]), 10.0, tmp_path / "plan.svg")
+    assert "client latency (s); not drawn: 2 unreachable clients" in told
+    told = drawn_text(make_fleet([5.0, 16.0, 1e9, np.inf]), 10.0, tmp_path / "plan.svg")
+    assert "client latency (s); not drawn: 1 client slower than 16 s and 1 unreachable client" in told
+
+
+def test_latencies_of_several_magnitudes_are_drawn_on_a_log_scale(tmp_path: Path) -> None:
+    told = drawn_text(make_fleet(list(np.geomspace(0.05, 900, 30))), 20.0, tmp_path / "plan.svg")
+    assert told[: told.index("client latency (s)")] == ["0.1", "1", "10", "100", "1000"]
+    assert "clients" in told
 
 
 def test_figures_that_cannot_be_written(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from lesson.cli.parser import (
     STRATEGY,
     WHOLE,
     data_dir_option,
+    latencies_option,
     log_option,
     option,
     scenario_option,
@@ -49,6 +50,7 @@ class _Learning:
         show_default="1",
         help="Concentration of the Dirichlet split; smaller values give more unequal clients.",
     )
+    latencies: Path | None = latencies_option(heading="Experiment")
     deadline: float | None = _experiment(
         "--deadline", type=SECONDS, show_default="20", help="Round deadline in seconds, or inf."
     )
@@ -81,6 +83,7 @@ class _Learning:
         flags = {
             "data.dataset": self.task or self.dataset,
             "data.beta": self.beta,
+            "fleet.latencies": None if self.latencies is None else str(self.latencies),
             "strategy.name": strategy,
             "strategy.deadline_s": self.deadline,
             "run.rounds": self.rounds,

@@ -100,6 +100,12 @@ def scenario_option(**attributes: Any) -> Any:
     return option("--scenario", type=AnyPath("NAME|FILE", str), default="released", help=about, **attributes)
 
 
+def latencies_option(**attributes: Any) -> Any:
+    """Return the option --latencies, which several commands have."""
+    about = "CSV file of measured latencies with the columns client,latency_s, instead of drawn clients."
+    return option("--latencies", type=FILE, metavar="FILE.csv", help=about, **attributes)
+
+
 def log_option(**attributes: Any) -> Any:
     """Return the option --log, which several commands have."""
     about = "Tracker: tensorboard, or your own module:Class; repeatable."

@@ -11,16 +11,16 @@ from rich.console import Console
 from rich.status import Status
 
 from lesson.cli.console import PipedConsole
-from lesson.cli.parser import FILE, NUMBER, SECONDS_OR_AUTO, WHOLE, option, scenario_option
+from lesson.cli.parser import FILE, NUMBER, SECONDS_OR_AUTO, WHOLE, latencies_option, option, scenario_option
 from lesson.core.errors import InputError
-from lesson.fleet.csv_files import read_fleet
-from lesson.fleet.fleet import NEEDS_POSITIONS, Fleet, draw_fleet
+from lesson.fleet.fleet import Fleet, draw_fleet
+from lesson.fleet.measured import with_listed_clients
 from lesson.planning.on_time import check_share, find_deadline_s
 from lesson.planning.plan import Plan, make_plan, propose_deadline_s
 from lesson.report.page.plan_page import Advice, check_page_path, write_plan_page
 from lesson.report.plan.text import plan_notes, print_plan, varying_notes
 from lesson.settings.loading import check_set_once, load_settings
-from lesson.settings.settings import VARYING, Settings
+from lesson.settings.settings import NEEDS_POSITIONS, VARYING, Settings
 
 _fleet = partial(option, heading="Fleet")
 _schedule = partial(option, heading="Schedule")
@@ -35,12 +35,7 @@ class PlanCommand:
     """
 
     scenario: str = scenario_option(heading="Fleet")
-    latencies: Path | None = _fleet(
-        "--latencies",
-        type=FILE,
-        metavar="FILE.csv",
-        help="CSV file of measured latencies with the columns client,latency_s.",
-    )
+    latencies: Path | None = latencies_option(heading="Fleet")
     clients: int | None = _fleet("--clients", type=WHOLE, show_default="50", help="Number of clients to draw.")
     seed: int | None = _fleet("--seed", type=WHOLE, show_default="0", help="Random seed of the fleet.")
     set: tuple[str, ...] = _fleet(
@@ -70,16 +65,21 @@ class PlanCommand:
     json: bool = _output("--json", is_flag=True, help="Print JSON instead of tables.")
 
     def run(self) -> None:
-        from_file = self.latencies is not None
-        if from_file and self.clients is not None:
+        if self.latencies is not None and self.clients is not None:
             raise InputError("--clients cannot be combined with --latencies: the file lists the clients")
         self._check_deadline()
         self._check_on_time()
         given_s = None if self.deadline == "auto" else self.deadline
-        flags = {"strategy.deadline_s": given_s, "fleet.num_clients": self.clients, "run.seed": self.seed}
+        flags = {
+            "strategy.deadline_s": given_s,
+            "fleet.num_clients": self.clients,
+            "fleet.latencies": None if self.latencies is None else str(self.latencies),
+            "run.seed": self.seed,
+        }
         check_set_once(self.set, flags)
         settings = load_settings(self.scenario, self.set, flags)
-        if settings.upload.model_bits == "actual" and self.latencies is None:
+        file = settings.fleet.latencies
+        if settings.upload.model_bits == "actual":
             from lesson.learn.tasks import with_actual_bits  # it imports torch, which takes seconds
 
             settings = with_actual_bits(settings)
@@ -91,12 +91,13 @@ class PlanCommand:
             check_figure_path(self.figure)
         if self.html is not None:
             check_page_path(self.html)
-        with Console(stderr=True).status("Reading the fleet" if from_file else "Drawing the fleet") as status:
-            fleet = read_fleet(self.latencies, settings) if self.latencies else draw_fleet(settings)
+        with Console(stderr=True).status("Reading the fleet" if file else "Drawing the fleet") as status:
+            settings = with_listed_clients(settings)
+            fleet = draw_fleet(settings)
             deadline_s = self._deadline_s(fleet, settings, status)
             status.update("Computing the plan")
             plan = make_plan(fleet, deadline_s, num_rounds=self.rounds, settings=settings, seed=settings.run.seed)
-            source = f"{self.latencies}" if from_file else f"{self.scenario}, seed {settings.run.seed}"
+            source = file or f"{self.scenario}, seed {settings.run.seed}"
             deadline = f"deadline {deadline_s:g} s" if deadline_s < math.inf else "no deadline"
             title = f"{len(fleet)} clients ({source}), {deadline}"
             if self.figure is not None:
@@ -105,7 +106,7 @@ class PlanCommand:
             caveats = self._caveats(settings)
             if self.html is not None:
                 status.update("Writing the page")
-                seen = self.latencies.name if self.latencies else source  # readers of the page do not have the folder
+                seen = Path(file).name if file else source  # readers of the page do not have the folder
                 page_notes = [*varying_notes(plan), *caveats]
                 write_plan_page(self.html, fleet, deadline_s, seen, page_notes, self._advice(plan, fleet))
             notes = plan_notes(plan) + caveats
@@ -121,7 +122,7 @@ class PlanCommand:
 
     def _caveats(self, settings: Settings) -> list[str]:
         """Return what the plan does not show."""
-        caveats = [] if self.latencies is not None else settings.caveats()
+        caveats = settings.caveats()
         if settings.faults.injects:
             caveats.append("a plan does not include injected faults")
         if options := [f"strategy.{name}" for name in settings.strategy.options]:
@@ -148,7 +149,7 @@ class PlanCommand:
         if self.on_time is None or settings.varies:
             return
         possible = [name for names in VARYING.values() for name in names]
-        if self.latencies is not None:
+        if settings.fleet.latencies:
             possible = [name for name in possible if name not in NEEDS_POSITIONS]
         names = f"{', '.join(possible[:-1])} or {possible[-1]}"
         raise InputError(f"--on-time has no effect unless latencies vary; set {names}")

@@ -15,6 +15,7 @@ from lesson.experiments.design import Named
 from lesson.experiments.naming import STRATEGY, in_words, run_name
 from lesson.experiments.run import Run
 from lesson.experiments.study import Study, hashable, value_at
+from lesson.fleet.measured import with_listed_clients
 from lesson.learn.tasks import BUILT_IN, settle_split
 from lesson.settings.loading import apply_changes, changed_keys, check_set_once, read_sections
 from lesson.settings.migration import check_name
@@ -108,6 +109,7 @@ class Asked:
         for key in (f"{section}.{name}" for section in SECTIONS for name in theirs[section]):
             wanted = value_at(ours, key)
             free = key in self.axes or key in _FREE or key.startswith("strategy.") or wanted == "auto"
+            free |= key == "fleet.num_clients" and bool(theirs["fleet"]["latencies"])  # the file lists the clients
             if not free and value_at(theirs, key) != wanted:
                 return None
         places = []
@@ -280,4 +282,4 @@ def checked_settings(sections: Sections, values: Mapping[str, Any], *, own_task:
     make_strategy(settings.strategy.name, settings.strategy.deadline_s, settings.strategy.options)
     if settings.data.dataset not in BUILT_IN and ":" not in settings.data.dataset and not own_task:
         raise unknown("dataset", settings.data.dataset, BUILT_IN)
-    return settle_split(settings)
+    return settle_split(with_listed_clients(settings))

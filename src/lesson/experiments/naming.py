@@ -70,6 +70,9 @@ def _series(settings: Settings, keys: Iterable[str] | None) -> str:
 def _changed(settings: Settings) -> list[str]:
     """Return the settings that differ from the preset; the strategy's options follow [data], the step size is last."""
     ours, usual = settings.to_sections(), _defaults(settings.preset)
+    if settings.fleet.latencies:  # these follow from the file
+        usual = usual | {"fleet": usual["fleet"] | {"num_clients": settings.fleet.num_clients}}
+        usual = usual | {"strategy": usual["strategy"] | {"ensure_first_tier": False}}
     options = [f"strategy.{name}" for name in settings.strategy.options]
     keys: list[str] = []
     for section in _ORDER:

@@ -97,7 +97,10 @@ class Run:
     def clients(self) -> pd.DataFrame:
         """One row per evaluation on the clients' own data: round, time_s, global_loss of Eq. (1), and the mean accuracy
         of the clients in tier 1 and of all others, each on its own data."""
-        return self.archived.clients if self.archived is not None else clients_of(self.lines(), self.settings)
+        if self.archived is not None:
+            return self.archived.clients
+        measured = self.settings.fleet.latencies  # the file may have changed or be on another machine
+        return clients_of(self.lines(), self.settings, self._latencies_s() if measured else None)
 
     @cached_property
     def versions(self) -> dict[str, str]:
@@ -125,6 +128,13 @@ class Run:
     def read_clients(self) -> dict[str, Any]:
         """Return the content of clients.json; empty for an archived run and for a folder without this file."""
         return {} if self.path is None else RunFolder(self.path).read_clients()
+
+    def _latencies_s(self) -> FloatArray:
+        """Return the latency of each client in clients.json, shape (num_clients,); inf where it is unknown."""
+        latency_s, kept = np.full(self.settings.fleet.num_clients, np.inf), self.read_clients().get("clients", {})
+        for client, seconds in zip(kept.get("number", []), kept.get("latency_s", []), strict=True):
+            latency_s[client] = np.inf if seconds is None else seconds
+        return latency_s
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per round, the last one with the score of the final model.
@@ -181,8 +191,13 @@ def curve_of(lines: Iterable[dict[str, Any]], metric: Metric = ACCURACY) -> pd.D
     return scored.round({"time_s": 3, "loss": 5, "energy_j": 3})
 
 
-def clients_of(lines: Iterable[dict[str, Any]], settings: Settings) -> pd.DataFrame:
-    """Return the evaluations on the clients' own data; see `Run.clients`."""
+def clients_of(
+    lines: Iterable[dict[str, Any]], settings: Settings, latency_s: FloatArray | None = None
+) -> pd.DataFrame:
+    """Return the evaluations on the clients' own data; see `Run.clients`.
+
+    `latency_s` has the latency of each client; by default, the fleet of the settings is drawn.
+    """
     metrics = pd.DataFrame(lines)
     if "client_loss" not in metrics:
         return pd.DataFrame(columns=["round", "time_s", "global_loss"])
@@ -191,7 +206,8 @@ def clients_of(lines: Iterable[dict[str, Any]], settings: Settings) -> pd.DataFr
     if "client_accuracy" in scored:  # only tasks with classes have it
         accuracy = np.array(scored["client_accuracy"].to_list(), dtype=float)
         deadline_s = settings.strategy.deadline_s
-        fast = assign_tiers(draw_fleet(settings).at_deadline(deadline_s).latency_s, deadline_s) == 1
+        latency_s = draw_fleet(settings).at_deadline(deadline_s).latency_s if latency_s is None else latency_s
+        fast = assign_tiers(latency_s, deadline_s) == 1
         groups = {"accuracy_tier1": fast, "accuracy_others": ~fast}
         means = {name: np.nanmean(accuracy[:, group], axis=1) for name, group in groups.items() if group.any()}
     frame = scored[["round", "time_s", "global_loss"]].assign(**means)

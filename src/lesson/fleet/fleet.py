@@ -1,5 +1,6 @@
 """A fleet: latency, energy and aggregation weight of every client, drawn from the settings or measured."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,13 +12,15 @@ from lesson import radio
 from lesson.core.arrays import BoolArray, FloatArray, IntArray
 from lesson.core.errors import InputError
 from lesson.fleet import latency
+from lesson.fleet.measured import JOULES, SECONDS, Measured, read_measured, with_listed_clients
 from lesson.fleet.population import Population, draw_population
 from lesson.fleet.tiers import assign_tiers, client_to_promote
 from lesson.fleet.traces import read_positions, read_work
 from lesson.radio.channel import Channel, off_the_station
-from lesson.settings.settings import Settings, section_of
+from lesson.settings.settings import Settings
 
-NEEDS_POSITIONS = ("path_loss", "shadowing_db", "download", "fading", "speed_mps", "positions", "spectrum")
+OUTLIER = 100.0
+"""Multiple of the 90 % quantile beyond which a latency is an outlier, which tables and figures do not cover."""
 MAX_PROCESSED = 10**18
 """Maximum number of samples processed in one local training; more do not fit into 64 bits."""
 
@@ -97,6 +100,15 @@ class Fleet:
             raise InputError(f"no client can be reached: all {len(self)} latencies are infinite")
         return float(self.latency_s[self.reachable].max())
 
+    def quantile_s(self, share: float) -> float:
+        """Latency in seconds that this share of the reachable clients do not exceed, rounded down to a client's."""
+        return quantile_of(self.latency_s[self.reachable], share)
+
+    @property
+    def reach_s(self) -> float:
+        """Latency in seconds of the slowest reachable client that is not an outlier; see `reach_of`."""
+        return reach_of(self.latency_s[self.reachable])
+
     def first(self, count: int) -> "Fleet":
         """Return the first `count` clients, or the whole fleet if it has no more.
 
@@ -147,8 +159,10 @@ class Fleet:
 def draw_fleet(settings: Settings, num_clients: int | None = None, seed: int | None = None) -> Fleet:
     """Draw a random population of clients and return its fleet, with the latencies of Eqs. (3) to (6).
 
+    If the settings name a file of latencies, the fleet is that of the file, and nothing is drawn.
+
     Args:
-        settings: Area, radio, CPUs and training.
+        settings: Area, radio, CPUs and training; or a file of latencies.
         num_clients: Number of clients; by default, the one in the settings. A client has the same values in a larger
             fleet.
         seed: Random seed; by default, the one in the settings.
@@ -156,17 +170,34 @@ def draw_fleet(settings: Settings, num_clients: int | None = None, seed: int | N
     Raises:
         InputError: `num_clients`, `seed` or an input file of the settings is invalid.
     """
-    return fleet_of(settings, draw_population(settings, num_clients, seed))
+    if settings.fleet.latencies and num_clients is not None:
+        raise InputError(
+            f"num_clients must not be given with [fleet] latencies, which lists the clients, got {num_clients}"
+        )
+    return fleet_of(settings, find_clients(settings, num_clients, seed))
 
 
-def fleet_of(settings: Settings, people: Population, num_samples: IntArray | None = None) -> Fleet:
-    """Return the fleet of a population, with the latencies of Eqs. (3) to (6).
+def find_clients(settings: Settings, num_clients: int | None = None, seed: int | None = None) -> Population | Measured:
+    """Return the clients of the settings: those in the file of latencies, or drawn ones."""
+    if not settings.fleet.latencies:
+        return draw_population(settings, num_clients, seed)
+    with_listed_clients(settings)  # raises InputError if num_clients is another number
+    return read_measured(settings.fleet.latencies, settings.data)
+
+
+def fleet_of(settings: Settings, people: Population | Measured, num_samples: IntArray | None = None) -> Fleet:
+    """Return the fleet of a population, with the latencies of Eqs. (3) to (6), or of clients with measured times.
 
     `num_samples` is the number of samples each client holds, if a data set has been split; by default, that of the
-    population.
+    population or the file. `ensure_first_tier` applies to measured times only if it is set explicitly.
     """
     if num_samples is not None:
         people = replace(people, num_samples=num_samples)
+    if isinstance(people, Measured):
+        known = {name: getattr(people, name) for name in (*SECONDS, *JOULES)}
+        asked_for = settings.strategy.ensure_first_tier and "ensure_first_tier" in settings.strategy.model_fields_set
+        fleet = measured_fleet(settings, people.names, people.num_samples, **known)
+        return replace(fleet, ensure_first_tier=asked_for)
     if settings.fleet.positions:
         people = _as_itinerary_begins(people, settings)
     with np.errstate(all="ignore"):  # extreme settings give infinite latencies, that is, unreachable clients
@@ -180,12 +211,15 @@ def measured_fleet(
     compute_s: FloatArray,
     upload_s: FloatArray,
     latency_s: FloatArray,
+    compute_j: FloatArray | None = None,
+    transmit_j: FloatArray | None = None,
 ) -> Fleet:
-    """Return the fleet of clients with measured times; energies are unknown.
+    """Return the fleet of clients with measured times; energies are unknown unless they are given.
 
-    The measured upload time also serves as the upload time alone on a shared band.
+    The measured upload also serves as the upload alone on a shared band.
     """
     unknown = np.full(len(names), np.nan)
+    transmit_j = unknown if transmit_j is None else transmit_j
     measured = Fleet(
         names=names,
         compute_s=compute_s,
@@ -193,22 +227,15 @@ def measured_fleet(
         shared_upload_s=upload_s,
         latency_s=latency_s,
         download_s=np.zeros(len(names)),
-        compute_j=unknown,
-        transmit_j=unknown,
-        shared_transmit_j=unknown,
+        compute_j=unknown if compute_j is None else compute_j,
+        transmit_j=transmit_j,
+        shared_transmit_j=transmit_j,
         num_samples=num_samples,
         client_weight=client_weight(settings, num_samples),
         local_steps=local_work(settings, num_samples)[0],
         model_bits=settings.upload.bits,
     )
     return _as_traced(measured, settings)
-
-
-def check_measured(settings: Settings) -> None:
-    """Raise InputError if a setting needs client positions, which measured latencies do not provide."""
-    for name in settings.changed_names(*NEEDS_POSITIONS):
-        place = f"[{section_of(name)}] {name}"
-        raise InputError(f"{place} cannot be combined with measured latencies, which include no client positions")
 
 
 def _as_itinerary_begins(people: Population, settings: Settings) -> Population:
@@ -298,6 +325,17 @@ def local_work(settings: Settings, num_samples: IntArray) -> tuple[IntArray, Int
 def client_weight(settings: Settings, num_samples: IntArray) -> FloatArray:
     """Return the aggregation weight of each client before normalization, shape (num_clients,)."""
     return num_samples.astype(np.float64) if settings.training.weighting == "samples" else np.ones(len(num_samples))
+
+
+def quantile_of(seconds: FloatArray, share: float) -> float:
+    """Return the value that this share of finite values do not exceed, rounded down to one of them."""
+    place = math.floor(share * (len(seconds) - 1))
+    return float(np.partition(seconds, place)[place])
+
+
+def reach_of(seconds: FloatArray) -> float:
+    """Return the largest of finite values that is not an outlier: at most OUTLIER times the 90 % quantile."""
+    return float(seconds[seconds <= OUTLIER * quantile_of(seconds, 0.9)].max())
 
 
 Columns = dict[str, list[Any] | None]

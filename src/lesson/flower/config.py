@@ -92,6 +92,8 @@ def settings_of(config: Mapping[str, Any], num_clients: int, deadline_s: float |
         "run.device": "cpu",
     }
     settings = load_settings(config["scenario"], changes, flags)
+    if settings.fleet.latencies:
+        raise InputError("[fleet] latencies must not be set on Flower, where the clients themselves take part")
     _check_dataset(settings.data.dataset)  # `set` and a settings file can change it, too
     return settings
 

@@ -269,7 +269,7 @@ def make_workload_and_fleet(
     wall clock their times are inf.
     """
     people = draw_population(settings)
-    workload = workload_of(settings, task, people)
+    workload = workload_of(settings, task, people.num_samples)
     if settings.upload.model_bits == "actual":
         settings = settings.with_model_bits(workload.model_bits)
     num_samples = workload.holdings.num_samples.copy()

@@ -9,9 +9,10 @@ import numpy.typing as npt
 from lesson.clock.faults import CorruptedUploads
 from lesson.clock.loop import RoundLoop
 from lesson.clock.simulate import Simulation
+from lesson.core.arrays import IntArray
 from lesson.core.ray_cluster import check_installed
-from lesson.fleet.fleet import fleet_of
-from lesson.fleet.population import Population, draw_population
+from lesson.fleet.fleet import find_clients, fleet_of
+from lesson.fleet.measured import with_listed_clients
 from lesson.learn.backend import Backend
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.evaluation import Evaluator
@@ -78,10 +79,11 @@ def build(
     if settings.run.trainer == "ray":
         check_installed()
     task = task or task_of(settings, data_dir)
+    settings = with_listed_clients(settings)
     seed = settings.run.seed
     strategy = strategy_of(settings)
-    people = draw_population(settings)
-    workload = workload_of(settings, task, people)
+    clients = find_clients(settings)
+    workload = workload_of(settings, task, clients.num_samples)
     if settings.upload.model_bits == "actual":
         settings = settings.with_model_bits(workload.model_bits)
     backend = _backend(workload, settings, num_threads)
@@ -97,7 +99,7 @@ def build(
         signals=evaluator.signals(),
         window=backend.window,
     )
-    fleet = fleet_of(settings, people, workload.holdings.num_samples)
+    fleet = fleet_of(settings, clients, workload.holdings.num_samples)
     fleet = fleet_for(settings.strategy.name, fleet, settings.strategy.deadline_s)
     loop = Simulation(strategy, fleet, model_server=server, seed=seed, settings=settings)
     return TrainingRun(loop, server, evaluator)
@@ -109,16 +111,15 @@ def strategy_of(settings: Settings) -> Strategy:
 
 
 def workload_of(
-    settings: Settings, task: Task, people: Population | None = None, holding_out: bool | None = None
+    settings: Settings, task: Task, num_held: IntArray | None = None, holding_out: bool | None = None
 ) -> Workload:
     """Return the workload of a run.
 
-    `people` is the population of the run, if it has been drawn already. `holding_out` says whether clients hold out
-    samples; by default, they do if the strategy needs their accuracy.
+    `num_held` is the number of samples of each client of the run, if it is known already. `holding_out` says whether
+    clients hold out samples; by default, they do if the strategy needs their accuracy.
     """
     limits, num_clients = settings.run, settings.fleet.num_clients
     holding_out = NEEDED_ACCURACY in strategy_of(settings).needs if holding_out is None else holding_out
-    num_held = None if people is None else people.num_samples
     return make_workload(settings, task, num_clients, limits.seed, limits.device, holding_out, num_held)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.errors import InputError
 from lesson.core.random import stream
-from lesson.fleet.population import draw_population
+from lesson.fleet.fleet import find_clients
 from lesson.learn.counters import Key, key, words
 from lesson.settings.settings import Settings
 
@@ -103,9 +103,17 @@ def make_partition(
     if split == "dirichlet-per-class":
         return split_dirichlet_per_class(labels, num_clients, beta, settings.training.batch_size, seed)
     if num_held is None:
-        num_held = draw_population(settings, num_clients, seed).num_samples
+        num_held = find_clients(settings, num_clients, seed).num_samples
     if split == "dirichlet-pool":
         return draw_pool(labels, num_held, beta, seed)
+    if (needed := int(num_held.sum())) > len(labels):
+        source = (
+            f"num_samples in {settings.fleet.latencies}" if settings.fleet.latencies else "[data] samples_per_client"
+        )
+        raise InputError(
+            f"{source} requires {needed} samples, but the data set has {len(labels)}; use a smaller number, or fewer "
+            "clients"
+        )
     return split_dirichlet_per_client(labels, num_held, beta, seed)
 
 
@@ -168,11 +176,6 @@ def split_dirichlet_per_client(labels: IntArray, num_samples: IntArray, beta: fl
     proportion to its shares, or evenly if these are 0.
     """
     num_clients = len(num_samples)
-    if num_samples.sum() > len(labels):
-        raise InputError(
-            f"[data] samples_per_client requires {num_samples.sum()} samples, but the data set has {len(labels)}; "
-            "use a smaller number, or fewer clients"
-        )
     rng = stream(seed, "partition/per-client")
     pools = [rng.permutation(np.flatnonzero(labels == label)) for label in range(int(labels.max()) + 1)]
     left = np.array([len(pool) for pool in pools])

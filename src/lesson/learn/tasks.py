@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lesson.core.errors import InputError, describe, unknown
 from lesson.core.plugins import load_named
+from lesson.fleet.measured import samples_note, with_listed_clients
 from lesson.learn.data.cifar100 import read_cifar100
 from lesson.learn.data.dataset import Dataset, data_dir, load_dataset
 from lesson.learn.data.femnist import read_femnist
@@ -273,6 +274,7 @@ def prepare_task(settings: Settings, folder: Folder = None) -> tuple[Settings, l
     Your own task is loaded, so that errors in it are found before any run starts. A built-in task is loaded only if
     it has options.
     """
+    settings = with_listed_clients(settings)
     fitted, caveats = settle_split(settings), list[str]()
     if ":" in settings.data.dataset or settings.task.options:
         fitted = fit_to_task(settings, task_of(settings, folder))
@@ -280,6 +282,7 @@ def prepare_task(settings: Settings, folder: Folder = None) -> tuple[Settings, l
             caveats.append(f"num_clients = {there}, the number of clients of the task")
     if fitted.data.split != settings.data.split:
         caveats.append("split = natural: the task lists the samples of its clients; another split ignores them")
+    caveats += samples_note(fitted)
     num_values, model_bits = count_values(settings, folder), settings.upload.model_bits
     if model_bits != "actual" and not 1 / UNUSUAL <= BITS_PER_VALUE * num_values / model_bits <= UNUSUAL:
         caveats.append(
@@ -314,6 +317,9 @@ def fit_to_task(settings: Settings, task: Task) -> Settings:
     settings = with_natural_split(settings)
     if settings.data.split != "natural" or settings.fleet.num_clients <= len(task.clients):
         return settings
+    if settings.fleet.latencies:
+        listed = f"{settings.fleet.latencies} lists {settings.fleet.num_clients} clients"
+        raise InputError(f"{listed}, but the task has {len(task.clients)}; remove some, or use another split")
     return settings.with_changes(num_clients=len(task.clients))
 
 

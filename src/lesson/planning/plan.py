@@ -174,7 +174,7 @@ def make_plan(
     rounds = list(simulate(Lesson(deadline_s), used, rounds=num_rounds, settings=settings, seed=seed))
     on_time = simulate_on_time(used, deadline_s, settings, seed)
     here = _deadline_row(used, tiers, deadline_s, on_time.share)
-    others_s = {*_usual_deadlines_s(slowest_s), slowest_s} - {deadline_s}
+    others_s = {*_usual_deadlines_s(fleet), slowest_s} - {deadline_s}
     others = [evaluate_deadline(fleet, other_s, settings, seed) for other_s in others_s]
     return Plan(
         fleet=used,
@@ -208,11 +208,18 @@ def round_up(seconds: float) -> float:
     return float(f"{math.ceil(seconds / unit * (1 - 1e-9)) * unit:.2g}")
 
 
-def _usual_deadlines_s(slowest_s: float) -> list[float]:
-    """Return deadlines to compare: DEADLINES_S, or fractions of `slowest_s` in a much faster or slower fleet."""
-    if DEADLINES_S[2] < slowest_s < 10 * DEADLINES_S[-1]:
-        return [deadline_s for deadline_s in DEADLINES_S if deadline_s < slowest_s]
-    return [float(f"{slowest_s / part:.1g}") for part in (20, 10, 5, 2)]
+def _usual_deadlines_s(fleet: Fleet) -> list[float]:
+    """Return deadlines to compare, in increasing order: DEADLINES_S or, if these do not suit the fleet, five others.
+
+    Those go from a quarter of what the fastest tenth of the clients need to what the fastest nine tenths need, in equal
+    ratios, rounded to one digit. An outlier changes neither.
+    """
+    low_s, high_s, reach_s = fleet.quantile_s(0.1) / 4, fleet.quantile_s(0.9), fleet.reach_s
+    if DEADLINES_S[0] < high_s and DEADLINES_S[2] < reach_s < 10 * DEADLINES_S[-1]:
+        return [deadline_s for deadline_s in DEADLINES_S if deadline_s < reach_s]
+    spaced = (low_s * (high_s / low_s) ** (step / 4) for step in range(5))
+    rounded = {float(f"{deadline_s:.1g}") for deadline_s in spaced}
+    return sorted(deadline_s for deadline_s in rounded if deadline_s < fleet.slowest_s)
 
 
 def evaluate_deadline(fleet: Fleet, deadline_s: float, settings: Settings | None = None, seed: int = 0) -> DeadlineRow:

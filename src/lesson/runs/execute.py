@@ -19,6 +19,7 @@ from lesson.clock.records import RoundRecord
 from lesson.core.errors import DivergedError, LackOfMemoryError, RunStoppedError, printable
 from lesson.core.interrupts import STOP_SIGNALS
 from lesson.core.random import stream
+from lesson.fleet.measured import with_listed_clients
 from lesson.fleet.tiers import TOLERANCE
 from lesson.learn.build import TrainingRun, build
 from lesson.learn.device import lacks_memory
@@ -81,7 +82,7 @@ def _execute(
     make: Make,
     parts: dict[str, Any],
 ) -> dict[str, Any]:
-    folder = RunFolder(path)
+    folder, settings = RunFolder(path), with_listed_clients(settings)
     folder.check(settings, resume)
     if (summary := folder.finished()) is not None:
         folder.delete_checkpoints()  # a kill may have come before this was done

@@ -57,6 +57,11 @@ class FleetSettings(Checked):
     presence: Text = Field(
         "", description="CSV file (client,from_s,to_s) of when clients are available; unlisted clients always are"
     )
+    latencies: Text = Field(
+        "",
+        description="CSV file (client,latency_s) of measured clients, which replace drawn ones; optional columns are "
+        "compute_s, upload_s, num_samples, compute_j and transmit_j",
+    )
     trace: Text = Field(
         "",
         description="CSV file (client,round,compute_s,upload_s[,lost]) of measured times that replace those of the "
@@ -351,7 +356,9 @@ class StrategySettings(_WithOptions):
     name: Text = Field("lesson", description="a built-in strategy or module:Class")
     deadline_s: PositiveOrInf = Field(20.0, description="deadline τ of a round, for strategies that have one")
     ensure_first_tier: Flag = Field(
-        True, description="if tier 1 would be empty, treat the fastest client as meeting the deadline"
+        True,
+        description="if tier 1 would be empty, treat the fastest client as meeting the deadline; false by default if "
+        "[fleet] latencies is set",
     )
 
 

@@ -26,8 +26,16 @@ from lesson.settings.sections import (
 DEFAULT_TIME_BUDGET_S = 10_000.0
 AUTOMATIC = ("device", "precision", "eval_every_s")
 """Settings of [run] that may be "auto"; a run folder keeps the values its run started with."""
-INPUT_FILES = ("trace", "presence", "positions")
+INPUT_FILES = ("latencies", "trace", "presence", "positions")
 """Settings of [fleet] that name a file."""
+NEEDS_POSITIONS = ("path_loss", "shadowing_db", "download", "fading", "speed_mps", "positions", "spectrum")
+"""Settings that need client positions, which measured clients do not have."""
+DRAWS_CLIENTS = {
+    "fleet": ("area_km", "cpu_hz", "cycles_per_sample", "energy_kappa"),
+    "radio": ("bandwidth_hz", "power_w", "noise_dbm", "path_loss_1km_db", "path_loss_slope_db"),
+    "training": ("latency_samples", "theta", "epsilon"),
+}
+"""Settings that determine the latencies and energies of drawn clients only, by section."""
 SECTIONS = ("fleet", "radio", "training", "data", "task", "upload", "server", "strategy", "run", "faults", "guards")
 VARYING = {
     "radio": ("fading", "speed_mps", "spectrum"),
@@ -78,6 +86,8 @@ class Settings(Checked):
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
+        if self.fleet.latencies:
+            self.check_measured()
         if self.radio.speed_mps[1] and self.fleet.positions:
             raise InputError("[fleet] positions cannot be combined with [radio] speed_mps: both move clients")
         if self.fleet.trace:
@@ -121,6 +131,12 @@ class Settings(Checked):
         usual = PRESETS[self.preset].get("data", {}).get("split", DataSettings.model_fields["split"].default)
         return self.data.split in ("natural", usual)
 
+    def check_measured(self) -> None:
+        """Raise InputError if a setting needs client positions, which measured latencies do not provide."""
+        for name in self.changed_names(*NEEDS_POSITIONS):
+            place = f"[{section_of(name)}] {name}"
+            raise InputError(f"{place} cannot be combined with measured latencies, which include no client positions")
+
     def without_faults(self) -> Self:
         """Return these settings with no injected faults."""
         return self.model_copy(update={"faults": FaultSettings()})
@@ -140,6 +156,7 @@ class Settings(Checked):
         radio, fleet, server, training = self.radio, self.fleet, self.server, self.training
         urban, moving = radio.path_loss != "log-distance", radio.speed_mps[1] > 0
         return [
+            *self._unused_by_measured(),
             *radio.unused(
                 {
                     ("line_of_sight", "carrier_ghz"): (urban, "path_loss is uma or umi"),
@@ -177,13 +194,27 @@ class Settings(Checked):
             ),
         ]
 
+    def _unused_by_measured(self) -> list[str]:
+        """Return a line for each setting that has no effect because latencies come from a file."""
+        if not self.fleet.latencies:
+            return []
+        usual = PRESETS[self.preset]
+        return [
+            f"{name} = {getattr(self, section).model_dump()[name]} has no effect unless latencies is unset"
+            for section, names in DRAWS_CLIENTS.items()
+            for name in getattr(self, section).changed(*names)
+            if usual.get(section, {}).get(name) != getattr(getattr(self, section), name)
+        ]
+
     def _work_caveats(self) -> list[str]:
         lines, training = [], self.training
         changed = [
             f"{name} = {getattr(training, name)}"
             for name in training.changed("batch_size", "local_steps", "local_epochs")
         ]
-        if changed and training.latency_samples != "processed":
+        if changed and self.fleet.latencies:
+            lines.append(f"{', '.join(changed)} does not change the latencies, which {self.fleet.latencies} gives")
+        elif changed and training.latency_samples != "processed":
             lines.append(
                 f"{', '.join(changed)} does not change the compute latency, which is charged for "
                 f'{training.latency_samples} samples; latency_samples = "processed" makes it follow the local training'
@@ -207,6 +238,13 @@ class Settings(Checked):
         with_options = {"task": self.task.to_table(), "strategy": self.strategy.to_table()}
         return {"preset": self.preset} | tables | with_options
 
+    def given_sections(self) -> dict[str, Any]:
+        """Return `to_sections` without `ensure_first_tier` if it is unset: its default depends on other settings."""
+        tables = self.to_sections()
+        if "ensure_first_tier" not in self.strategy.model_fields_set:
+            del tables["strategy"]["ensure_first_tier"]
+        return tables
+
     def differences(self, other: "Settings") -> list[str]:
         """Return one line per setting whose values differ, with both values; `checkpoint_every_s` is ignored.
 
@@ -228,12 +266,13 @@ class Settings(Checked):
 
     def with_strategy(self, name: str, options: Mapping[str, Any]) -> "Settings":
         """Return these settings with another strategy and its options."""
-        strategy = StrategySettings(**self.strategy.model_dump() | {"name": name, "options": dict(options)})
+        given = self.strategy.model_dump(exclude_unset=True)
+        strategy = StrategySettings(**given | {"name": name, "options": dict(options)})
         return self.model_copy(update={"strategy": strategy})
 
     def with_changes(self, **changes: Any) -> "Settings":
         """Return these settings with some changed: by unique name, by section.key, or as tables by section."""
-        tables = self.to_sections()
+        tables = self.given_sections()
         for name, value in changes.items():
             if name in SECTIONS:
                 tables[name] |= _table(name, value)
@@ -289,6 +328,8 @@ def _sections_of(values: Mapping[str, Any]) -> dict[str, Any]:
     if "rounds" not in run and "time_budget_s" not in run:
         run["time_budget_s"] = DEFAULT_TIME_BUDGET_S
     defaults = PRESETS[preset]
+    if tables["fleet"].get("latencies"):  # measured latencies stay as they are unless the user wants otherwise
+        tables["strategy"].setdefault("ensure_first_tier", False)
     made = {section: _KINDS[section](**defaults.get(section, {}) | table) for section, table in tables.items()}
     return {"preset": preset} | made
 

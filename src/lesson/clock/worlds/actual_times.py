@@ -3,7 +3,6 @@
 Times vary with fading, movement, a shared band, random slowdown or a trace.
 """
 
-import hashlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,12 @@ from lesson.clock.ledger import Ledger
 from lesson.clock.worlds.airtime import Airtime
 from lesson.core.arrays import BoolArray, FloatArray, IntArray, with_prefix
 from lesson.core.errors import InputError
-from lesson.core.files import open_input
 from lesson.core.random import exponentials, key
-from lesson.fleet.fleet import Fleet, check_measured
+from lesson.fleet.fleet import Fleet
 from lesson.fleet.tiers import TOLERANCE
 from lesson.fleet.traces import Presence, WorkTrace, read_presence, read_work
 from lesson.radio import SharedBand
-from lesson.settings.settings import INPUT_FILES, Settings
+from lesson.settings.settings import Settings
 from lesson.strategies.base import Updates
 
 _ARRAYS = (*PARTS, "_upload_begins_s", "_shares", "lost", "_leaves_s", "back_s")
@@ -73,8 +71,6 @@ class ActualTimes:
         if settings.fleet.presence:
             presence = read_presence(Path(settings.fleet.presence), fleet.names)
         self._trace, self.presence = None if trace is None else _traced(trace, fleet), presence
-        self.files = {name: _digest(getattr(settings.fleet, name)) for name in settings.fleet.changed(*INPUT_FILES)}
-        """Digests of the input files that [fleet] names."""
         self._airtime: Airtime | None = None
         if people is not None and (settings.channel_changes or settings.radio.spectrum != "fixed"):
             self._airtime = Airtime(settings, fleet, people, seed)
@@ -263,14 +259,6 @@ class ActualTimes:
             self._band.restore(with_prefix(state, "band."))
 
 
-def _digest(path: str) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    with open_input(Path(path)) as file:
-        while part := file.read(1 << 20):
-            digest.update(part)
-    return digest.hexdigest()
-
-
 def _traced(work: WorkTrace, fleet: Fleet) -> WorkTrace:
     """Return a trace in which the times of a promoted client are scaled to match its assumed latency."""
     ratio = np.repeat(fleet.assumed_latency_ratio, np.diff(work.offsets))
@@ -280,7 +268,7 @@ def _traced(work: WorkTrace, fleet: Fleet) -> WorkTrace:
 def _check_known(settings: Settings, fleet: Fleet) -> None:
     """Raise if a fleet lacks values that the settings require."""
     if fleet.population is None:
-        check_measured(settings)
+        settings.check_measured()
         unknown = np.flatnonzero(np.isnan(fleet.compute_s) & fleet.reachable)
         if settings.fleet.slowdown and len(unknown):
             needs = "[fleet] slowdown needs compute_s of every client"

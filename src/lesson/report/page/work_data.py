@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from lesson.core.arrays import FloatArray, IntArray
+from lesson.fleet.fleet import reach_of
 from lesson.fleet.tiers import assign_tiers, client_to_promote
 from lesson.report.page.contender import Course
 from lesson.report.panels import density
@@ -112,11 +113,14 @@ def fairness(kept: Sequence[dict[str, Any]], settings: Settings) -> dict[str, An
 
 
 def latencies(kept: dict[str, Any]) -> dict[str, Any] | None:
-    """Return smoothed densities of compute, upload and total latency, as far as these are known; None if none is."""
+    """Return smoothed densities of compute, upload and total latency, as far as these are known; None if none is.
+
+    Outliers are left out.
+    """
     curves = {}
     for name in ("compute_s", "upload_s", "latency_s"):
         values = np.array([value for value in kept["clients"][name] if value is not None])
-        if len(values) and (curve := density(values)) is not None:
+        if len(values) and (curve := density(values[values <= reach_of(values)])) is not None:
             places = np.linspace(0, len(curve[0]) - 1, 160).astype(int)
             curves[name] = {"x": curve[0][places].round(3).tolist(), "y": curve[1][places].tolist()}
     return curves or None

@@ -10,6 +10,7 @@ from matplotlib.lines import Line2D
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.experiments.run import Run
 from lesson.experiments.study import Study
+from lesson.fleet.fleet import reach_of
 from lesson.fleet.tiers import assign_tiers
 from lesson.report.files import in_paper_style
 from lesson.report.palette import tier_colors
@@ -92,10 +93,11 @@ def draw_clients(clients: KeptClients, width_in: float) -> Figure:
 
 @in_paper_style
 def draw_latency(clients: KeptClients, width_in: float) -> Figure:
-    """Draw the densities of compute time, upload time and latency, with the multiples of the deadline."""
+    """Draw the densities of compute time, upload time and latency without outliers, with multiples of the deadline."""
     figure = Figure(figsize=(width_in, 0.62 * width_in), layout="constrained")
     axes = figure.subplots()
     there = clients.tiers > 0
+    there &= clients.latency_s <= reach_of(clients.latency_s[there])
     for name, seconds, color in (
         ("compute time", clients.compute_s, COMPUTE),
         ("upload time", clients.upload_s, UPLOAD),

@@ -38,6 +38,7 @@ const Explorer = (() => {
         advice: { proposed_s: Tiers.proposeDeadline(fleetState.fleet.latency_s), ...fleetState.advice },
         fedavg: Tiers.lookAtFedavg(fleetState.fleet),
         values: scale(fleetState.fleet),
+        reach_s: Tiers.reach(fleetState.fleet.latency_s),
       });
       picker.show(state);
       beginAt(fleetState.deadline_s ?? state.advice.proposed_s);
@@ -100,12 +101,13 @@ const Explorer = (() => {
     return { fleet, source, original: false, ensureFirstTier: false, deadline_s: null, numClients, advice: null };
   }
 
-  /** Increasing deadlines of two digits, from a quarter of the lowest latency to the highest. */
+  /** Increasing deadlines of two digits, from a quarter of the lowest latency to the highest; outliers are one last step. */
   function scale({ latency_s }) {
-    const last = Tiers.roundUp(Tiers.slowest(latency_s));
+    const last = Tiers.roundUp(Tiers.reach(latency_s)),
+      slowest = Tiers.roundUp(Tiers.slowest(latency_s));
     const values = [Tiers.roundUp(Math.max(Tiers.smallest(latency_s) / 4, last / 1e5))];
     while (values.at(-1) < last) values.push(Math.min(last, Tiers.roundUp(values.at(-1) * 1.005)));
-    return values;
+    return slowest > last ? [...values, slowest] : values;
   }
 
   /** The slider, field and buttons for the deadline, and a checkbox that keeps tier 1 from being empty. */

@@ -162,9 +162,10 @@ const ExplorerCharts = (() => {
 
   /** A dot per client over its latency, stacked, with the multiples of the deadline as lines. */
   function stripChart(state) {
-    const { fleet, deadline_s } = state,
-      { reached, note } = drawnClients(state);
-    const x = reached.map((client) => fleet.latency_s[client]),
+    const { fleet, deadline_s, reach_s } = state,
+      { reached, note } = drawnClients(state),
+      shown = reached.filter((client) => fleet.latency_s[client] <= reach_s);
+    const x = shown.map((client) => fleet.latency_s[client]),
       [low, high] = [Tiers.smallest(x), Tiers.slowest(x)],
       log = high / low > 50;
     const y = stacked(x.map((value) => (log ? Math.log(value / low) / Math.log(high / low) : value / high)));
@@ -174,9 +175,9 @@ const ExplorerCharts = (() => {
     );
     return {
       alt: `Latency of each client as a dot, colored by tier, with lines at multiples of the deadline: ${tierCounts(state)}.`,
-      caption: `Each dot is a client. Dotted lines are multiples of the deadline, which separate the tiers${note}.`,
+      caption: `Each dot is a client. Dotted lines are multiples of the deadline, which separate the tiers${note}.${beyond(state)}`,
       height: fleet.x_km ? 340 : 260,
-      traces: [tierMarks(state, reached, x, y)],
+      traces: [tierMarks(state, shown, x, y)],
       layout: {
         xaxis: {
           title: { text: "client latency (s)" },
@@ -187,6 +188,13 @@ const ExplorerCharts = (() => {
         margin: { l: 48, r: 8, t: 8, b: 44 },
       },
     };
+  }
+
+  /** A sentence on clients that are so slow that charts leave them out; empty if there are none. */
+  function beyond({ fleet, reach_s }) {
+    const count = fleet.latency_s.filter((latency_s) => Number.isFinite(latency_s) && latency_s > reach_s).length;
+    if (!count) return "";
+    return ` Not drawn: ${number(count)} ${count === 1 ? "client" : "clients"} slower than ${seconds(reach_s)}.`;
   }
 
   /** The height of each dot above those before it in its bin; places are fractions of the width. */
@@ -329,10 +337,13 @@ const ExplorerCharts = (() => {
   }
 
   /** Updates per 1,000 s and staleness over the deadline, with the chosen deadline marked. */
-  function curvesChart({ fleet, curve, values, deadline_s, look, fedavg, proposed_s, ensureFirstTier }) {
+  function curvesChart(state) {
+    const { fleet, curve, values, deadline_s, look, fedavg, advice, ensureFirstTier, reach_s } = state,
+      { proposed_s } = advice;
     const x = curve.map((row) => row.deadline_s),
       [first, last] = [values[0], values.at(-1)],
-      here_s = Math.min(Math.max(deadline_s, first), last);
+      edge_s = Tiers.roundUp(reach_s),
+      here_s = Math.min(Math.max(deadline_s, first), edge_s);
     const line = (name, y, color, dash, more = {}) => ({
       type: "scatter",
       mode: "lines",
@@ -373,7 +384,7 @@ const ExplorerCharts = (() => {
         `to 0 versions as the deadline grows from ${fine(first)} to ${fine(last)} s; the chosen deadline is ${seconds(deadline_s)}.`,
       caption:
         `The solid vertical line is the chosen deadline, and the dotted one is the proposed ${seconds(proposed_s)}. Click a curve to choose its deadline. ` +
-        `Gray: deadlines that no client meets${ensureFirstTier ? ", where the fastest client is promoted to tier 1" : ""}.`,
+        `Gray: deadlines that no client meets${ensureFirstTier ? ", where the fastest client is promoted to tier 1" : ""}.${beyond(state)}`,
       height: 420,
       traces: [
         line(
@@ -403,9 +414,9 @@ const ExplorerCharts = (() => {
         xaxis: {
           type: "log",
           title: { text: "deadline τ (s)" },
-          range: [Math.log10(first), Math.log10(last * 1.02)],
+          range: [Math.log10(first), Math.log10(edge_s * 1.02)],
           anchor: "y2",
-          tickvals: roundNumbers(first, last),
+          tickvals: roundNumbers(first, edge_s),
         },
         yaxis: { domain: [0.47, 1], rangemode: "tozero", title: { text: "updates per 1,000 s" } },
         yaxis2: { domain: [0, 0.4], rangemode: "tozero", title: { text: "staleness" } },

@@ -2,7 +2,7 @@
 /* A fleet from a CSV file of measured latencies, with the checks and messages of `lesson plan --latencies`. */
 const FleetCsv = (() => {
   const REQUIRED = ["client", "latency_s"],
-    OPTIONAL = ["compute_s", "upload_s", "num_samples"];
+    OPTIONAL = ["compute_s", "upload_s", "num_samples", "compute_j", "transmit_j"];
   const EXAMPLE =
     "client,latency_s,compute_s,upload_s\nphone-ana,9.4,7.1,2.3\ntablet-lab,21.5,17.2,4.3\npi-garage,55,33.1,21.9\nsensor-roof,71.3,,\noffline,inf,,\n";
 
@@ -16,8 +16,8 @@ const FleetCsv = (() => {
       compute_s: [],
       upload_s: [],
       latency_s: [],
-      compute_j: null,
-      transmit_j: null,
+      compute_j: [],
+      transmit_j: [],
     };
     for (const { line, row } of rows(decode(bytes, file), file)) {
       const where = `${file} line ${line}`,
@@ -29,9 +29,11 @@ const FleetCsv = (() => {
         );
       seen.set(name, line);
       fleet.name.push(name);
-      for (const column of ["compute_s", "upload_s", "latency_s"])
-        fleet[column].push(seconds(row[column] ?? "", column, where));
+      for (const column of ["compute_s", "upload_s", "latency_s", "compute_j", "transmit_j"])
+        fleet[column].push(numberIn(row[column] ?? "", column, where));
       checkSplit(where, fleet.compute_s.at(-1), fleet.upload_s.at(-1), fleet.latency_s.at(-1));
+      checkEnergy(where, fleet, "compute_j", "compute_s");
+      checkEnergy(where, fleet, "transmit_j", "upload_s");
       checkSamples(row.num_samples ?? "", where);
     }
     if (!seen.size) throw wrong(`${file} has no clients; add one line per client below the header`);
@@ -100,7 +102,7 @@ const FleetCsv = (() => {
   }
 
   /** The number of a cell; null for an empty one where that is allowed. */
-  function seconds(text, column, where) {
+  function numberIn(text, column, where) {
     const optional = OPTIONAL.includes(column);
     if (!text && optional) return null;
     const value = /^[+-]?inf(inity)?$/i.test(text)
@@ -140,6 +142,14 @@ const FleetCsv = (() => {
     }
     if (Math.max(compute_s, upload_s) > latency_s * 1.01)
       throw wrong(`${where}: compute_s and upload_s must not exceed latency_s = ${short(latency_s)}`);
+  }
+
+  /** Energies are finite, and the times in which they are used are known. */
+  function checkEnergy(where, fleet, column, during) {
+    const joules = fleet[column].at(-1);
+    if (joules === Infinity) throw wrong(`${where}: ${column} must be finite, got inf`);
+    if (joules !== null && fleet[during].at(-1) === null)
+      throw wrong(`${where}: ${column} requires ${during}, got an empty cell; add the time or remove the energy`);
   }
 
   function wrong(message) {

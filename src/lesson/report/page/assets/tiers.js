@@ -6,7 +6,8 @@ const Tiers = (() => {
   const TOLERANCE = 1e-12,
     UNREACHABLE = 0,
     MAX_TIER = 2 ** 53,
-    SLOTS_LOOKED_AT = 500_000;
+    SLOTS_LOOKED_AT = 500_000,
+    OUTLIER = 100;
 
   /** The smallest j with t ≤ j·τ·(1 + 10⁻¹²) for each client; 0 for an unreachable one. */
   function assignTiers(latencies, deadline_s) {
@@ -138,6 +139,13 @@ const Tiers = (() => {
     return roundUp(1.1 * sorted[Math.max(0, Math.ceil(sorted.length / 4) - 1)]);
   }
 
+  /** Latency of the slowest client that is not an outlier, as in `reach_of` of lesson.fleet.fleet. */
+  function reach(latencies) {
+    const sorted = latencies.filter(Number.isFinite).sort((one, other) => one - other);
+    const most = OUTLIER * sorted[Math.floor(0.9 * (sorted.length - 1))];
+    return sorted.findLast((latency_s) => latency_s <= most);
+  }
+
   /** A number rounded up to two digits. */
   function roundUp(value) {
     const unit = 10 ** (Math.floor(Math.log10(value)) - 1);
@@ -177,6 +185,7 @@ const Tiers = (() => {
     lookAtFedcs,
     schedule,
     proposeDeadline,
+    reach,
     roundUp,
     smallest,
     slowest,
