@@ -1,4 +1,4 @@
-"""The functions of `import lesson`: run, compare, sweep, reproduce, plan and load.
+"""The functions of `import lesson`: run, compare, sweep, reproduce, plan, replay and load.
 
 Settings given by name, as in `compare(["lesson", "fedavg"], beta=0.1)`, override those in `settings`, or the defaults.
 """
@@ -22,6 +22,11 @@ from lesson.experiments.tuned.design import TunedComparison
 from lesson.experiments.tuned.study import TunedStudy
 from lesson.fleet.fleet import Fleet, draw_fleet
 from lesson.fleet.measured import with_listed_clients
+from lesson.flight.advice import choose_deadline_s
+from lesson.flight.fit import fit
+from lesson.flight.recording import read_recording
+from lesson.flight.replay import NUM_REPLICATES, Candidate, Replay
+from lesson.flight.replay import replay as run_replay
 from lesson.learn.task import Task
 from lesson.learn.tasks import TaskSource, fit_to_task, resolve_task, settle_split, task_of, with_actual_bits
 from lesson.paper.items import select_items
@@ -34,6 +39,7 @@ from lesson.report.tuned.write import write_tuned
 from lesson.runs.execute import execute
 from lesson.runs.trackers import Tracker, checked_trackers
 from lesson.settings.settings import Settings
+from lesson.strategies import options_of
 
 __all__ = ["compare", "load", "plan", "reproduce", "run", "sweep"]
 
@@ -274,6 +280,42 @@ def plan(
     elif deadline_s is not None:
         base = base.with_changes(deadline_s=deadline_s)
     return make_plan(fleet, base.strategy.deadline_s, num_rounds=num_rounds, settings=base, seed=base.run.seed)
+
+
+def replay(
+    recording: Path | str,
+    strategies: Sequence[str] = ("lesson", "fedavg", "fedcs", "fedbuff"),
+    deadline_s: float | Literal["auto"] = "auto",
+    *,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    num_replicates: int = NUM_REPLICATES,
+    time_budget_s: float | None = None,
+    seed: int = 0,
+) -> Replay:
+    """Simulate what other strategies would have done with the clients of a recorded federation, without training.
+
+    Args:
+        recording: Recording of a federation, `flight.jsonl`.
+        strategies: Names of strategies, or `module:Class`.
+        deadline_s: Deadline in seconds of the strategies that have one; "auto" tries several and takes the one with
+            which LESSON has the most updates per hour, weighted by age.
+        options: Options of single strategies, such as `{"fedbuff": {"concurrency": 5}}`.
+        num_replicates: Number of simulations per strategy, from 2 to 10,000, for intervals.
+        time_budget_s: Length of a simulation in seconds; by default, that of the recording.
+        seed: Random seed.
+
+    Returns:
+        The recorded reality and the simulated outcomes; its method `table` returns them as a DataFrame, its property
+        `advice` the recommendation.
+
+    Raises:
+        InputError: An argument or the recording is invalid.
+    """
+    fitted = fit(read_recording(recording))
+    chosen = choose_deadline_s(fitted, seed=seed) if deadline_s == "auto" else float(deadline_s)
+    own = options_of(strategies, {}, options)
+    candidates = [Candidate(name, chosen, own[name]) for name in strategies]
+    return run_replay(fitted, candidates, num_replicates=num_replicates, horizon_s=time_budget_s, seed=seed)
 
 
 def execute_design(

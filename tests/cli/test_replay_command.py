@@ -72,12 +72,15 @@ def test_a_check_says_what_was_predicted(tmp_path: Path, capsys: pytest.CaptureF
     [
         (["--strategies", "leson"], "unknown strategy 'leson'; did you mean 'lesson'?"),
         (["--strategies", ""], "--strategies must be distinct names separated by commas, got ''"),
-        (["--strategies", "oort"], "oort cannot be replayed without training"),
+        (
+            ["--strategies", "oort"],
+            "oort cannot be replayed: it needs update_loss, which a recording does not show; leave it out",
+        ),
         (["--deadline", "-1"], "--deadline must be > 0, got -1"),
         (["--replicates", "1"], "the number of replicates must be from 2 to 10000, got 1"),
         (["--time-budget", "0"], "--time-budget must be > 0 and finite, got 0"),
         (["--set", "num_clients=3"], "--set must name a strategy's option, such as fedbuff.concurrency=5"),
-        (["--check"], "--check prints a table"),
+        (["--check"], "--check cannot be combined with --html, --json"),
         (["--html", "page.pdf"], "html must end in .html, .htm, got 'page.pdf'"),
     ],
 )

@@ -48,6 +48,14 @@ def test_constant_times_by_hand(tmp_path: Path) -> None:
     assert not len(reality.never_heard)
 
 
+def test_the_table_has_a_row_for_reality_and_each_strategy(tmp_path: Path) -> None:
+    result = replay(constant(tmp_path), [*CANDIDATES, Candidate("fedcs", 1.0)], num_replicates=2)
+    table = result.table()
+    assert list(table.index) == ["recorded: fedavg", "lesson, 10 s", "fedavg", "fedcs, 10 s"]
+    assert table.loc["lesson, 10 s", "updates_per_h_mean"] == pytest.approx(900)
+    assert table.loc["fedcs, 10 s", "never_heard"] == 1
+
+
 def test_overhead_and_energy(tmp_path: Path) -> None:
     fitted = constant(tmp_path, overhead_s=1.0)
     result = replay(fitted, CANDIDATES, num_replicates=2)
@@ -93,7 +101,7 @@ def test_a_strategy_that_cannot_run_says_why(tmp_path: Path) -> None:
     result = replay(constant(tmp_path), [Candidate("fedcs", 1.0), Candidate("fedavg", 1.0)], num_replicates=2)
     assert "none meets deadline_s = 1" in result.outcomes[0].problem
     assert not result.outcomes[1].problem
-    with pytest.raises(InputError, match="oort cannot be replayed without training: it needs update_loss"):
+    with pytest.raises(InputError, match="oort cannot be replayed: it needs update_loss"):
         replay(constant(tmp_path), [Candidate("oort", 10.0)])
     unsplit = fit(flight(tmp_path / "g", [[4.0, 9.0]] * 5, compute_share=None))
     outcome = replay(unsplit, [Candidate("lesson-filled", 10.0)], num_replicates=2).outcomes[0]

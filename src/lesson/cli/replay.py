@@ -6,22 +6,36 @@ import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
 
 from lesson.cli.console import PipedConsole
-from lesson.cli.parser import FILE, SECONDS, SECONDS_OR_AUTO, STRATEGY, WHOLE, argument, option
+from lesson.cli.parser import (
+    DIR,
+    FILE,
+    SECONDS,
+    SECONDS_OR_AUTO,
+    STRATEGY,
+    WHOLE,
+    argument,
+    data_dir_option,
+    option,
+)
 from lesson.core.errors import InputError
-from lesson.flight.advice import choose_deadline_s, recommend
+from lesson.flight.advice import choose_deadline_s
 from lesson.flight.check import check_recording
 from lesson.flight.fit import FittedFleet, fit
 from lesson.flight.recording import Recording, read_recording
-from lesson.flight.replay import NUM_REPLICATES, Candidate, replay
+from lesson.flight.replay import NUM_REPLICATES, Candidate, Replay, replay
 from lesson.report.page.document import as_json
 from lesson.report.page.replay_page import replay_data, write_replay_page
-from lesson.report.replay.text import print_check, print_replay
+from lesson.report.replay.text import accuracy_rows, print_check, print_replay
+from lesson.settings.settings import Settings
 from lesson.strategies import options_of, split_changes
+
+if TYPE_CHECKING:  # it imports torch, which takes seconds and is not needed for --help
+    from lesson.experiments.study import Study
 
 _replay = partial(option, heading="Replay")
 _training = partial(option, heading="Training")
@@ -30,9 +44,9 @@ _output = partial(option, heading="Output")
 
 @dataclass(frozen=True)
 class ReplayCommand:
-    """Simulate what other strategies and deadlines would have done with the clients of a recording.
+    """Replay a recording with other strategies and deadlines. Prints what they would have done, and which one to use.
 
-    Example: lesson replay flight.jsonl --strategies lesson,fedavg,fedcs,fedbuff
+    Example: lesson replay flight.jsonl --html replay.html
     """
 
     recording: Path = argument(
@@ -72,6 +86,17 @@ class ReplayCommand:
     check: bool = _replay(
         "--check", is_flag=True, help="Predict the second half of the recording from the first instead, and compare."
     )
+    dataset: str | None = _training(
+        "--dataset", metavar="NAME", help="Also train on the recorded clients: a built-in task, see 'lesson tasks'."
+    )
+    task: str | None = _training(
+        "--task", metavar="MODULE:FUNCTION", help="Also train: your own task, a function that returns a lesson.Task."
+    )
+    seeds: int = _training("--seeds", type=WHOLE, default=3, help="Number of seeds to train with.")
+    out: Path | None = _training(
+        "--out", type=DIR, show_default="runs/replay-NAME", help="Folder of the training runs and the fitted clients."
+    )
+    data_dir: Path | None = data_dir_option(heading="Training")
     html: Path | None = _output("--html", type=FILE, help="Also write a page with figures and a snippet for Flower.")
     json: bool = _output("--json", is_flag=True, help="Print JSON instead of tables.")
 
@@ -98,26 +123,70 @@ class ReplayCommand:
                 seed=self.seed,
                 tell=lambda done: status.update(f"Simulating {len(candidates)} strategies: {done}/{self.replicates}"),
             )
-        advice = recommend(result)
+        advice = result.advice
+        study = self._train(result) if self.trains else None
+        trained = [] if study is None else accuracy_rows(study)
         if self.html is not None:
             command = shlex.join(["lesson", *sys.argv[1:]])
-            write_replay_page(self.html, result, advice, notes=fitted.notes, command=command)
+            write_replay_page(self.html, result, advice, notes=fitted.notes, command=command, trained=trained)
         if self.json:
-            print(as_json(replay_data(result, advice) | {"notes": list(fitted.notes)}))
+            print(as_json(replay_data(result, advice) | {"notes": list(fitted.notes), "trained": trained}))
             return
         print_replay(result, advice, fitted.notes, PipedConsole())
+        if study is not None:
+            self._print_study(study)
         if self.html is not None:
             print(f"page: {self.html}")
+
+    @property
+    def trains(self) -> bool:
+        """Whether models are trained as well."""
+        return self.dataset is not None or self.task is not None
+
+    def _train(self, result: Replay) -> "Study":
+        """Train every strategy on the fitted clients, with one draw of their times."""
+        from lesson import api
+        from lesson.flight.files import write_fleet
+
+        candidates = [outcome.candidate for outcome in result.outcomes if not outcome.problem]
+        files = write_fleet(result.fitted, self._out / "fleet", seed=self.seed)
+        limits = {"deadline_s": candidates[0].deadline_s, "time_budget_s": result.horizon_s, "seed": self.seed}
+        data = {} if self.dataset is None else {"dataset": self.dataset}
+        return api.compare(
+            [one.strategy for one in candidates],
+            num_seeds=self.seeds,
+            out=self._out / "runs",
+            options={one.strategy: one.options for one in candidates},
+            data_dir=self.data_dir,
+            task=self.task,
+            settings=Settings(weighting="samples", **files, **limits, **data),
+        )
+
+    @property
+    def _out(self) -> Path:
+        return self.out or Path("runs") / f"replay-{self.recording.stem}"
+
+    def _print_study(self, study: "Study") -> None:
+        from lesson.report.study.compare_text import comparison_table
+
+        failed = {name: len(failures) for name, failures in study.failures_by_strategy().items()}
+        console = PipedConsole()
+        console.print(comparison_table(study.table(), study.metric, "Trained on the recorded clients", failed))
+        print(f"folder: {self._out}")
 
     def _check_options(self) -> None:
         if isinstance(self.deadline, float) and not self.deadline > 0:
             raise InputError(f"--deadline must be > 0, got {self.deadline:g}")
         if self.time_budget is not None and not 0 < self.time_budget < math.inf:
             raise InputError(f"--time-budget must be > 0 and finite, got {self.time_budget:g}")
+        if self.dataset is not None and self.task is not None:
+            raise InputError(f"--dataset and --task must not both be given, got '{self.dataset}' and '{self.task}'")
+        if not 1 <= self.seeds <= 1000:
+            raise InputError(f"--seeds must be from 1 to 1000, got {self.seeds}")
         if self.seed < 0:
             raise InputError(f"--seed must be >= 0, got {self.seed}")
-        if self.check and (self.html is not None or self.json):
-            raise InputError("--check prints a table; it cannot be combined with --html or --json")
+        if self.check and (self.html is not None or self.json or self.trains):
+            raise InputError("--check cannot be combined with --html, --json, --dataset or --task: it prints a table")
 
     def _deadline_s(self, fitted: FittedFleet, tell: Any) -> float:
         if self.deadline != "auto":

@@ -7,6 +7,8 @@ between them are paired. Intervals are the middle 95 % of the replicates.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,6 +23,11 @@ from lesson.flight.timeline import is_synchronous, rounds_of
 from lesson.settings.settings import Settings
 from lesson.strategies import find_strategy, make_strategy, setting_names
 from lesson.strategies.base import Strategy
+
+if TYPE_CHECKING:  # it takes a while to import
+    import pandas as pd
+
+    from lesson.flight.advice import Advice
 
 NUM_REPLICATES = 100
 MIN_LATENCIES = 10
@@ -61,8 +68,8 @@ class Candidate:
         strategy = make_strategy(self.strategy, self.deadline_s, dict(self.options))
         if strategy.needs:
             raise InputError(
-                f"{self.strategy} cannot be replayed without training: it needs {', '.join(sorted(strategy.needs))}; "
-                "leave it out, or give --task"
+                f"{self.strategy} cannot be replayed: it needs {', '.join(sorted(strategy.needs))}, which a recording "
+                "does not show; leave it out"
             )
         return strategy
 
@@ -128,6 +135,28 @@ class Replay:
     outcomes: tuple[Outcome, ...]
     horizon_s: float
     seed: int
+
+    @cached_property
+    def advice(self) -> "Advice":
+        """The recommendation."""
+        from lesson.flight.advice import recommend  # it imports this module
+
+        return recommend(self)
+
+    def table(self) -> "pd.DataFrame":
+        """Return one row per strategy with the mean, low and high end of each measure; the first row is the recording.
+
+        Low and high are NaN for the recording. Strategies that cannot run have no row.
+        """
+        import pandas as pd
+
+        recorded = {f"{name}_mean": value for name, value in self.reality.values.items()}
+        rows = {f"recorded: {self.reality.strategy}": recorded | {"never_heard": len(self.reality.never_heard)}}
+        for outcome in (one for one in self.outcomes if not one.problem):
+            spreads = {name: vars(outcome.spread(name)) for name in MEASURES}
+            row = {f"{name}_{end}": value for name, spread in spreads.items() for end, value in spread.items()}
+            rows[outcome.candidate.label] = row | {"never_heard": len(outcome.never_heard)}
+        return pd.DataFrame.from_dict(rows, orient="index")
 
 
 def replay(

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -12,6 +13,9 @@ from lesson.flight.advice import Advice
 from lesson.flight.check import Check, Prediction
 from lesson.flight.replay import Outcome, Replay, Spread
 from lesson.report.plan.text import percent
+
+if TYPE_CHECKING:  # it imports torch, which takes seconds
+    from lesson.experiments.study import Study
 
 COLUMNS = {
     "round_s": "round\n(s)",
@@ -89,6 +93,22 @@ def check_lines(check: Check) -> list[str]:
     if not math.isnan(check.round_coverage):
         lines.append(f"rounds within the predicted 95 % of single rounds: {percent(check.round_coverage)}")
     return lines
+
+
+def accuracy_rows(study: "Study") -> list[dict[str, str]]:
+    """Return the score of each strategy at the end of training, and its times to targets, as text."""
+    from lesson.report.study.compare_text import cell, reached_targets  # imports pandas, which takes a while
+
+    table, metric = study.table(), study.metric
+    targets = {f"time to {metric.target(one)} (s)": f"time_to_{one:g}" for one in reached_targets(table, metric)[-2:]}
+    return [
+        {
+            "strategy": str(name),
+            f"{metric.name} at the end{metric.unit}": cell(table.loc[name], *metric.column(metric.last10)),
+            **{heading: cell(table.loc[name], column, 1, 0) for heading, column in targets.items()},
+        }
+        for name in table.index
+    ]
 
 
 def _value(prediction: Prediction, value: float) -> str:
