@@ -22,7 +22,7 @@ from helpers.code_blocks import ROOT, blocks
 from helpers.local_grid import LocalGrid, MakeGrid
 from lesson.core.errors import InputError
 from lesson.flight.recording import ARRIVED, FAILED, OPEN, Recording, read_recording
-from lesson.flower import RecordingGrid, report_times
+from lesson.flower import LessonStrategy, RecordingGrid, report_times
 from lesson.flower.exchanges import Moment
 from lesson.flower.identity import names_of
 from lesson.flower.recorder import record_run
@@ -445,6 +445,35 @@ def test_the_documented_app_is_recorded(make_grid: MakeGrid, tmp_path: Path, mon
     assert [one.round for one in found.rounds] == [1, 2]
     assert len(found.jobs) == 4
     assert np.isfinite(found.jobs.compute_s).all()
+
+
+def test_lesson_strategy_is_recorded_with_staleness(make_grid: MakeGrid, tmp_path: Path) -> None:
+    """The slow client needs several rounds, and others are aggregated while it trains."""
+
+    def train(client: int, round: int, arrays: list[np.ndarray]) -> list[np.ndarray]:
+        time.sleep(0.7 if client == 2 else 0.0)
+        return arrays
+
+    grid = make_grid(client_app(train, [report_times]), 3)
+    strategy = LessonStrategy(0.3, clock="wall", min_available_nodes=3)
+    recorded = recording(grid, tmp_path / "f", strategy="lesson", deadline_s=0.3)
+    arrays = ArrayRecord([np.zeros(2)])
+    strategy.start(grid=recorded, initial_arrays=arrays, num_rounds=8, train_config=ConfigRecord({"lr": 0.1}))
+    found = read_recording(tmp_path / "f")
+    slow = found.names.index(names(grid)[2])
+    assert [one.round for one in found.rounds] == list(range(1, 9))
+    assert [len(one.merged or ()) == len(one.staleness or ()) for one in found.rounds] == [True] * 8
+    assert found.rounds[0].merged is not None
+    assert sorted(found.rounds[0].merged) == [0, 1, 2], "the first round is FedAvg"
+    stale = {
+        client
+        for one in found.rounds
+        for client, staleness in zip(one.merged or (), one.staleness or (), strict=True)
+        if staleness
+    }
+    assert slow in stale
+    assert found.jobs.round.tolist() == sorted(found.jobs.round.tolist())
+    assert (found.jobs.outcome != FAILED).all()
 
 
 def reply_with(app: ClientApp, **reported: Any) -> Callable[[Message, Context], Message]:

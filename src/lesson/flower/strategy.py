@@ -22,6 +22,7 @@ from lesson.fleet.fleet import Fleet, draw_fleet, measured_fleet
 from lesson.flower.arrays import Layout, num_bytes
 from lesson.flower.post import FieldNames, GridClients, weighted_means
 from lesson.flower.profile import wait_for_nodes
+from lesson.flower.recorder import RecordingGrid
 from lesson.flower.replies import tell, tell_clients
 from lesson.flower.server import Clock, clock_of
 from lesson.learn.model_server import ModelServer
@@ -155,6 +156,8 @@ class LessonStrategy(FlowerStrategy):
                 f"round {record.round}/{num_rounds}: {len(record.merged)} aggregated, {len(record.started)} started, "
                 f"{record.end_s:.1f} s{f'; {record.note}' if record.note else ''}"
             )
+            if isinstance(grid, RecordingGrid):
+                grid.note_round(record.round, record.end_s, record.merged.tolist(), record.staleness.tolist())
             rejected_by.update(rejection.reason for rejection in record.rejections)
             if (told := weighted_means(reports.of_round(record))) is not None:
                 result.train_metrics_clientapp[record.round] = told
@@ -204,6 +207,8 @@ class LessonStrategy(FlowerStrategy):
         fleet = replace(self._fleet(latency_s, len(nodes), num_clients), model_bits=8.0 * num_bytes(arrays))
         on_wall = clock == "wall"
         world = WallWorld(fleet, post, tell) if on_wall else RemoteWorld(NominalWorld(fleet), post, tell)
+        if isinstance(world, WallWorld) and isinstance(grid, RecordingGrid):
+            grid.follow(post.node_of, lambda: world.elapsed_s)
         strategy = MeasuredFirst(self.strategy) if on_wall and latency_s is None else self.strategy
         exclude_after = self.guards.exclude_after_rejections
         loop = RoundLoop(strategy, world, server, seed=self.seed, exclude_after=exclude_after, tell=tell)
