@@ -54,7 +54,10 @@ const ExplorerDeploy = (() => {
     const count = number(fleet.name.length),
       deadline = pythonFloat(deadline_s);
     if (strategy === "fedavg" || (strategy === "lesson" && deadline_s === Infinity))
-      return "from flwr.serverapp.strategy import FedAvg\n\nstrategy = FedAvg()  # waits for all clients in every round\n";
+      return (
+        "from flwr.serverapp.strategy import FedAvg\n\n" +
+        "strategy = FedAvg()  # waits for all clients in every round\n"
+      );
     if (strategy === "fedcs") {
       if (!fedcs) return null;
       const met = number(look.tiers[0].clients.length);
@@ -88,8 +91,16 @@ const ExplorerDeploy = (() => {
       { download: "fleet.csv", href: `data:text/csv;charset=utf-8,${encodeURIComponent(FleetCsv.write(fleet))}` },
       "these latencies as fleet.csv",
     );
-    const words = state.flags === null ? ["Save ", link, " to train in simulated time first:"] : ["To train in simulated time first:"];
-    const command = ["lesson run", state.flags ?? "--latencies fleet.csv", `--strategy ${strategy}`, `--deadline ${deadline_s === Infinity ? "inf" : deadline_s}`];
+    const words =
+      state.flags === null
+        ? ["Save ", link, " to try it in a simulation first:"]
+        : ["To try it in a simulation first:"];
+    const command = [
+      "lesson run",
+      state.flags ?? "--latencies fleet.csv",
+      `--strategy ${strategy}`,
+      `--deadline ${deadline_s === Infinity ? "inf" : deadline_s}`,
+    ];
     return [h("p", {}, ...words), Page.quoted(command.filter(Boolean).join(" "), "the command")];
   }
 

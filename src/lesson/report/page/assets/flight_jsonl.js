@@ -151,16 +151,17 @@ const FlightJsonl = (() => {
   /** An event whose fields have the right types, as far as they are used here. */
   function checked(event, line, file) {
     const check = (name, isRight, wanted) => {
-      if (!isRight)
-        throw new Error(`${file} line ${line}: ${name} must be ${wanted}, got ${shown(JSON.stringify(event[name]) ?? "none")}`);
+      const got = shown(JSON.stringify(event[name]) ?? "none");
+      if (!isRight) throw new Error(`${file} line ${line}: ${name} must be ${wanted}, got ${got}`);
     };
-    const isTime = (value) => typeof value === "number" && value >= 0 && value <= MAX_S;
+    const isTime = (value) => typeof value === "number" && value >= 0 && value <= MAX_S,
+      isMissing = (value) => value === undefined || value === null;
     check("event", EVENTS.includes(event.event), `one of ${EVENTS.join(", ")}`);
     check("t_s", isTime(event.t_s), `a number from 0 to ${MAX_S}`);
     for (const name of ["compute_s", "downloaded_s", "trained_s"])
-      check(name, event[name] === undefined || event[name] === null || isTime(event[name]), `a number from 0 to ${MAX_S}`);
+      check(name, isMissing(event[name]) || isTime(event[name]), `a number from 0 to ${MAX_S}`);
     for (const name of ["client", "job", "kind"])
-      check(name, event[name] === undefined || event[name] === null || typeof event[name] === "string", "text");
+      check(name, isMissing(event[name]) || typeof event[name] === "string", "text");
     return event;
   }
 
