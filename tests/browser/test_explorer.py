@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ from selenium.webdriver.common.keys import Keys
 
 from helpers.chromium import Browser
 from helpers.fleets import make_fleet
+from helpers.flights import write_flight
+from lesson import FedCS
 from lesson.cli import main
 from lesson.fleet.tiers import assign_tiers
 from lesson.planning.plan import propose_deadline_s
@@ -28,6 +31,7 @@ FLEETS: dict[str, list[str]] = {
     "mixed": ["--latencies", "mixed.csv"],
 }
 Told = dict[str, Any]
+NAN = float("nan")
 
 
 @pytest.fixture(autouse=True)
@@ -422,6 +426,138 @@ def test_the_example_that_can_be_downloaded_is_read(page: Callable[..., Browser]
     browser.choose_file("input[type=file]", Path("example.csv").resolve())
     assert alerts(browser) == []
     assert len(plan("--latencies", "example.csv")["clients"]) == 5
+
+
+FLIGHTS: dict[str, dict[str, Any]] = {
+    "cold": {"latency_s": [[9.0, 10, 30], [4, 12, 28], [4, 11, -60], [5, 14, 32], [4, 11, 31], [6, NAN, 30]]},
+    "silent": {"latency_s": [[5.0, -20, 7.5], [5.5, -20, 8], [6, -30, 9]]},
+    "without parts": {"latency_s": [[5.0, 9], [7, 11]], "compute_share": None},
+}
+
+
+@pytest.mark.parametrize("name", FLIGHTS)
+def test_a_recording_takes_the_place_of_the_pages_fleet(
+    name: str, page: Callable[..., Browser], plan: Callable[..., Told]
+) -> None:
+    browser = page("drawn")
+    path = write_flight(Path("flight.jsonl"), **FLIGHTS[name])
+    told = plan("--flight", "flight.jsonl", "--deadline", "auto")
+    browser.drop_file(".drop", path.resolve())
+    assert alerts(browser) == []
+    assert text(browser, ".drop p").startswith(f"{len(told['clients'])} clients (flight.jsonl, median latencies).")
+    assert float(deadline(browser)) == told["deadline_s"]
+    assert drawn_tiers(browser) == {one["client"]: one["tier"] for one in told["clients"] if one["tier"]}
+    bytes_of = f"new TextEncoder().encode({json.dumps(path.read_text())})"
+    shown = json.loads(browser.script(f"JSON.stringify(FlightJsonl.read({bytes_of}, 'flight.jsonl'))"))
+    for part in ("compute_s", "upload_s", "latency_s"):
+        for ours, theirs in zip(shown[part], (one[part] for one in told["clients"]), strict=True):
+            assert ours == (None if theirs is None else pytest.approx(theirs, rel=1e-12)), part
+
+
+ASKED = '{"event": "asked", "t_s": 1, "client": "a", "job": "1"}\n'
+ARRIVED = '{"event": "arrived", "t_s": 3, "job": "1"}\n'
+BAD_FLIGHTS = [
+    '{"flight": 2}\n',
+    '{"event": "asked"}\n',
+    '{"flight": 1}\n{"event": "asked", \n',
+    f'{{"flight": 1}}\n{ASKED}',
+    f'{{"flight": 1}}\n{ASKED}{ASKED}',
+    f'{{"flight": 1}}\n{ARRIVED}',
+    f'{{"flight": 1}}\n{ASKED}{ARRIVED}{ARRIVED}',
+    f'{{"flight": 1}}\n{ASKED}{ARRIVED}{ASKED.replace("1", "2")}',
+    f'{{"flight": 1}}\n{ASKED}{ARRIVED}'[:-1],
+    '{"flight": 1}\n{"event": "asked", "t_s": 1, "job": "1"}\n',
+    '{"flight": 1}\n{"event": "asked", "t_s": 1, "client": "a"}\n',
+    f'{{"flight": 1}}\n{ASKED}{ARRIVED[:-2]}, "client": "b"}}\n',
+    f'{{"flight": 1}}\n{ASKED.replace("asked", "connected")}',
+]
+
+
+def test_bad_recordings_are_told_in_the_words_of_the_command(
+    page: Callable[..., Browser], capsys: pytest.CaptureFixture[str]
+) -> None:
+    browser = page("slow")
+    for written in BAD_FLIGHTS:
+        Path("bad.jsonl").write_text(written)
+        browser.choose_file("input[type=file]", Path("bad.jsonl").resolve())
+        (line,) = alerts(browser)
+        assert main(["plan", "--flight", "bad.jsonl"]) == 2
+        assert capsys.readouterr().err == f"lesson: {line}\n"
+    for event in ('{"event": "asked", "t_s": -1}', '{"event": "flew", "t_s": 1}', "[1]", "3"):
+        Path("bad.jsonl").write_text(f'{{"flight": 1}}\n{event}\n')
+        browser.choose_file("input[type=file]", Path("bad.jsonl").resolve())
+        (line,) = alerts(browser)
+        assert line.startswith("bad.jsonl line 2: ")
+    assert text(browser, ".drop p").startswith("5 clients (slow.csv).")
+
+
+def snippets(browser: Browser) -> list[str]:
+    """The code and the command that the page exports."""
+    return list(
+        browser.script("[...document.querySelectorAll('#explorer .quoted code')].map((one) => one.textContent)")
+    )
+
+
+def test_the_page_exports_code_and_a_command(page: Callable[..., Browser]) -> None:
+    """Of 12, 25, 41 and 41.5 s, one meets 23 s, and the others need two rounds."""
+    browser = page("slow", "--set", "seed=3", "--deadline", "23")
+    code, command = snippets(browser)
+    assert code == (
+        "from lesson.flower import LessonStrategy\n\n"
+        "# 1 of 5 clients upload in every round, the slowest every 2 rounds.\n"
+        "strategy = LessonStrategy(deadline_s=23.0)\n"
+    )
+    assert command == "lesson run --latencies slow.csv --set seed=3 --strategy lesson --deadline 23"
+    browser.type(FIELD, "12.5")
+    click(browser, "FedCS")
+    code, command = snippets(browser)
+    made: Told = {}
+    exec(code, made)
+    assert (made["strategy"].deadline_s, made["strategy"].strategy) == (12.5, FedCS(12.5))
+    assert command.endswith("--strategy fedcs --deadline 12.5")
+    browser.type(FIELD, "3")
+    assert "FedCS cannot run: no client meets 3 s." in text(browser, "#explorer")
+    assert snippets(browser) == []
+    click(browser, "FedAvg")
+    code, command = snippets(browser)
+    exec(code, made)
+    assert type(made["strategy"]).__name__ == "FedAvg"
+    click(browser, "LESSON")
+    click(browser, "No deadline")
+    code, command = snippets(browser)
+    assert "strategy = FedAvg()" in code
+    assert command.endswith("--strategy lesson --deadline inf")
+
+
+def test_the_command_names_the_clients_of_the_page(page: Callable[..., Browser]) -> None:
+    assert snippets(page("drawn"))[1] == "lesson run --set num_clients=30 --seed 3 --strategy lesson --deadline 20"
+    browser = page("drawn", "--set", "radio.power_w=0.2", "--scenario", "printed")
+    assert snippets(browser)[1].startswith(
+        "lesson run --scenario printed --set num_clients=30 --seed 3 --set radio.power_w=0.2 --strategy lesson"
+    )
+    Path("mixed.csv").rename("my fleet.csv")
+    browser.choose_file("input[type=file]", Path("my fleet.csv").resolve())
+    assert snippets(browser)[1] == "lesson run --latencies 'my fleet.csv' --strategy lesson --deadline 0.33"
+
+
+def test_the_copy_button_copies_the_code(page: Callable[..., Browser]) -> None:
+    browser = page("slow")
+    browser.call("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
+    browser.click('#explorer button[aria-label="Copy the code for a Flower app"]')
+    assert browser.script("navigator.clipboard.readText()") == snippets(browser)[0]
+
+
+def test_a_recordings_latencies_can_be_saved_for_a_run(page: Callable[..., Browser], plan: Callable[..., Told]) -> None:
+    browser = page("slow")
+    recording = write_flight(Path("flight.jsonl"), [[5.0, -20, 7.5], [5.5, -20, 8], [6, -30, 9]])
+    browser.choose_file("input[type=file]", recording.resolve())
+    assert snippets(browser)[1] == "lesson run --latencies fleet.csv --strategy lesson --deadline 6.1"
+    link = browser.script("document.querySelector('#explorer h3#deploy ~ div a[download]').href")
+    Path("fleet.csv").write_text(unquote(link.partition(",")[2]))
+    keys = ("client", "latency_s", "compute_s", "upload_s", "tier")
+    saved, recorded = plan("--latencies", "fleet.csv"), plan("--flight", "flight.jsonl")
+    for ours, theirs in zip(saved["clients"], recorded["clients"], strict=True):
+        assert [ours[key] for key in keys] == [theirs[key] for key in keys]
 
 
 def test_charts_are_drawn(page: Callable[..., Browser]) -> None:

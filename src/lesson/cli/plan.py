@@ -2,7 +2,8 @@
 
 import json
 import math
-from dataclasses import dataclass
+import shlex
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -15,6 +16,8 @@ from lesson.cli.parser import FILE, NUMBER, SECONDS_OR_AUTO, WHOLE, latencies_op
 from lesson.core.errors import InputError
 from lesson.fleet.fleet import Fleet, draw_fleet
 from lesson.fleet.measured import with_listed_clients
+from lesson.flight.fit import fit
+from lesson.flight.recording import read_recording
 from lesson.planning.on_time import check_share, find_deadline_s
 from lesson.planning.plan import Plan, make_plan, propose_deadline_s
 from lesson.report.page.plan_page import Advice, check_page_path, write_plan_page
@@ -36,6 +39,12 @@ class PlanCommand:
 
     scenario: str = scenario_option(heading="Fleet")
     latencies: Path | None = latencies_option(heading="Fleet")
+    flight: Path | None = _fleet(
+        "--flight",
+        type=FILE,
+        metavar="FILE.jsonl",
+        help="Recording of a federation, flight.jsonl, instead of drawn clients.",
+    )
     clients: int | None = _fleet("--clients", type=WHOLE, show_default="50", help="Number of clients to draw.")
     seed: int | None = _fleet("--seed", type=WHOLE, show_default="0", help="Random seed of the fleet.")
     set: tuple[str, ...] = _fleet(
@@ -65,8 +74,7 @@ class PlanCommand:
     json: bool = _output("--json", is_flag=True, help="Print JSON instead of tables.")
 
     def run(self) -> None:
-        if self.latencies is not None and self.clients is not None:
-            raise InputError("--clients cannot be combined with --latencies: the file lists the clients")
+        self._check_fleet()
         self._check_deadline()
         self._check_on_time()
         given_s = None if self.deadline == "auto" else self.deadline
@@ -78,7 +86,11 @@ class PlanCommand:
         }
         check_set_once(self.set, flags)
         settings = load_settings(self.scenario, self.set, flags)
-        file = settings.fleet.latencies
+        if self.flight is not None:
+            settings.check_measured()
+            if settings.fleet.latencies:
+                raise InputError("--flight cannot be combined with [fleet] latencies: both list the clients")
+        file = settings.fleet.latencies if self.flight is None else str(self.flight)
         if settings.upload.model_bits == "actual":
             from lesson.learn.tasks import with_actual_bits  # it imports torch, which takes seconds
 
@@ -93,7 +105,7 @@ class PlanCommand:
             check_page_path(self.html)
         with Console(stderr=True).status("Reading the fleet" if file else "Drawing the fleet") as status:
             settings = with_listed_clients(settings)
-            fleet = draw_fleet(settings)
+            fleet, fit_notes = self._make_fleet(settings)
             deadline_s = self._deadline_s(fleet, settings, status)
             status.update("Computing the plan")
             plan = make_plan(fleet, deadline_s, num_rounds=self.rounds, settings=settings, seed=settings.run.seed)
@@ -103,12 +115,13 @@ class PlanCommand:
             if self.figure is not None:
                 status.update("Drawing the figure")
                 draw_plan(plan, title, self.figure)
-            caveats = self._caveats(settings)
+            caveats = [*fit_notes, *self._caveats(settings)]
             if self.html is not None:
                 status.update("Writing the page")
                 seen = Path(file).name if file else source  # readers of the page do not have the folder
                 page_notes = [*varying_notes(plan), *caveats]
-                write_plan_page(self.html, fleet, deadline_s, seen, page_notes, self._advice(plan, fleet))
+                advice, same_clients = self._advice(plan, fleet), self._flags_of_run()
+                write_plan_page(self.html, fleet, deadline_s, seen, page_notes, advice, same_clients)
             notes = plan_notes(plan) + caveats
             if self.json:
                 status.update("Writing JSON")
@@ -119,6 +132,35 @@ class PlanCommand:
             print(f"figure: {self.figure}")
         if self.html is not None:
             print(f"page: {self.html}")
+
+    def _make_fleet(self, settings: Settings) -> tuple[Fleet, list[str]]:
+        """Return the fleet, and notes on how it was fitted to a recording."""
+        if self.flight is None:
+            return draw_fleet(settings), []
+        fitted = fit(read_recording(self.flight))
+        asked_for = settings.strategy.ensure_first_tier and "ensure_first_tier" in settings.strategy.model_fields_set
+        fleet = replace(fitted.fleet(settings), ensure_first_tier=asked_for)
+        return fleet, [
+            *fitted.notes,
+            "latencies are the medians of the recording; lesson replay simulates how they vary",
+        ]
+
+    def _flags_of_run(self) -> str | None:
+        """Return the flags of `lesson run` for the same clients, without the deadline; None for a recording."""
+        if self.flight is not None:
+            return None
+        words = [] if self.scenario == "released" else ["--scenario", self.scenario]
+        words += [] if self.latencies is None else ["--latencies", str(self.latencies)]
+        words += [] if self.clients is None else ["--set", f"num_clients={self.clients}"]
+        words += [] if self.seed is None else ["--seed", str(self.seed)]
+        return shlex.join([*words, *(word for change in self.set for word in ("--set", change))])
+
+    def _check_fleet(self) -> None:
+        if self.latencies is not None and self.clients is not None:
+            raise InputError("--clients cannot be combined with --latencies: the file lists the clients")
+        for flag, given in (("--latencies", self.latencies), ("--clients", self.clients)):
+            if self.flight is not None and given is not None:
+                raise InputError(f"{flag} cannot be combined with --flight: the recording lists the clients")
 
     def _caveats(self, settings: Settings) -> list[str]:
         """Return what the plan does not show."""
@@ -149,7 +191,7 @@ class PlanCommand:
         if self.on_time is None or settings.varies:
             return
         possible = [name for names in VARYING.values() for name in names]
-        if settings.fleet.latencies:
+        if settings.fleet.latencies or self.flight is not None:
             possible = [name for name in possible if name not in NEEDS_POSITIONS]
         names = f"{', '.join(possible[:-1])} or {possible[-1]}"
         raise InputError(f"--on-time has no effect unless latencies vary; set {names}")

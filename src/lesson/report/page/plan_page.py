@@ -10,7 +10,15 @@ from lesson.fleet.fleet import Fleet, columns_of, sample_by_latency
 from lesson.planning.plan import propose_deadline_s
 from lesson.report.page.document import write_document
 
-EXPLORER = ("tiers.js", "fleet_csv.js", "explorer_words.js", "explorer_charts.js", "explorer.js")
+EXPLORER = (
+    "tiers.js",
+    "fleet_csv.js",
+    "flight_jsonl.js",
+    "explorer_words.js",
+    "explorer_charts.js",
+    "explorer_deploy.js",
+    "explorer.js",
+)
 """Scripts of the explorer in the order in which they are loaded."""
 MAX_CLIENTS = 5000
 """Most clients that a page holds; a larger fleet is sampled evenly by latency."""
@@ -31,11 +39,13 @@ class Advice:
     on_time: float | None = None
 
 
-def fleet_data(fleet: Fleet, deadline_s: float, source: str, advice: Advice | None = None) -> dict[str, Any]:
+def fleet_data(
+    fleet: Fleet, deadline_s: float, source: str, advice: Advice | None = None, flags: str | None = None
+) -> dict[str, Any]:
     """Return the data for `Explorer.mount`: the clients, the initial settings, and text on where the fleet comes from.
 
     `num_clients` counts the whole fleet, so that the page can say if it holds only a part of it. The default advice is
-    the deadline proposed for the whole fleet.
+    the deadline proposed for the whole fleet. `flags` are those of `lesson run` for these clients, if there are any.
     """
     return {
         "clients": columns_of(fleet, sample_by_latency(fleet, MAX_CLIENTS)),
@@ -43,6 +53,7 @@ def fleet_data(fleet: Fleet, deadline_s: float, source: str, advice: Advice | No
         "deadline_s": deadline_s,
         "ensure_first_tier": fleet.ensure_first_tier,
         "source": source,
+        "flags": flags,
         "advice": asdict(advice or Advice(propose_deadline_s(fleet))),
     }
 
@@ -54,11 +65,12 @@ def write_plan_page(
     source: str,
     notes: Sequence[str] = (),
     advice: Advice | None = None,
+    flags: str | None = None,
 ) -> None:
-    """Atomically write a page on which users can move the deadline and drop a file with a measured fleet."""
+    """Atomically write a page on which users can move the deadline and drop a file of latencies or a recording."""
     path = Path(path)
     check_page_path(path)
-    data = {"fleet": fleet_data(fleet, deadline_s, source, advice), "notes": list(notes)}
+    data = {"fleet": fleet_data(fleet, deadline_s, source, advice, flags), "notes": list(notes)}
     part = f"{MAX_CLIENTS:,} of " if len(fleet) > MAX_CLIENTS else ""
     write_document(path, f"LESSON: a deadline for {part}{len(fleet):,} clients", [*EXPLORER, "plan.js"], data)
 

@@ -10,7 +10,7 @@ const Explorer = (() => {
     const state = {};
     const picker = fleetPicker(
       section,
-      (fleet, source) => begin(measured(fleet, source)),
+      (fleet, source, flags) => begin(measured(fleet, source, flags)),
       () => begin(given(data)),
     );
     const controls = deadlineControls(choose, (ensure) => {
@@ -30,7 +30,8 @@ const Explorer = (() => {
       cards,
       h("div", { class: "pair" }, comparison, tiers),
     );
-    const charts = ExplorerCharts.mount(section, choose);
+    const charts = ExplorerCharts.mount(section, choose),
+      deploy = ExplorerDeploy.mount(section);
 
     /** Switch to another fleet, at its own deadline. */
     function begin(fleetState) {
@@ -76,6 +77,7 @@ const Explorer = (() => {
       comparison.replaceChildren(ExplorerWords.comparison(state));
       tiers.replaceChildren(...ExplorerWords.tiers(state));
       charts.show(state);
+      deploy.show(state);
     }
 
     begin(given(data));
@@ -87,6 +89,7 @@ const Explorer = (() => {
     return {
       fleet: { ...clients, latency_s },
       source: data.source,
+      flags: data.flags ?? null,
       original: true,
       ensureFirstTier: data.ensure_first_tier,
       deadline_s: data.deadline_s ?? Infinity,
@@ -96,9 +99,9 @@ const Explorer = (() => {
   }
 
   /** A measured fleet is left unchanged: no client is promoted to tier 1 unless the user asks for it. */
-  function measured(fleet, source) {
+  function measured(fleet, source, flags) {
     const numClients = fleet.name.length;
-    return { fleet, source, original: false, ensureFirstTier: false, deadline_s: null, numClients, advice: null };
+    return { fleet, source, flags, original: false, ensureFirstTier: false, deadline_s: null, numClients, advice: null };
   }
 
   /** Increasing deadlines of two digits, from a quarter of the lowest latency to the highest; outliers are one last step. */
@@ -208,7 +211,7 @@ const Explorer = (() => {
       alert = h("p", { class: "wrong", role: "alert" });
     const input = h("input", {
       type: "file",
-      accept: ".csv,text/csv,text/plain",
+      accept: ".csv,.jsonl,text/csv,text/plain",
       class: "visually-hidden",
       change: () => {
         read(input.files[0]);
@@ -235,11 +238,11 @@ const Explorer = (() => {
       h(
         "p",
         {},
-        "To see your own fleet, drop a CSV file of measured latencies here or ",
-        h("label", { class: "file" }, "choose a file", input),
-        " (",
+        "To see your own fleet, drop a CSV file of measured latencies (",
         h("a", { download: "fleet.csv", href: example }, "example"),
-        "). The file stays in your browser.",
+        ") or a recording, flight.jsonl, here or ",
+        h("label", { class: "file" }, "choose a file", input),
+        ". The file stays in your browser.",
       ),
       again,
       alert,
@@ -249,9 +252,12 @@ const Explorer = (() => {
       if (!file) return;
       element.setAttribute("aria-busy", "true");
       try {
-        const fleet = FleetCsv.read(await file.arrayBuffer(), file.name);
+        const bytes = await file.arrayBuffer(),
+          isRecording = FlightJsonl.looksLikeOne(bytes);
+        const fleet = (isRecording ? FlightJsonl : FleetCsv).read(bytes, file.name);
+        const flags = isRecording ? null : `--latencies ${ExplorerDeploy.shellWord(file.name)}`;
         alert.textContent = "";
-        take(fleet, file.name);
+        take(fleet, isRecording ? `${file.name}, median latencies` : file.name, flags);
       } catch (error) {
         alert.textContent = error.message;
       }

@@ -42,6 +42,25 @@ const FleetCsv = (() => {
     return fleet;
   }
 
+  /** A fleet as the text of a file that `read` and `lesson run --latencies` accept. */
+  function write(fleet) {
+    const columns = ["compute_s", "upload_s", "compute_j", "transmit_j"].filter((column) => fleet[column]?.some(isKnown));
+    const cell = (value) => (isKnown(value) ? String(value) : value === Infinity ? "inf" : "");
+    const lines = fleet.name.map((name, client) => {
+      const parts = columns.map((column) => (Number.isFinite(fleet.latency_s[client]) ? cell(fleet[column][client]) : ""));
+      return [quoted(String(name)), cell(fleet.latency_s[client]), ...parts].join(",");
+    });
+    return [[...REQUIRED, ...columns].join(","), ...lines, ""].join("\n");
+  }
+
+  function isKnown(value) {
+    return value !== null && Number.isFinite(value);
+  }
+
+  function quoted(text) {
+    return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  }
+
   function decode(bytes, file) {
     try {
       return new TextDecoder("utf-8", { fatal: true }).decode(bytes);
@@ -156,5 +175,5 @@ const FleetCsv = (() => {
     return new Error(message.split(/\s+/).join(" "));
   }
 
-  return { EXAMPLE, read };
+  return { EXAMPLE, read, write };
 })();
