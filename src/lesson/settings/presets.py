@@ -18,11 +18,11 @@ PRINTED: dict[str, dict[str, Any]] = {
 PHONES: dict[str, dict[str, Any]] = {
     "fleet": {"cycles_per_sample": (3e5, 5e5)},
     "radio": {"throughput": "phones"},
-    "training": {"local_epochs": 1, "latency_samples": "processed", "weighting": "samples"},
+    "training": {"local_steps": 15, "latency_samples": "processed", "weighting": "samples"},
     "upload": {"model_bits": "actual"},
-    "strategy": {"deadline_s": 2.0, "ensure_first_tier": False},
+    "strategy": {"deadline_s": 1.0, "ensure_first_tier": False},
 }
-"""A fleet of phones that train for one epoch and upload a model of its actual size at measured data rates.
+"""A fleet of phones that train on 300 samples and upload a model of its actual size at measured data rates.
 
 CPU frequencies and cycles per sample are those of the paper's text: about 1,000 samples per second.
 """
