@@ -363,7 +363,9 @@ def columns_of(fleet: Fleet, chosen: IntArray) -> Columns:
     """
     people, columns = fleet.population, Columns(name=[fleet.names[client] for client in chosen.tolist()])
     for name in ("x_km", "y_km"):
-        columns[name] = None if people is None else finite_or_none(getattr(people, name)[chosen])
+        columns[name] = (
+            None if people is None or not people.is_placed else finite_or_none(getattr(people, name)[chosen])
+        )
     for name in ("compute_s", "upload_s", "latency_s"):
         columns[name] = finite_or_none(getattr(fleet, name)[chosen])
     for name in ("compute_j", "transmit_j"):

@@ -18,7 +18,7 @@ PRINTED: dict[str, dict[str, Any]] = {
 PHONES: dict[str, dict[str, Any]] = {
     "fleet": {"cycles_per_sample": (3e5, 5e5)},
     "radio": {"throughput": "phones"},
-    "training": {"local_steps": 15, "latency_samples": "processed", "weighting": "samples"},
+    "training": {"local_steps": 15, "latency_samples": "processed", "weighting": "samples", "lr_cap": 0.2},
     "upload": {"model_bits": "actual"},
     "strategy": {"deadline_s": 1.0, "ensure_first_tier": False},
 }

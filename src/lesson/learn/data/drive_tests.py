@@ -78,14 +78,13 @@ def read_drive_tests(archive: Path) -> list[Recording]:
     return sorted(recordings, key=lambda one: (one.start, one.name))
 
 
-def convert(archive: Path, output: Path) -> tuple[int, int]:
-    """Write the SNR traces of an archive as a CSV file; return how many there are, and how many were left out.
+def convert(archive: Path, output: Path) -> None:
+    """Write the SNR traces of an archive as a CSV file, in the order of their starts.
 
     Phones report no SNR in 2G and 3G: these parts are cut out, and recordings with hardly anything else are left out.
     Of several rows in the same second, the last counts.
     """
-    recordings = read_drive_tests(archive)
-    usable = [one for one in recordings if one.is_usable]
+    usable = [one for one in read_drive_tests(archive) if one.is_usable]
     if not usable:
         raise InputError(f"{archive} has no recording with an SNR in at least {MIN_KNOWN_S} seconds")
     lines = ["trace,time_s,snr_db"]
@@ -96,7 +95,6 @@ def convert(archive: Path, output: Path) -> tuple[int, int]:
     except OSError as error:
         raise InputError(f"{output} cannot be written: {error.strerror}; choose another folder with --dir") from None
     write_whole(output, "\n".join([*lines, ""]).encode())
-    return len(usable), len(recordings) - len(usable)
 
 
 def _members(packed: zipfile.ZipFile) -> Iterator[tuple[PurePosixPath, str]]:
