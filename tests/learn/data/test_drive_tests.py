@@ -150,8 +150,8 @@ def concatenated(parts: Sequence[list[float]]) -> np.ndarray:
 
 @needs_drive_tests
 def test_the_real_archive_has_the_published_statistics() -> None:
-    """Raca et al. (2020) report 83 traces of static phones and of phones in cars, 3,142 minutes with a sample per
-    second, in three apps. The archive has 188,711 rows, that is, 3,145 minutes: 0.1 % more."""
+    """Raca et al. (2020), as quoted by others, report 83 traces of static phones and of phones in cars, 3,142 minutes
+    with a sample per second. The archive has 188,711 rows, that is, 3,145 minutes: 0.1 % more."""
     assert REAL is not None
     recordings = read_drive_tests(REAL)
     assert len({one.name for one in recordings}) == len(recordings) == 83
