@@ -98,17 +98,7 @@ class Settings(Checked):
         if self.fleet.trace:
             for name in self.changed_names("fading", "spectrum", "slowdown", "speed_mps", "positions"):
                 raise InputError(f"[fleet] trace cannot be combined with {name}: the trace already sets all times")
-        if self.radio.snr_trace:
-            for name in self.changed_names("throughput", "fading", "shadowing_db", "speed_mps", "positions", "trace"):
-                raise InputError(
-                    f"[radio] snr_trace cannot be combined with {name}: the trace already sets the channel"
-                )
-        if self.radio.throughput != "model":
-            for name in self.changed_names("fading", "shadowing_db", "speed_mps", "spectrum", "positions", "trace"):
-                raise InputError(
-                    f'[radio] throughput = "{self.radio.throughput}" cannot be combined with {name}: measured data '
-                    'rates replace the channel; use throughput = "model"'
-                )
+        self._check_channels()
         if self.radio.spectrum != "fixed" and self.fleet.presence:
             raise InputError(
                 "[fleet] presence cannot be combined with a shared [radio] spectrum: clients cannot leave during a "
@@ -120,6 +110,20 @@ class Settings(Checked):
                 "depend on which other clients upload"
             )
         return self
+
+    def _check_channels(self) -> None:
+        """Raise InputError if measured channels are combined with the models that they replace."""
+        if self.radio.snr_trace:
+            for name in self.changed_names("throughput", "fading", "shadowing_db", "speed_mps", "positions", "trace"):
+                raise InputError(
+                    f"[radio] snr_trace cannot be combined with {name}: the trace already sets the channel"
+                )
+        if self.radio.throughput != "model":
+            for name in self.changed_names("fading", "shadowing_db", "speed_mps", "spectrum", "positions", "trace"):
+                raise InputError(
+                    f'[radio] throughput = "{self.radio.throughput}" cannot be combined with {name}: measured data '
+                    'rates replace the channel; use throughput = "model"'
+                )
 
     @property
     def moves(self) -> bool:
