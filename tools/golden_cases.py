@@ -159,6 +159,11 @@ TRACE = "client,round,compute_s,upload_s\n" + "".join(
     for client in range(8)
     for work in range(1, 5)
 )
+SNR_TRACE = "trace,time_s,snr_db\n" + "".join(
+    f"{trace},{time_s},{(7 * trace + 5 * time_s) % 31 - 20}\n" for trace in range(5) for time_s in range(40)
+)
+FOLLOWING = "radio.snr_trace=FOLDER/snr.csv radio.coherence_s=1.0"
+PHONES = "radio.throughput=phones upload.model_bits=2e7 radio.download=true"
 TRAINING = {
     **{
         f"{name}, {preset}": Case(
@@ -204,6 +209,9 @@ TRAINING = {
         "fleet.slowdown=0.5 server.estimate=quantile server.estimate_error=0.2 server.refresh_estimates_every_s=40.0",
         "misses retiered",
     ),
+    "SNR trace": Case(FOLLOWING, "misses"),
+    "SNR trace on a shared band": Case(f"{FOLLOWING} radio.spectrum=equal", "misses"),
+    "throughput of phones": Case(PHONES, "misses"),
     "trace": Case("fleet.trace=FOLDER/trace.csv", "misses"),
     "presence": Case("fleet.presence=FOLDER/presence.csv", "lost"),
     "dropouts": Case(DROPOUTS, "lost"),
@@ -228,6 +236,8 @@ TRAINING = {
     "resume, adam": Case("server.optimizer=adam", like="server optimizer adam", resumed_after=5),
     "resume, automatic evaluation times": Case(AUTO, like="many rounds, released", resumed_after=30),
     "resume, Rayleigh fading": Case(RAYLEIGH, like="Rayleigh fading", resumed_after=5),
+    "resume, SNR trace": Case(FOLLOWING, like="SNR trace", resumed_after=5),
+    "resume, throughput of phones": Case(PHONES, like="throughput of phones", resumed_after=5),
     "resume, dropouts": Case(DROPOUTS, like="dropouts", resumed_after=4),
     "resume, guard norm clip": Case(f"{ATTACK} guards.norm=clip", like="guard norm clip", resumed_after=5),
     "Flower, virtual clock": Case("run.trainer=reference", on_flower=True, like="trainer reference"),
@@ -257,6 +267,7 @@ def _train(case: Case, folder: Path) -> Files:
     folder.mkdir()
     (folder / "presence.csv").write_text(PRESENCE)
     (folder / "trace.csv").write_text(TRACE)
+    (folder / "snr.csv").write_text(SNR_TRACE)
     changes = case.changes.replace("FOLDER", str(folder)).split()
     run = _run_on_flower if case.on_flower else _run_resumed if case.resumed_after else _run
     try:

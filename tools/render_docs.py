@@ -206,7 +206,7 @@ def _item(item: griffe.DocstringElement) -> str:
 
 
 def _default(setting: Description) -> str:
-    return _code(setting.default) + (f"<br>printed: `{setting.printed}`" if setting.printed else "")
+    return _code(setting.default) + "".join(f"<br>{preset}: `{value}`" for preset, value in setting.presets.items())
 
 
 def _code(text: str) -> str:

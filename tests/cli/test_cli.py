@@ -3,6 +3,7 @@ import os
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -104,6 +105,31 @@ def test_settings_come_from_preset_file_and_changes(capsys: pytest.CaptureFixtur
     ]
     changed = told(capsys, "--scenario", str(path), "--set", "strategy.deadline_s=8", "--clients", "4")
     assert (len(changed["clients"]), changed["round_s"]["fedcs"]) == (4, 8.0)
+
+
+@pytest.fixture
+def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise AssertionError("a connection was attempted")
+
+    monkeypatch.setattr(socket.socket, "connect", fail)
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
+
+
+@pytest.mark.usefixtures("_no_network")
+def test_phones_need_no_network(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """LeNet-5 has 61,706 values of 32 bits; the slowest and the fastest phone send 430.97 and 6635.41 kbit/s."""
+    plan = told(capsys, "--scenario", "phones", "--clients", "200")
+    upload_s = [client["upload_s"] for client in plan["clients"]]
+    assert (min(upload_s), max(upload_s)) == pytest.approx((1974.592 / 6635.41, 1974.592 / 430.97), rel=1e-4)
+    assert len(set(upload_s)) == 19
+    assert [tier["tier"] for tier in plan["tiers"]] == [1, 2, 4, 5, 6]
+    assert all(0 < tier["on_time"] < 1 for tier in plan["tiers"])
+    assert any("latencies vary (throughput)" in note for note in plan["notes"])
+    command = ["run", "--scenario", "phones", "--rounds", "2", "--device", "cpu", "--out", str(tmp_path / "run")]
+    assert main([*command, "--set", "fleet.num_clients=6"]) == 0
+    clients = json.loads((tmp_path / "run" / "clients.json").read_text())
+    assert clients["clients"]["x_km"] is None
 
 
 def test_the_same_seed_gives_the_same_bytes(capsys: pytest.CaptureFixture[str]) -> None:

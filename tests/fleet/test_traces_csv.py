@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lesson import InputError
-from lesson.fleet.traces import Presence, read_positions, read_presence, read_work
+from lesson.fleet.traces import Presence, read_positions, read_presence, read_snr, read_work
 
 INF = np.inf
 
@@ -139,6 +139,18 @@ def test_positions_are_sorted_by_time(tmp_path: Path) -> None:
     assert [part.tolist() for part in b] == [[0, 10], [0, 1], [0.25, -1]]
 
 
+def read_channels(path: Path, _: Any) -> Any:
+    return read_snr(path)
+
+
+def test_snr_traces_are_in_the_order_of_their_first_rows_and_sorted_by_time(tmp_path: Path) -> None:
+    text = "snr_db,trace,time_s\n-3.5,b,10\n20,a,7\n1,b,0\n-200,c,0\n"
+    time_s, snr_db, offsets = read_channels(write(tmp_path, text), None)
+    assert (time_s.tolist(), snr_db.tolist()) == ([0, 10, 7, 0], [1, -3.5, 20, -200])
+    assert offsets.tolist() == [0, 2, 3, 4]
+
+
+SNR = "trace,time_s,snr_db\n"
 WORK, PRESENCE, PLACES = "client,round,compute_s,upload_s\n", "client,from_s,to_s\n", "client,time_s,x_km,y_km\n"
 
 
@@ -208,7 +220,21 @@ WORK, PRESENCE, PLACES = "client,round,compute_s,upload_s\n", "client,from_s,to_
         (read_places, PLACES + "0,5,0,1\n", "has no row for client '1'; all 2 clients must be listed"),
         *(
             (read, b"\x89PNG\r\n\x1a\n\x00", "not a CSV file in UTF-8")
-            for read in (read_work, read_presence, read_places)
+            for read in (read_work, read_presence, read_places, read_channels)
+        ),
+        (read_channels, "", "line 1: the header must be trace,time_s,snr_db, got ''"),
+        (read_channels, SNR, "has no rows; add some below the header"),
+        (read_channels, "client,time_s,snr_db\n0,0,1\n", "line 1: the header must be trace,time_s,snr_db, got 'client"),
+        (read_channels, SNR + "a,0,nan\n", "line 2: snr_db must be a number, got 'nan'"),
+        (read_channels, SNR + "a,0,-\n", "line 2: snr_db must be a number, got '-'"),
+        (read_channels, SNR + "a,0,1\na,1,inf\n", "line 3: snr_db must be from -200 to 200, got inf"),
+        (read_channels, SNR + "a,0,-1e300\n", "line 2: snr_db must be from -200 to 200, got -1e+300"),
+        (read_channels, SNR + "a,-1,0\n", "line 2: time_s must be finite and >= 0, got -1"),
+        (read_channels, SNR + "a,inf,0\n", "line 2: time_s must be finite and >= 0, got inf"),
+        (
+            read_channels,
+            SNR + "a,2,0\nb,2,0\na,2,1\n",
+            "line 4: trace 'a' has time_s 2 twice, first on line 2; change one",
         ),
     ],
 )
@@ -239,6 +265,7 @@ def test_errors_about_large_fleets_stay_short(tmp_path: Path) -> None:
         ),
         (read_presence, "none.csv does not exist; presence must be a CSV file with the columns client,from_s,to_s"),
         (read_places, "none.csv does not exist; positions must be a CSV file with the columns client,time_s,x_km,y_km"),
+        (read_channels, "none.csv does not exist; snr_trace must be a CSV file with the columns trace,time_s,snr_db"),
     ],
 )
 def test_missing_files_are_an_error(tmp_path: Path, read: Callable[[Path, Any], Any], message: str) -> None:

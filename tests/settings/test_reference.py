@@ -23,7 +23,7 @@ def test_every_setting_is_described_once() -> None:
 
 def test_a_setting_has_meaning_unit_defaults_and_bounds() -> None:
     noise = describe("radio", "noise_dbm")
-    assert (noise.unit, noise.default, noise.printed, noise.allowed) == ("dBm", "-100", "-94", "number")
+    assert (noise.unit, noise.default, noise.presets, noise.allowed) == ("dBm", "-100", {"printed": "-94"}, "number")
     assert noise.meaning == "noise plus inter-cell interference N0 on a client's band"
     assert noise.example == "radio.noise_dbm=-100"
 
@@ -71,13 +71,11 @@ def test_setting_every_default_changes_nothing() -> None:
     assert load_settings("released", changes) == Settings()
 
 
-def test_only_settings_that_the_preset_printed_changes_have_a_second_default() -> None:
-    printed = [f"{setting.full_name}={setting.printed}" for setting in EVERY if setting.printed]
-    assert len(printed) == 8
-    assert (
-        load_settings("released", printed).to_sections() | {"preset": "printed"}
-        == Settings(preset="printed").to_sections()
-    )
+@pytest.mark.parametrize(("preset", "num_changed"), [("printed", 8), ("phones", 9)])
+def test_only_settings_that_a_preset_changes_have_another_default(preset: str, num_changed: int) -> None:
+    others = [f"{setting.full_name}={setting.presets[preset]}" for setting in EVERY if preset in setting.presets]
+    assert len(others) == num_changed
+    assert load_settings("released", others).to_sections() | {"preset": preset} == Settings(preset=preset).to_sections()
 
 
 def test_values_are_shown_as_set_takes_them() -> None:

@@ -82,7 +82,7 @@ def test_given_values_win_over_the_preset() -> None:
         ({"proximal_mu": math.inf}, "[training] proximal_mu must be a finite number, got inf"),
         ({"weighting": "equal"}, "[training] weighting must be 'uniform' or 'samples', got 'equal'"),
         ({"ensure_first_tier": 1}, "[strategy] ensure_first_tier must be true or false, got 1"),
-        ({"preset": "relased"}, "unknown preset 'relased'; did you mean 'released'? Available: printed, released"),
+        ({"preset": "relased"}, "unknown preset 'relased'; did you mean 'released'? Available: phones, printed"),
         ({"self": 1.0}, "unknown setting 'self'; 'lesson settings' lists all"),
         ({"powr_w": 1.0}, "unknown setting 'powr_w'; did you mean 'power_w'? 'lesson settings' lists all"),
     ],

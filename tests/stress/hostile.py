@@ -89,6 +89,7 @@ TABLES: dict[str, Write] = {
 READERS: dict[str, list[str]] = {
     "latencies": ["plan", "--latencies", "file"],
     **{name: ["plan", "--set", f"fleet.{name}=file"] for name in ("trace", "presence", "positions")},
+    "snr_trace": ["plan", "--set", "radio.snr_trace=file"],
 }
 
 

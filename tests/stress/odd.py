@@ -13,6 +13,8 @@ WRONG: tuple[Any, ...] = (
 CONTRADICTORY: tuple[Tables, ...] = (
     {"fleet": {"positions": "a.csv"}, "radio": {"speed_mps": [1.0, 2.0]}},
     {"fleet": {"trace": "a.csv"}, "radio": {"fading": "rayleigh"}},
+    {"radio": {"snr_trace": "a.csv", "throughput": "phones"}},
+    {"radio": {"throughput": "phones", "spectrum": "equal"}},
     {"radio": {"spectrum": "equal"}, "fleet": {"presence": "a.csv"}},
     {"radio": {"spectrum": "in-turn"}, "server": {"refresh_estimates_every_s": 5.0}},
     {"fleet": {"cpu_hz": [3e9, 1e9]}},

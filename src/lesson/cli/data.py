@@ -9,7 +9,7 @@ from lesson.core.errors import InputError, unknown
 
 @dataclass(frozen=True)
 class DataCommand:
-    """Download a data set, or draw how labels are split among clients.
+    """Download a data set or measured channels, or draw how labels are split among clients.
 
     Example: lesson data cifar10
     """
@@ -18,7 +18,8 @@ class DataCommand:
         "name",
         metavar="NAME",
         help="cifar10, cifar100, fashion-mnist, femnist, shakespeare: download the data set if it is missing, and "
-        "verify it. shares: draw the label shares of 10 clients at beta = 0.1, 1 and 10.",
+        "verify it. 5g: convert drive tests in a 5G network (Raca et al. 2020, GPL-3.0) to SNR traces for "
+        "radio.snr_trace. shares: draw the label shares of 10 clients at beta = 0.1, 1 and 10.",
     )
     dir: Path | None = option(
         "--dir", type=DIR, show_default="$LESSON_DATA_DIR or the cache", help="Folder for data sets."

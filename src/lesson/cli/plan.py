@@ -23,7 +23,7 @@ from lesson.planning.plan import Plan, make_plan, propose_deadline_s
 from lesson.report.page.plan_page import Advice, check_page_path, write_plan_page
 from lesson.report.plan.text import plan_notes, print_plan, varying_notes
 from lesson.settings.loading import check_set_once, load_settings
-from lesson.settings.settings import NEEDS_POSITIONS, VARYING, Settings
+from lesson.settings.settings import MEASURED_CHANNELS, NEEDS_POSITIONS, VARYING, Settings
 
 _fleet = partial(option, heading="Fleet")
 _schedule = partial(option, heading="Schedule")
@@ -192,7 +192,7 @@ class PlanCommand:
             return
         possible = [name for names in VARYING.values() for name in names]
         if settings.fleet.latencies or self.flight is not None:
-            possible = [name for name in possible if name not in NEEDS_POSITIONS]
+            possible = [name for name in possible if name not in (*NEEDS_POSITIONS, *MEASURED_CHANNELS)]
         names = f"{', '.join(possible[:-1])} or {possible[-1]}"
         raise InputError(f"--on-time has no effect unless latencies vary; set {names}")
 

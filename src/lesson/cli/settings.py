@@ -54,7 +54,7 @@ def _details(setting: Description) -> str:
     rows = {
         "unit": setting.unit,
         "default": setting.default or UNSET,
-        "in preset printed": setting.printed,
+        **{f"in preset {preset}": value for preset, value in setting.presets.items()},
         "allowed": setting.allowed,
         "set it with": f"--set {setting.example}",
     }

@@ -5,7 +5,7 @@ import io
 import math
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TextIO
@@ -73,9 +73,9 @@ def number(cell: str) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """The rows of a file that has a column `client` and columns of numbers.
+    """The rows of a file that has a column of names, such as `client`, and columns of numbers.
 
-    `names` are the clients' names in the file; `client` is each row's index in them.
+    `names` are the clients' names in the file; `client` is each row's index in them. `kind` says what the names are.
     """
 
     path: Path
@@ -83,12 +83,13 @@ class Table:
     line: IntArray
     client: IntArray
     numbers: dict[str, FloatArray]
+    kind: str = "client"
 
     def sorted_by(self, column: str) -> "Table":
         """Return the rows sorted by client, then by a column."""
         order = np.lexsort((self.numbers[column], self.client))
         numbers = {name: values[order] for name, values in self.numbers.items()}
-        return Table(self.path, self.names, self.line[order], self.client[order], numbers)
+        return replace(self, line=self.line[order], client=self.client[order], numbers=numbers)
 
     def where(self, row: int) -> str:
         """Return the location of a row, for an error message."""
@@ -96,7 +97,7 @@ class Table:
 
     def who(self, row: int) -> str:
         """Return the name of a row's client, for an error message."""
-        return f"client '{str(self.names[self.client[row]])[:40]}'"
+        return f"{self.kind} '{str(self.names[self.client[row]])[:40]}'"
 
     def check(self, column: str, right: BoolArray, wanted: str) -> None:
         """Raise InputError for the first row that is not `right`."""
@@ -137,43 +138,58 @@ class Table:
 
 
 def read_table(
-    path: Path, what: str, names: Sequence[int | str], columns: tuple[str, ...], optional: tuple[str, ...] = ()
+    path: Path,
+    what: str,
+    names: Sequence[int | str] | None,
+    columns: tuple[str, ...],
+    optional: tuple[str, ...] = (),
+    kind: str = "client",
 ) -> Table:
-    """Read a file with a column `client` and columns of numbers, none of which may be NaN.
+    """Read a file with a column of names, called `kind`, and columns of numbers, none of which may be NaN.
 
-    Cells of missing optional columns, and empty ones, are 0. Tables are cached by the file's modification time and
-    size.
+    Names that are not in `names` are an error; if it is None, the names are those of the file, in the order of their
+    first rows. Cells of missing optional columns, and empty ones, are 0. Tables are cached by the file's modification
+    time and size.
     """
+    known = None if names is None else tuple(names)
     try:
         looks = path.stat()
     except OSError:
-        return _read_table(path, what, tuple(names), columns, optional)  # raises InputError with the reason
-    return _read_again(path, what, tuple(names), columns, optional, (looks.st_mtime_ns, looks.st_size))
+        return _read_table(path, what, known, columns, optional, kind)  # raises InputError with the reason
+    return _read_again(path, what, known, columns, optional, kind, (looks.st_mtime_ns, looks.st_size))
 
 
 @lru_cache(maxsize=3)
 def _read_again(
     path: Path,
     what: str,
-    names: tuple[int | str, ...],
+    names: tuple[int | str, ...] | None,
     columns: tuple[str, ...],
     optional: tuple[str, ...],
+    kind: str,
     looks: tuple[int, int],  # noqa: ARG001
 ) -> Table:
-    return _read_table(path, what, names, columns, optional)
+    return _read_table(path, what, names, columns, optional, kind)
 
 
 def _read_table(
-    path: Path, what: str, names: tuple[int | str, ...], columns: tuple[str, ...], optional: tuple[str, ...]
+    path: Path,
+    what: str,
+    names: tuple[int | str, ...] | None,
+    columns: tuple[str, ...],
+    optional: tuple[str, ...],
+    kind: str,
 ) -> Table:
-    places = {str(name): place for place, name in enumerate(names)}
+    places = {str(name): place for place, name in enumerate(names or ())}
     lines, clients, flat = array("q"), array("q"), array("d")
     needed, columns = columns, columns + optional
-    for line, (name, *cells) in read_rows(path, what, ("client", *needed), optional):
-        if name not in places:
+    for line, (name, *cells) in read_rows(path, what, (kind, *needed), optional):
+        if names is None:
+            places.setdefault(name, len(places))
+        elif name not in places:
             known = ", ".join([*map(str, names[:3]), "…"][: len(names)])
             known = f"the fleet has {len(names)} clients: {known}"
-            raise InputError(f"{path} line {line}: unknown client '{name[:40]}'; {known}")
+            raise InputError(f"{path} line {line}: unknown {kind} '{name[:40]}'; {known}")
         values = [
             number(cell) if cell or column in needed else 0.0 for column, cell in zip(columns, cells, strict=True)
         ]
@@ -187,7 +203,7 @@ def _read_table(
         raise InputError(f"{path} has no rows; add some below the header")
     numbers = np.array(flat).reshape(-1, len(columns))
     by_column = {column: numbers[:, place].copy() for place, column in enumerate(columns)}
-    return Table(path, names, np.array(lines), np.array(clients), by_column)
+    return Table(path, tuple(places) if names is None else names, np.array(lines), np.array(clients), by_column, kind)
 
 
 def _check_header(path: Path, header: list[str], required: Sequence[str], optional: Sequence[str]) -> None:

@@ -12,6 +12,7 @@ from lesson import radio
 from lesson.core.arrays import BoolArray, FloatArray, IntArray
 from lesson.core.errors import InputError
 from lesson.fleet import latency
+from lesson.fleet.channels import phone_rates_of, snr_traces_of
 from lesson.fleet.measured import JOULES, SECONDS, Measured, read_measured, with_listed_clients
 from lesson.fleet.population import Population, draw_population
 from lesson.fleet.tiers import assign_tiers, client_to_promote
@@ -277,21 +278,8 @@ def _with_latencies(settings: Settings, people: Population) -> Fleet:
         else np.full(len(people), settings.training.latency_samples)
     )
     cycles = latency.num_cycles(settings.training.local_iterations, people.cycles_per_sample, charged)
-    gain = radio.gain(Channel(settings, people.seed).loss_db(people.x_km, people.y_km))
-
-    def sent_s(power_w: FloatArray, num_bands: int = 1) -> FloatArray:
-        """Return the time to send a model over `num_bands` bands, in seconds.
-
-        Bandwidth b and noise N0 grow with the number of bands, the power p does not.
-        """
-        noise_w = num_bands * radio.watts(settings.radio.noise_dbm)
-        snr = radio.signal_to_noise(power_w, gain, noise_w)
-        return radio.upload_s(settings.upload.bits, radio.rate_bps(num_bands * settings.radio.bandwidth_hz, snr))
-
-    compute, upload = latency.compute_s(cycles, people.cpu_hz), sent_s(people.power_w)
-    station_w = np.full(len(people), settings.radio.station_power_w)
-    download = sent_s(station_w) if settings.radio.download else np.zeros(len(people))
-    shared_upload = np.nan_to_num(sent_s(people.power_w, len(people)), nan=np.inf, posinf=np.inf)
+    compute, (upload, shared_upload, download) = latency.compute_s(cycles, people.cpu_hz), _sent_s(settings, people)
+    shared_upload = np.nan_to_num(shared_upload, nan=np.inf, posinf=np.inf)
     return Fleet(
         names=range(len(people)),
         compute_s=compute,
@@ -309,6 +297,33 @@ def _with_latencies(settings: Settings, people: Population) -> Fleet:
         population=people,
         ensure_first_tier=settings.strategy.ensure_first_tier,
     )
+
+
+def _sent_s(settings: Settings, people: Population) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return each client's upload time, that alone on the combined band of all clients, and its download time.
+
+    Bandwidth b and noise N0 grow with the number of bands, the power p does not. Times are those at the mean channel:
+    the mean rate of a client's SNR trace or of its phone, otherwise the rate of Eq. (5) at its position.
+    """
+    num_bands, band_hz = len(people), settings.radio.bandwidth_hz
+    if (traces := snr_traces_of(settings, len(people), people.seed)) is not None:
+        up_bps, down_bps = traces.mean_rate_bps(band_hz), traces.mean_rate_bps(band_hz)
+        shared_bps = traces.mean_rate_bps(num_bands * band_hz, num_bands)
+    elif (phones := phone_rates_of(settings, len(people), people.seed)) is not None:
+        up_bps, shared_bps, down_bps = phones.mean_bps("up"), phones.mean_bps("up"), phones.mean_bps("down")
+    else:
+        gain = radio.gain(Channel(settings, people.seed).loss_db(people.x_km, people.y_km))
+
+        def rate_bps(power_w: FloatArray, num_bands: int = 1) -> FloatArray:
+            noise_w = num_bands * radio.watts(settings.radio.noise_dbm)
+            return radio.rate_bps(num_bands * band_hz, radio.signal_to_noise(power_w, gain, noise_w))
+
+        up_bps, shared_bps = rate_bps(people.power_w), rate_bps(people.power_w, num_bands)
+        down_bps = rate_bps(np.full(len(people), settings.radio.station_power_w))
+    upload, shared_upload, download = (
+        radio.upload_s(settings.upload.bits, one) for one in (up_bps, shared_bps, down_bps)
+    )
+    return upload, shared_upload, download if settings.radio.download else np.zeros(len(people))
 
 
 def local_work(settings: Settings, num_samples: IntArray) -> tuple[IntArray, IntArray]:
@@ -348,7 +363,9 @@ def columns_of(fleet: Fleet, chosen: IntArray) -> Columns:
     """
     people, columns = fleet.population, Columns(name=[fleet.names[client] for client in chosen.tolist()])
     for name in ("x_km", "y_km"):
-        columns[name] = None if people is None else finite_or_none(getattr(people, name)[chosen])
+        columns[name] = (
+            None if people is None or not people.is_placed else finite_or_none(getattr(people, name)[chosen])
+        )
     for name in ("compute_s", "upload_s", "latency_s"):
         columns[name] = finite_or_none(getattr(fleet, name)[chosen])
     for name in ("compute_j", "transmit_j"):

@@ -23,7 +23,8 @@ class Population:
         cpu_hz: CPU frequency f in Hz.
         cycles_per_sample: CPU cycles C to train on one sample.
         num_samples: Number of training samples.
-        seed: Random seed of the clients and of their shadowing.
+        seed: Random seed of the clients and of their channels.
+        is_placed: Whether data rates depend on positions; they do not if channels are measured.
     """
 
     x_km: FloatArray
@@ -33,6 +34,7 @@ class Population:
     cycles_per_sample: FloatArray
     num_samples: IntArray
     seed: int = 0
+    is_placed: bool = True
 
     def __len__(self) -> int:
         return len(self.x_km)
@@ -81,4 +83,5 @@ def draw_population(settings: Settings, num_clients: int | None = None, seed: in
         cycles_per_sample=uniform("cycles", *fleet.cycles_per_sample),
         num_samples=np.minimum(uniform("samples", low, high + 1).astype(np.int64), high),
         seed=seed,
+        is_placed=settings.uses_positions,
     )

@@ -1,4 +1,4 @@
-"""Recorded behavior of clients, read from CSV files: times of local trainings, availability, and positions.
+"""Recorded behavior of clients, read from CSV files: times of local trainings, availability, positions and channels.
 
 The files use the fleet's client names; rows may be in any order.
 """
@@ -13,6 +13,9 @@ import numpy as np
 from lesson.core.arrays import BoolArray, FloatArray, IntArray
 from lesson.core.csv_rows import read_table
 from lesson.core.errors import InputError
+
+MAX_SNR_DB = 200
+"""Limit of a signal-to-noise ratio in a file, up or down; beyond it, the number is not a measurement."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,6 +173,22 @@ def read_positions(
     table.check_pairs(time_s[1:] == time_s[:-1], "has time_s {time_s:.12g} twice")
     cuts = table.offsets()[1:-1]
     return list(zip(*(np.split(values, cuts) for values in (time_s, x_km, y_km)), strict=True))
+
+
+def read_snr(path: Path | str) -> tuple[FloatArray, FloatArray, IntArray]:
+    """Read a file with `trace,time_s,snr_db`; return times in s, SNR in dB and the place of each trace's first row.
+
+    Traces are in the order of their first rows, and the times of each trace ascend. The places have shape
+    (num_traces + 1,), with the number of rows at the end.
+    """
+    path = Path(path)
+    table = read_table(path, "snr_trace", None, ("time_s", "snr_db"), kind="trace")
+    table.check_finite("time_s")
+    table.check("snr_db", np.abs(table.numbers["snr_db"]) <= MAX_SNR_DB, f"from -{MAX_SNR_DB} to {MAX_SNR_DB}")
+    table = table.sorted_by("time_s")
+    time_s, snr_db = table.numbers.values()
+    table.check_pairs(time_s[1:] == time_s[:-1], "has time_s {time_s:.12g} twice")
+    return time_s, snr_db, table.offsets()
 
 
 def _next(times_s: FloatArray, now_s: float) -> float:

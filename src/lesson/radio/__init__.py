@@ -7,6 +7,7 @@ from lesson.radio.mobility import Itinerary, RandomWaypoint
 from lesson.radio.path_loss import log_distance_path_loss_db
 from lesson.radio.shadowing import GaussianField, shadowing_db
 from lesson.radio.sharing import SharedBand
+from lesson.radio.snr_traces import SnrTraces
 from lesson.radio.tr38901 import UrbanModel, breakpoint_km, line_of_sight_probability, path_loss_db
 from lesson.radio.transfer import block_at, finish_s
 
@@ -16,6 +17,7 @@ __all__ = [
     "Itinerary",
     "RandomWaypoint",
     "SharedBand",
+    "SnrTraces",
     "UrbanModel",
     "block_at",
     "breakpoint_km",

@@ -1,4 +1,4 @@
-"""The two presets, `released` (the authors' code) and `printed` (the paper's text).
+"""The presets: `released` (the authors' code), `printed` (the paper's text) and `phones` (measured data rates).
 
 Only `released` gives the results that the paper prints.
 """
@@ -15,4 +15,16 @@ PRINTED: dict[str, dict[str, Any]] = {
 }
 """Parameters in the paper's text that differ from the released code, which has the defaults of `sections.py`."""
 
-PRESETS: dict[str, dict[str, dict[str, Any]]] = {"released": {}, "printed": PRINTED}
+PHONES: dict[str, dict[str, Any]] = {
+    "fleet": {"cycles_per_sample": (3e5, 5e5)},
+    "radio": {"throughput": "phones"},
+    "training": {"local_steps": 15, "latency_samples": "processed", "weighting": "samples", "lr_cap": 0.2},
+    "upload": {"model_bits": "actual"},
+    "strategy": {"deadline_s": 1.0, "ensure_first_tier": False},
+}
+"""A fleet of phones that train on 300 samples and upload a model of its actual size at measured data rates.
+
+CPU frequencies and cycles per sample are those of the paper's text: about 1,000 samples per second.
+"""
+
+PRESETS: dict[str, dict[str, dict[str, Any]]] = {"released": {}, "printed": PRINTED, "phones": PHONES}

@@ -36,8 +36,8 @@ class Description:
     """Empty if the setting is dimensionless."""
     default: str
     """Empty if the setting has no value unless one is given."""
-    printed: str
-    """Default in the preset `printed`; empty if it is the same."""
+    presets: dict[str, str]
+    """Defaults in other presets than `released`, by preset; only those that differ."""
     allowed: str
     """Type and bounds, or the possible values."""
 
@@ -55,8 +55,12 @@ class Description:
 
 def describe(section: str, name: str) -> Description:
     """Return the description of a setting; `preset` is in the section ""."""
-    released, other = (getattr(Settings(preset=one), section) if section else Settings() for one in PRESETS)
-    kind, default, printed = type(released), as_text(getattr(released, name)), as_text(getattr(other, name))
+    defaults = {
+        one: as_text(getattr(getattr(Settings(preset=one), section) if section else Settings(), name))
+        for one in PRESETS
+    }
+    default = defaults.pop("released")
+    kind: Any = Settings.model_fields[section].annotation if section else Settings
     field = kind.model_fields[name]
     allowed = _allowed(kind.model_json_schema()["properties"][name]) if section else ", ".join(PRESETS)
     if any(getattr(one, "allow_inf_nan", False) for one in field.metadata):
@@ -67,7 +71,7 @@ def describe(section: str, name: str) -> Description:
         meaning=field.description or "",
         unit=_UNITS.get(name.rpartition("_")[2], "") if "_" in name else "",
         default=default,
-        printed=printed if printed != default else "",
+        presets={one: value for one, value in defaults.items() if value != default},
         allowed=allowed,
     )
 

@@ -106,6 +106,19 @@ class RadioSettings(Checked):
         (0.0, 0.0), description="random-waypoint mobility: speed of a leg, uniform in [low, high]; [0, 0] for none"
     )
     pause_s: NotNegative = Field(0.0, description="pause at each waypoint")
+    snr_trace: Text = Field(
+        "",
+        description="CSV file (trace,time_s,snr_db) of measured SNR over time that replaces path loss, shadowing, "
+        "fading and mobility; client i follows trace i, and clients beyond the last trace begin again at the first",
+    )
+    snr_start: Literal["drawn", "beginning"] = Field(
+        "drawn", description="where in its SNR trace a client starts: at a time drawn for each client, or at time 0"
+    )
+    throughput: Literal["model", "phones"] = Field(
+        "model",
+        description="data rates: model: Eq. (5); phones: drawn for each transfer from the distribution of one of 19 "
+        "measured phones",
+    )
     spectrum: Literal["fixed", "equal", "in-turn"] = Field(
         "fixed",
         description="a fixed band per client; or the total bandwidth, split equally among uploading clients or used "

@@ -26,10 +26,12 @@ from lesson.settings.sections import (
 DEFAULT_TIME_BUDGET_S = 10_000.0
 AUTOMATIC = ("device", "precision", "eval_every_s")
 """Settings of [run] that may be "auto"; a run folder keeps the values its run started with."""
-INPUT_FILES = ("latencies", "trace", "presence", "positions")
-"""Settings of [fleet] that name a file."""
+INPUT_FILES = ("latencies", "trace", "presence", "positions", "snr_trace")
+"""Settings that name a file, which must not change while a run is interrupted."""
 NEEDS_POSITIONS = ("path_loss", "shadowing_db", "download", "fading", "speed_mps", "positions", "spectrum")
 """Settings that need client positions, which measured clients do not have."""
+MEASURED_CHANNELS = ("snr_trace", "throughput")
+"""Settings that replace the channel between a client and the base station by measurements."""
 DRAWS_CLIENTS = {
     "fleet": ("area_km", "cpu_hz", "cycles_per_sample", "energy_kappa"),
     "radio": ("bandwidth_hz", "power_w", "noise_dbm", "path_loss_1km_db", "path_loss_slope_db"),
@@ -38,7 +40,7 @@ DRAWS_CLIENTS = {
 """Settings that determine the latencies and energies of drawn clients only, by section."""
 SECTIONS = ("fleet", "radio", "training", "data", "task", "upload", "server", "strategy", "run", "faults", "guards")
 VARYING = {
-    "radio": ("fading", "speed_mps", "spectrum"),
+    "radio": ("fading", "speed_mps", "spectrum", "snr_trace", "throughput"),
     "fleet": ("positions", "slowdown", "trace", "presence"),
     "server": ("estimate_error",),
 }
@@ -50,8 +52,8 @@ class Settings(Checked):
 
     Give settings by name, `Settings(num_clients=100, fading="rayleigh")`, or by section, `Settings(radio={"fading":
     "rayleigh"})`; a name that two sections share needs the section. All others have the defaults of `preset`:
-    "released" (the authors' code, the default) or "printed" (the paper's text). Without a limit, a run lasts 10,000
-    simulated seconds. `lesson settings` lists all settings with their units and defaults.
+    "released" (the authors' code, the default), "printed" (the paper's text) or "phones" (measured data rates). Without
+    a limit, a run lasts 10,000 simulated seconds. `lesson settings` lists all settings with their units and defaults.
 
     Attributes:
         preset: Which defaults are used.
@@ -68,7 +70,10 @@ class Settings(Checked):
         guards: Which updates the server rejects, and how it aggregates the others.
     """
 
-    preset: str = Field("released", description="defaults: released (the authors' code) or printed (the paper's text)")
+    preset: str = Field(
+        "released",
+        description="defaults: released (the authors' code), printed (the paper's text), phones (measured data rates)",
+    )
     fleet: FleetSettings
     radio: RadioSettings
     training: TrainingSettings
@@ -93,6 +98,7 @@ class Settings(Checked):
         if self.fleet.trace:
             for name in self.changed_names("fading", "spectrum", "slowdown", "speed_mps", "positions"):
                 raise InputError(f"[fleet] trace cannot be combined with {name}: the trace already sets all times")
+        self._check_channels()
         if self.radio.spectrum != "fixed" and self.fleet.presence:
             raise InputError(
                 "[fleet] presence cannot be combined with a shared [radio] spectrum: clients cannot leave during a "
@@ -105,6 +111,20 @@ class Settings(Checked):
             )
         return self
 
+    def _check_channels(self) -> None:
+        """Raise InputError if measured channels are combined with the models that they replace."""
+        if self.radio.snr_trace:
+            for name in self.changed_names("throughput", "fading", "shadowing_db", "speed_mps", "positions", "trace"):
+                raise InputError(
+                    f"[radio] snr_trace cannot be combined with {name}: the trace already sets the channel"
+                )
+        if self.radio.throughput != "model":
+            for name in self.changed_names("fading", "shadowing_db", "speed_mps", "spectrum", "positions", "trace"):
+                raise InputError(
+                    f'[radio] throughput = "{self.radio.throughput}" cannot be combined with {name}: measured data '
+                    'rates replace the channel; use throughput = "model"'
+                )
+
     @property
     def moves(self) -> bool:
         """Whether clients move."""
@@ -113,7 +133,17 @@ class Settings(Checked):
     @property
     def channel_changes(self) -> bool:
         """Whether a client's channel changes over time."""
-        return self.moves or self.radio.fading != "none"
+        return self.moves or self.radio.fading != "none" or bool(self.radio.snr_trace)
+
+    @property
+    def uses_positions(self) -> bool:
+        """Whether data rates depend on where clients are."""
+        return not self.radio.snr_trace and self.radio.throughput == "model"
+
+    @property
+    def input_files(self) -> dict[str, str]:
+        """Path of each input file by the name of its setting."""
+        return {name: getattr(getattr(self, section_of(name)), name) for name in self.changed_names(*INPUT_FILES)}
 
     @property
     def varying(self) -> list[str]:
@@ -132,10 +162,10 @@ class Settings(Checked):
         return self.data.split in ("natural", usual)
 
     def check_measured(self) -> None:
-        """Raise InputError if a setting needs client positions, which measured latencies do not provide."""
-        for name in self.changed_names(*NEEDS_POSITIONS):
-            place = f"[{section_of(name)}] {name}"
-            raise InputError(f"{place} cannot be combined with measured latencies, which include no client positions")
+        """Raise InputError if a setting needs client positions, or would replace measured upload times."""
+        for name in self.changed_names(*NEEDS_POSITIONS, *MEASURED_CHANNELS):
+            why = "include no client positions" if name in NEEDS_POSITIONS else "already include upload times"
+            raise InputError(f"[{section_of(name)}] {name} cannot be combined with measured latencies, which {why}")
 
     def without_faults(self) -> Self:
         """Return these settings with no injected faults."""
@@ -155,6 +185,7 @@ class Settings(Checked):
         """Return a line for each setting that was changed but has no effect, with what it requires."""
         radio, fleet, server, training = self.radio, self.fleet, self.server, self.training
         urban, moving = radio.path_loss != "log-distance", radio.speed_mps[1] > 0
+        calculated = 'throughput is "model" and snr_trace is unset'
         return [
             *self._unused_by_measured(),
             *radio.unused(
@@ -162,9 +193,18 @@ class Settings(Checked):
                     ("line_of_sight", "carrier_ghz"): (urban, "path_loss is uma or umi"),
                     ("shadowing_km",): (radio.shadowing_db > 0, "shadowing_db > 0"),
                     ("rician_k_db",): (radio.fading == "rician", "fading is rician"),
-                    ("coherence_s",): (self.channel_changes, "fading, speed_mps or positions is set"),
+                    ("coherence_s",): (self.channel_changes, "fading, speed_mps, positions or snr_trace is set"),
                     ("pause_s",): (moving, "speed_mps is set"),
-                    ("station_power_w",): (radio.download, "download is true"),
+                    ("snr_start",): (bool(radio.snr_trace), "snr_trace is set"),
+                    ("station_power_w",): (
+                        radio.download and self.uses_positions,
+                        "download is true" if self.uses_positions else calculated,
+                    ),
+                    ("path_loss", "path_loss_1km_db", "path_loss_slope_db", "noise_dbm"): (
+                        self.uses_positions,
+                        calculated,
+                    ),
+                    ("bandwidth_hz",): (radio.throughput == "model", 'throughput is "model"'),
                     ("shadowing_db", "path_loss"): (
                         not fleet.trace or radio.download,
                         "trace is unset or download is true",

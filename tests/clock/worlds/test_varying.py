@@ -32,6 +32,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "in-turn": {"spectrum": "in-turn", "estimate_error": 0.3},
     "presence": {"presence": "presence.csv", "slowdown": 0.2},
     "trace": {"trace": "work.csv", "refresh_estimates_every_s": 100.0},
+    "snr_trace": {"snr_trace": "snr.csv", "refresh_estimates_every_s": 70.0, "download": True},
+    "throughput": {"throughput": "phones", "model_bits": 1e7, "download": True},
 }
 every_way = pytest.mark.parametrize("way", sorted(WAYS))
 
@@ -46,6 +48,9 @@ def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     times_s = rng.uniform(0.5, 15, (NUM_CLIENTS, 5, 2)).round(3).tolist()
     work = [f"{who},{n + 1},{c},{u}" for who, rows in enumerate(times_s) for n, (c, u) in enumerate(rows)]
     traced(Path("work.csv"), "client,round,compute_s,upload_s " + " ".join(work))
+    snr_db = rng.uniform(-15, 15, (3, 60)).round(1).tolist()
+    channels = [f"{name},{time_s},{snr}" for name, rows in enumerate(snr_db) for time_s, snr in enumerate(rows)]
+    traced(Path("snr.csv"), "trace,time_s,snr_db " + " ".join(channels))
 
 
 def setting(way: str) -> tuple[Settings, Fleet]:
@@ -87,7 +92,7 @@ def settings(strategy: str = "lesson", rounds: int = 12, checkpoint_every_s: flo
     return Settings(num_clients=NUM_CLIENTS, batch_size=5, split="iid", name=strategy, run=run, **changes)
 
 
-@pytest.mark.parametrize("way", ["moving", "presence"])
+@pytest.mark.parametrize("way", ["moving", "presence", "snr_trace", "throughput"])
 def test_a_run_folder_resumes_byte_identically(tmp_path: Path, way: str) -> None:
     check_resumes(settings(checkpoint_every_s=1e-9, **WAYS[way]), tmp_path, 5, **PARTS)
 

@@ -10,6 +10,7 @@ import lzma
 import shutil
 import tarfile
 import threading
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +20,18 @@ import pytest
 from helpers.femnist_files import write_database
 from lesson import InputError
 from lesson.cli import main
-from lesson.learn.data import cifar10, cifar100, dataset, download, femnist, idx, load_dataset, shakespeare, tff_emnist
+from lesson.learn.data import (
+    cifar10,
+    cifar100,
+    dataset,
+    download,
+    drive_tests,
+    femnist,
+    idx,
+    load_dataset,
+    shakespeare,
+    tff_emnist,
+)
 from lesson.learn.data.download import Source
 
 
@@ -255,6 +267,46 @@ def test_femnist_is_downloaded_and_converted(tmp_path: Path, server: Server, mon
     assert [own.tolist() for own in samples.clients] == [[0, 1, 2], [3]]
     assert download.get_femnist(tmp_path, source) == folder
     assert len(server.ranges) == 1
+
+
+@pytest.fixture
+def small_drive_tests(server: Server) -> Source:
+    """An archive of one recording of two minutes, and of another file that is too large to be sent in one chunk."""
+    rows = "".join(f"2019.12.01_10.{second // 60:02}.{second % 60:02},-90,{second % 7}\n" for second in range(120))
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("5G-production-dataset/Netflix/Static/B_10.csv", f"Timestamp,RSRP,SNR\n{rows}")
+        archive.writestr("5G-production-dataset/map.png", random_bytes(4 * download.CHUNK_BYTES).tobytes())
+    return server.offer(drive_tests.ARCHIVE, packed.getvalue())
+
+
+def test_drive_tests_are_downloaded_resumed_and_converted(
+    tmp_path: Path, server: Server, small_drive_tests: Source
+) -> None:
+    server.breaks_off = True
+    with pytest.raises(InputError, match=r"cannot be downloaded \(\w+\); run the command again to resume"):
+        download.get_drive_tests(tmp_path, small_drive_tests)
+    output = download.get_drive_tests(tmp_path, small_drive_tests)
+    assert server.ranges[1].startswith("bytes=")
+    assert output == tmp_path / "5g" / "5g-snr.csv"
+    assert output.read_text().startswith("trace,time_s,snr_db\nNetflix/Static/2019.12.01_10.00.00,0,0\n")
+    output.write_text("damaged")
+    download.get_drive_tests(tmp_path, small_drive_tests)
+    assert len(output.read_text().splitlines()) == 121
+    assert len(server.ranges) == 2, "the archive is kept"
+
+
+def test_a_copy_of_the_drive_tests_in_the_folder_of_data_sets_is_used(
+    tmp_path: Path, server: Server, small_drive_tests: Source
+) -> None:
+    copy = tmp_path / drive_tests.ARCHIVE
+    copy.write_bytes(server.files[drive_tests.ARCHIVE])
+    nowhere = dataclasses.replace(small_drive_tests, url="http://127.0.0.1:9/none")
+    assert download.get_drive_tests(tmp_path, nowhere).exists()
+    assert copy.exists()
+    copy.write_bytes(b"something else")
+    with pytest.raises(InputError, match="cannot be downloaded"):
+        download.get_drive_tests(tmp_path, nowhere)
 
 
 def test_damaged_files_of_leaf_are_not_replaced_by_a_download(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Actual times of local training and transfers in a varying world, and when clients leave or disconnect.
 
-Times vary with fading, movement, a shared band, random slowdown or a trace.
+Times vary with fading, movement, measured channels, a shared band, random slowdown or a trace.
 """
 
 from dataclasses import replace
@@ -17,7 +17,9 @@ from lesson.clock.worlds.airtime import Airtime
 from lesson.core.arrays import BoolArray, FloatArray, IntArray, with_prefix
 from lesson.core.errors import InputError
 from lesson.core.random import exponentials, key
+from lesson.fleet.channels import phone_rates_of
 from lesson.fleet.fleet import Fleet
+from lesson.fleet.phones import PhoneRates
 from lesson.fleet.tiers import TOLERANCE
 from lesson.fleet.traces import Presence, WorkTrace, read_presence, read_work
 from lesson.radio import SharedBand
@@ -71,6 +73,10 @@ class ActualTimes:
         if settings.fleet.presence:
             presence = read_presence(Path(settings.fleet.presence), fleet.names)
         self._trace, self.presence = None if trace is None else _traced(trace, fleet), presence
+        self._phones: PhoneRates | None = None
+        if people is not None:
+            self._phones = phone_rates_of(settings, len(fleet), people.seed)
+        self._bits: FloatArray = fleet.model_bits * fleet.assumed_latency_ratio
         self._airtime: Airtime | None = None
         if people is not None and (settings.channel_changes or settings.radio.spectrum != "fixed"):
             self._airtime = Airtime(settings, fleet, people, seed)
@@ -144,6 +150,8 @@ class ActualTimes:
         download_s = self._fleet.download_s[clients]
         if self._downloads and self._airtime is not None:
             download_s = self._airtime.downloaded_s(clients, np.full(len(clients), now_s)) - now_s
+        elif self._downloads and self._phones is not None:
+            download_s = self._bits[clients] / self._phones.rate_bps("down", clients, index)
         usual_s = self._fleet.compute_s[clients] if self._trace is None else self._trace.at(clients, index)[0]
         compute_s = compute_scale * usual_s
         if self._slowdown:
@@ -157,6 +165,8 @@ class ActualTimes:
         """Return how long uploads that begin at `begins_s` take, on the client's own band or alone on the whole one."""
         if self._trace is not None:
             return self._trace.at(clients, index)[1]
+        if self._phones is not None:
+            return self._bits[clients] / self._phones.rate_bps("up", clients, index)
         if self._airtime is not None:
             ends_s = self._airtime.uploaded_s(clients, begins_s, whole_band=whole_band)
             with np.errstate(invalid="ignore"):  # inf − inf if an upload never begins

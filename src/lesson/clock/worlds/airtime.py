@@ -7,6 +7,7 @@ import numpy as np
 from lesson import radio
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.random import key
+from lesson.fleet.channels import snr_traces_of
 from lesson.fleet.fleet import Fleet
 from lesson.fleet.population import Population
 from lesson.fleet.traces import read_positions
@@ -33,10 +34,13 @@ class Airtime:
         self._channel = Channel(settings, people.seed)
         self._whole_hz = len(fleet) * settings.radio.bandwidth_hz
         self._mobility = _make_mobility(settings, fleet, people, seed)
+        self._traces = snr_traces_of(settings, len(fleet), people.seed)
         self._standing_snr = np.empty(0)
-        if self._mobility is None:
+        if self._mobility is None and self._traces is None:
             self._standing_snr = self._signal_to_noise(people.x_km, people.y_km, people.power_w)
         self._station_power_ratio = settings.radio.station_power_w / people.power_w
+        if self._traces is not None:  # they say nothing about powers: the SNR is the same both ways
+            self._station_power_ratio = np.ones(len(fleet))
         self._spans: dict[int, FloatArray] = {}
         """Mean SNR and fading gain by span of blocks, shape (2, num_clients, _SPAN) each; NaN if not computed yet."""
 
@@ -107,6 +111,8 @@ class Airtime:
 
     def _mean_snr(self, clients: IntArray, blocks: IntArray) -> FloatArray:
         """Return the SNR without fading of clients (n, 1) on their own bands in time blocks (n, K) or (1, K)."""
+        if self._traces is not None:
+            return self._traces.at(clients, np.multiply(blocks, self.coherence_s, dtype=np.float64))
         if self._mobility is None:
             return self._standing_snr[clients]
         times_s = np.broadcast_to(blocks * self.coherence_s, (len(clients), blocks.shape[1]))

@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from lesson.core.errors import InputError
 from lesson.core.files import open_to_change
-from lesson.learn.data import cifar10, cifar100, femnist, idx, shakespeare, tff_emnist
+from lesson.learn.data import cifar10, cifar100, drive_tests, femnist, idx, shakespeare, tff_emnist
 
 CHUNK_BYTES = 1 << 15
 TIMEOUT_S = 30
@@ -70,6 +70,11 @@ SHAKESPEARE = Source(
     shakespeare.NUM_BYTES,
     shakespeare.SHA256,
 )
+DRIVE_TESTS = Source(
+    f"https://raw.githubusercontent.com/uccmisl/5Gdataset/306d92eba81cb4f1195d8b8eba625666a02a10ec/{drive_tests.ARCHIVE}",
+    2_177_094,
+    "abc729d696b5e0ba34a9c6ed35a851f2868d2b5071be5efb8a49691c23bb1a9b",
+)
 
 
 def get_cifar10(folder: Path, source: Source = CIFAR10) -> Path:
@@ -116,7 +121,20 @@ def get_femnist(folder: Path, source: Source = FEMNIST) -> Path:
     return folder
 
 
+def get_drive_tests(folder: Path, source: Source = DRIVE_TESTS) -> Path:
+    """Return the path of the SNR traces, converted from the verified archive; download it if it is missing or damaged.
+
+    The archive may also be put into the folder of data sets itself.
+    """
+    folder, given = folder / drive_tests.FOLDER, folder / drive_tests.ARCHIVE
+    archive = given if given.exists() else folder / drive_tests.ARCHIVE
+    download(source, archive)
+    drive_tests.convert(archive, folder / drive_tests.CONVERTED)
+    return folder / drive_tests.CONVERTED
+
+
 DOWNLOADS: dict[str, tuple[str, Callable[[Path], Path]]] = {
+    "5g": ("The SNR of 5G drive tests", get_drive_tests),
     "cifar10": ("CIFAR-10", get_cifar10),
     "cifar100": ("CIFAR-100", get_cifar100),
     "fashion-mnist": ("Fashion-MNIST", get_fashion_mnist),

@@ -31,7 +31,7 @@ def draw_plan(plan: Plan, title: str, path: Path | str) -> None:
         figure = Figure(figsize=(10, 7), layout="constrained")
         figure.suptitle(title, fontweight="bold")
         top, bottom = cast(Sequence[SubFigure], figure.subfigures(2, 1, height_ratios=[1.35, 1]))
-        if (people := plan.fleet.population) is None:
+        if (people := plan.fleet.population) is None or not people.is_placed:
             _draw_density(plan, top.subplots())
         else:
             left, right = top.subplots(1, 2, width_ratios=[1, 1.25])
