@@ -52,7 +52,7 @@ def test_imports_are_public(path: Path) -> None:
 
 
 def test_all_modules_on_flower_are_checked() -> None:
-    assert {"strategy.py", "post.py", "replies.py"} <= {path.name for path in SOURCES}
+    assert {"strategy.py", "post.py", "replies.py", "client_app.py"} <= {path.name for path in SOURCES}
 
 
 def test_codes_of_errors_are_those_of_flower() -> None:

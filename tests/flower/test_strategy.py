@@ -234,7 +234,7 @@ def test_a_run_whose_clients_are_all_excluded_ends_with_what_it_has(
 
 
 def test_timeout_limits_the_wait_for_a_reply(make_grid: MakeGrid, caplog: pytest.LogCaptureFixture) -> None:
-    """Client 1 never replies. Without a timeout, the server would wait for at least 60 s, and in round 1 for everybody."""
+    """Client 1 never replies. Without a timeout, the server would wait for it for at least 60 s."""
     grid = make_grid(client_app([]), 3)
     answer = grid.handle
 
