@@ -1,5 +1,6 @@
 """Federated evaluation: who evaluates which model, what the metrics are, and that training does not notice."""
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -7,13 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 from flwr.serverapp.strategy import Result, Strategy
 
 from helpers.local_grid import LocalGrid, MakeGrid
-from lesson.flower import LessonStrategy
+from lesson.flower import LessonStrategy, make_client_app
+from lesson.learn.remote import initial_arrays
+from lesson.learn.task import Task
 
 NUM_EXAMPLES = [10, 30, 20]
 
@@ -225,3 +228,16 @@ def test_client_that_leaves_while_it_evaluates(make_grid: MakeGrid, monkeypatch:
     result = start(grid, strategy, num_rounds=20, timeout=1.0)
     assert not [round for client, round in journal.trained if client == 0 and round > 4]
     assert 20 in result.evaluate_metrics_clientapp
+
+
+def test_clients_of_the_complete_app_evaluate(make_grid: MakeGrid, few_task: Task) -> None:
+    """If all parameters are 0, all classes are equally likely and class 0 is predicted: the loss is ln 10, and the
+    accuracy is the share of zeros among the images of all clients, who hold every image once."""
+    zeros = {name: Array(np.zeros_like(values)) for name, values in initial_arrays(few_task, 0).items()}
+    grid = make_grid(make_client_app(few_task), 3, {"scenario": "released"})
+    strategy = LessonStrategy(1.0)
+    messages = strategy.configure_evaluate(1, ArrayRecord(zeros), ConfigRecord(), grid)
+    told = strategy.aggregate_evaluate(1, grid.send_and_receive(messages))
+    assert told is not None
+    zero_share = float((few_task.train[1] == 0).float().mean())
+    assert dict(told) == pytest.approx({"loss": math.log(10), "accuracy": zero_share}, rel=1e-5)
