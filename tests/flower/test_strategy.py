@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
+from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideAdaptiveClipping,
@@ -284,6 +284,27 @@ def test_mods_for_local_differential_privacy(make_grid: MakeGrid) -> None:
     noisy = trained(0.1, 4)
     assert np.all(np.isfinite(noisy))
     assert np.all(noisy != trained(0.0, 4))
+
+
+def test_mod_for_adaptive_clipping_clips_by_a_fixed_norm(make_grid: MakeGrid) -> None:
+    """The update (3, 4, 12) has a norm of 13, clipped to 1.3: a factor of 0.1. It is not below the norm, so its bit is
+    0. Nothing but Flower's wrapper would adapt the norm."""
+    app = ClientApp()
+
+    @app.train(mods=[adaptiveclipping_mod])
+    def train(message: Message, context: Context) -> Message:
+        weights, bias = message.content["arrays"].to_numpy_ndarrays()
+        arrays = ArrayRecord([weights + np.array([3.0, 4.0]), bias + 12.0])
+        content = {"arrays": arrays, "metrics": MetricRecord({"num-examples": 1})}
+        return Message(RecordDict(content), reply_to=message)
+
+    strategy = LessonStrategy(10.0, clock="virtual", latency_s=[5.0, 6.0], fraction_evaluate=0.0)
+    result = run(make_grid(app, 2), strategy, 2, {"lr": 0.1, "clipping_norm": 1.3})
+    assert values(result) == pytest.approx([0.6, 0.8, 2.4])
+    assert {round: dict(told) for round, told in result.train_metrics_clientapp.items()} == {
+        1: {"norm_bit": 0.0},
+        2: {"norm_bit": 0.0},
+    }
 
 
 def test_too_few_nodes(make_grid: MakeGrid) -> None:
