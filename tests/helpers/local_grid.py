@@ -67,8 +67,8 @@ class LocalGrid(Grid):
     def get_nodes(self) -> list[NodeInfo]:
         """As in Flower, a node shows how often it sends heartbeats; simulated nodes never do."""
         every_s = 1e300 if self.simulated else 30.0
-        times = {"heartbeat_interval": every_s}
-        return [NodeInfo(node_id=node, registered_at=self.registered[node], **times) for node in self.get_node_ids()]
+        registered = {node: self.registered.get(node, "later") for node in self.get_node_ids()}
+        return [NodeInfo(node_id=node, registered_at=at, heartbeat_interval=every_s) for node, at in registered.items()]
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         ids = []

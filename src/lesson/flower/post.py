@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, MetricRecord, RecordDict
@@ -72,8 +73,6 @@ class GridClients:
     """Called with every poll for events that do not come from training, such as the end of an evaluation."""
 
     def __post_init__(self) -> None:
-        self.at_once = in_simulation(self.grid)
-        """Whether one call can pull all replies; see `pull_replies`."""
         self._sent: dict[str, Key] = {}
         self._given_up: dict[str, Key] = {}
         self._faults: deque[Reply] = deque()
@@ -85,6 +84,11 @@ class GridClients:
         self._left_out: dict[int, str] = {}
         """Why a node takes no part, for nodes whose profile contradicts others."""
         self._looked_s = self.clock()
+
+    @cached_property
+    def at_once(self) -> bool:
+        """Whether one call can pull all replies; see `pull_replies`."""
+        return in_simulation(self.grid)
 
     def send(self, updates: Updates, round: int, patience_s: FloatArray) -> None:
         """Ask clients to train these updates, each from its base version; messages expire after `patience_s`."""
