@@ -17,7 +17,7 @@ BENCHMARKS = ROOT / "benchmarks"
 SCRIPTS = sorted(BENCHMARKS.glob("*.py"))
 RUN, STRATEGIES = BENCHMARKS / "peers" / "run.py", BENCHMARKS / "peers" / "strategies.py"
 RECIPES = sorted(BENCHMARKS.glob("peers/*/bench.py"))
-LONG = ("gpu", "learning", "scale")
+LONG = ("flower_scale", "gpu", "learning", "scale")
 """Scripts whose tiny case takes several seconds."""
 Run = Callable[..., list[str]]
 

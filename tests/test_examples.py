@@ -17,18 +17,18 @@ from lesson.experiments.grid import load_grid
 pytestmark = pytest.mark.usefixtures("few_test_images")
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
-FLOWER_APP = EXAMPLES / "flower_app"
+APPS = [EXAMPLES / "flower-app", EXAMPLES / "flower-ready-app"]
 SCRIPTS, FLEETS, NOTEBOOKS = (sorted(EXAMPLES.glob(f"*.{suffix}")) for suffix in ("py", "csv", "ipynb"))
 SWEEPS = [path for path in sorted(EXAMPLES.glob("*.toml")) if "sweep" in tomllib.loads(path.read_text())]
 SETTINGS = sorted(set(EXAMPLES.glob("*.toml")) - set(SWEEPS))
 DEPLOYED = [
-    FLOWER_APP / "pyproject.toml",
-    *sorted(FLOWER_APP.glob("*/*.py")),
+    *(app / "pyproject.toml" for app in APPS),
+    *(path for app in APPS for path in sorted(app.glob("*/*.py"))),
     *sorted(EXAMPLES.glob("*_deployment/*.py")),
     *sorted(EXAMPLES.glob("*_deployment/*.sh")),
     *sorted(EXAMPLES.glob("*_deployment/systemd/*")),
 ]
-"""Tested in tests/flower: test_deployment.py, test_operations.py and test_simulation.py."""
+"""Tested in tests/flower: test_deployment.py, test_operations.py, test_quickstart_app.py and test_simulation.py."""
 
 
 def test_no_example_is_forgotten() -> None:
@@ -55,10 +55,12 @@ def test_example_fleets_are_planned(path: Path, capsys: pytest.CaptureFixture[st
     assert main(["plan", "--latencies", str(path)]) == 0
 
 
+@pytest.mark.parametrize("path", APPS, ids=lambda path: path.name)
 @pytest.mark.parametrize("name", ["client_app", "server_app"])
-def test_apps_for_flower_are_made(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(FLOWER_APP)
-    app = runpy.run_path(str(FLOWER_APP / "lesson_app" / f"{name}.py"))["app"]
+def test_apps_for_flower_are_made(path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(path)
+    (file,) = path.glob(f"*/{name}.py")
+    app = runpy.run_path(str(file))["app"]
     assert type(app).__name__ == {"client_app": "ClientApp", "server_app": "ServerApp"}[name]
 
 

@@ -4,10 +4,13 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import lesson
 
@@ -79,6 +82,25 @@ def test_flower_without_its_simulation_does_not_need_ray(metadata: dict[str, Any
     (deployment,), (simulation,) = extras["flower"], extras["flower-simulation"]
     assert simulation.replace("[simulation]", "") == deployment, "both extras must allow the same versions"
     assert "[" not in deployment
+    assert "ray" not in everything_needed_by([*metadata["project"]["dependencies"], deployment])
+    assert "ray" in everything_needed_by([simulation])
+
+
+def everything_needed_by(requirements: list[str]) -> set[str]:
+    """Return the names of all packages that pip would install here, by the metadata of the installed ones."""
+    found, todo = set[tuple[str, str]](), [Requirement(text) for text in requirements]
+    while todo:
+        wanted = todo.pop()
+        for extra in ("", *wanted.extras):
+            if (key := (canonicalize_name(wanted.name), extra)) in found:
+                continue
+            found.add(key)
+            try:
+                needs = [Requirement(text) for text in requires(wanted.name) or []]
+            except PackageNotFoundError:  # for another platform
+                continue
+            todo += [need for need in needs if need.marker is None or need.marker.evaluate({"extra": extra})]
+    return {name for name, _ in found}
 
 
 def test_a_missing_flower_is_an_error_that_names_the_extras() -> None:

@@ -24,7 +24,7 @@ from typing import Any, Self
 
 from local_processes import FederationError, end, end_all, find_all, free_ports, listens, output_of, start, wait
 
-APP = Path(__file__).parent.parent / "flower_app"
+APP = Path(__file__).parent.parent / "flower-ready-app"
 NAME = "local"
 """Name of the connection to the SuperLink in Flower's commands."""
 SLOW_S = (0.0, 0.0, 0.15, 0.3, 0.5, 0.75)

@@ -67,7 +67,7 @@ def test_the_example_settings_are_complete() -> None:
     given = set(re.findall(r"^(\w+)=", (folder / "node0.env").read_text(), re.MULTILINE))
     assert given == set(re.findall(r"\$\{(\w+)\}", (folder / "lesson-supernode@.service").read_text()))
     connections = tomllib.loads((folder / "flwr-config.toml").read_text())["superlink"]
-    assert f"flower_app {connections['default']} " in (folder / "lesson-run@.service").read_text()
+    assert f"flower-ready-app {connections['default']} " in (folder / "lesson-run@.service").read_text()
 
 
 def test_the_example_run_config_can_be_supervised(tmp_path: Path) -> None:

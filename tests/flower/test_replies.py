@@ -64,15 +64,15 @@ def test_simulation_pulls_all_replies_in_one_call() -> None:
     """Its grid does not decode replies, and a call per reply would be slow with thousands of clients."""
     calls = []
 
-    class InMemoryGrid(HostileGrid):
+    class CountingGrid(HostileGrid):
         def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
             calls.append(list(message_ids))
             return super().pull_messages(calls[-1])
 
-    grid = InMemoryGrid([], num_nodes=3)
+    grid = CountingGrid([], num_nodes=3)
     ids = grid.push_messages(Message(RecordDict({"arrays": model()}), node, "train") for node in (2, 3))
-    assert [number for number, _ in pull_replies(grid, ids)] == ids
-    assert pull_replies(grid, []) == []
+    assert [number for number, _ in pull_replies(grid, ids, at_once=True)] == ids
+    assert pull_replies(grid, [], at_once=True) == []
     assert calls == [ids]
 
 

@@ -10,9 +10,16 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
 from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideAdaptiveClipping,
+    DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyServerSideAdaptiveClipping,
+    DifferentialPrivacyServerSideFixedClipping,
+    Result,
+)
 from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
-from flwr.serverapp.strategy import Result
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
 from helpers.local_grid import LocalGrid, MakeGrid
@@ -226,9 +233,80 @@ def test_a_run_whose_clients_are_all_excluded_ends_with_what_it_has(
     assert "the run has stopped: no client is connected anymore; 3 of 3 clients were excluded" in caplog.text
 
 
+def test_timeout_limits_the_wait_for_a_reply(make_grid: MakeGrid, caplog: pytest.LogCaptureFixture) -> None:
+    """Client 1 never replies. Without a timeout, the server would wait for it for at least 60 s."""
+    grid = make_grid(client_app([]), 3)
+    answer = grid.handle
+
+    def handle(message: Message, context: Context) -> Message | None:
+        return None if context.node_config["partition-id"] == 1 else answer(message, context)
+
+    grid.handle = handle
+    result = run(grid, LessonStrategy(30.0, clock="wall", fraction_evaluate=0.0), num_rounds=1, timeout=1.0)
+    assert 1 in result.train_metrics_clientapp
+    assert "round 1: rejected update from client 1: no reply" in caplog.text
+    on_virtual = LessonStrategy(30.0, clock="virtual", latency_s=[5.0, 6.0, 7.0], fraction_evaluate=0.0)
+    caplog.clear()
+    run(grid, on_virtual, num_rounds=1, timeout=1.0)
+    assert "round 1: rejected update from client 1: no reply" in caplog.text
+
+
+@pytest.mark.parametrize("timeout", [0.0, -1.0, math.nan, math.inf, None])
+def test_timeout_is_a_positive_number(make_grid: MakeGrid, timeout: float | None) -> None:
+    with pytest.raises(InputError, match=f"timeout must be a finite number > 0, got {timeout!r}"):
+        run(make_grid(client_app([]), 3), LessonStrategy(1.0), timeout=timeout)
+
+
+def test_mods_for_local_differential_privacy(make_grid: MakeGrid) -> None:
+    """Client 0 adds (3, 4) to the weights and 12 to the bias: a norm of 13, clipped to 1.3, the norm in the train
+    config. Then LocalDpMod clips to 0.65, half of that, and adds no noise, as its sensitivity is 0. The factors of the
+    update are thus 0.05. Client 1 is clipped alike. With a sensitivity, there is noise, and rounds continue."""
+
+    def app(sensitivity: float) -> ClientApp:
+        made = ClientApp()
+        local = LocalDpMod(clipping_norm=0.65, sensitivity=sensitivity, epsilon=5.0, delta=1e-3)
+
+        @made.train(mods=[local, fixedclipping_mod])
+        def train(message: Message, context: Context) -> Message:
+            weights, bias = message.content["arrays"].to_numpy_ndarrays()
+            arrays = ArrayRecord([weights + np.array([3.0, 4.0]), bias + 12.0])
+            content = {"arrays": arrays, "metrics": MetricRecord({"num-examples": 1})}
+            return Message(RecordDict(content), reply_to=message)
+
+        return made
+
+    def trained(sensitivity: float, num_rounds: int) -> np.ndarray:
+        strategy = LessonStrategy(10.0, clock="virtual", latency_s=[5.0, 16.0], fraction_evaluate=0.0)
+        config = {"lr": 0.1, "clipping_norm": 1.3}
+        return values(run(make_grid(app(sensitivity), 2), strategy, num_rounds, config))
+
+    assert trained(0.0, 1) == pytest.approx([0.15, 0.2, 0.6])
+    noisy = trained(0.1, 4)
+    assert np.all(np.isfinite(noisy))
+    assert np.all(noisy != trained(0.0, 4))
+
+
+def test_mod_for_adaptive_clipping_clips_by_a_fixed_norm(make_grid: MakeGrid) -> None:
+    """The update (3, 4, 12) has a norm of 13, clipped to 1.3: a factor of 0.1. The norm bit is an ordinary metric here:
+    nothing but Flower's wrapper would adapt the norm."""
+    app = ClientApp()
+
+    @app.train(mods=[adaptiveclipping_mod])
+    def train(message: Message, context: Context) -> Message:
+        weights, bias = message.content["arrays"].to_numpy_ndarrays()
+        arrays = ArrayRecord([weights + np.array([3.0, 4.0]), bias + 12.0])
+        content = {"arrays": arrays, "metrics": MetricRecord({"num-examples": 1})}
+        return Message(RecordDict(content), reply_to=message)
+
+    strategy = LessonStrategy(10.0, clock="virtual", latency_s=[5.0, 6.0], fraction_evaluate=0.0)
+    result = run(make_grid(app, 2), strategy, 2, {"lr": 0.1, "clipping_norm": 1.3})
+    assert values(result) == pytest.approx([0.6, 0.8, 2.4])
+    assert [list(told) for told in result.train_metrics_clientapp.values()] == [["norm_bit"], ["norm_bit"]]
+
+
 def test_too_few_nodes(make_grid: MakeGrid) -> None:
     with pytest.raises(InputError, match="min_available_nodes is 4, but only 3 nodes are connected"):
-        run(make_grid(client_app([]), 3), LessonStrategy(1.0, clock="wall", min_available_nodes=4), timeout=0.0)
+        run(make_grid(client_app([]), 3), LessonStrategy(1.0, clock="wall", min_available_nodes=4), timeout=0.01)
 
 
 @pytest.mark.parametrize(
@@ -246,6 +324,8 @@ def test_too_few_nodes(make_grid: MakeGrid) -> None:
             lambda: LessonStrategy(strategy="fedbuff"),
             "strategy must be an object of lesson.strategies, such as FedAvg(), got 'fedbuff'",
         ),
+        (lambda: LessonStrategy(fraction_evaluate=1.5), "fraction_evaluate must be a number >= 0 and <= 1, got 1.5"),
+        (lambda: LessonStrategy(evaluate_every=-1), "evaluate_every must be a whole number >= 0, got -1"),
         (lambda: LessonStrategy(server="adam"), "server must be ServerSettings(…), got 'adam'"),
     ],
 )
@@ -281,9 +361,26 @@ def test_bad_starts_are_one_line(
     assert grid.num_pushed == 0
 
 
-def test_flowers_own_loop_is_not_for_it() -> None:
-    with pytest.raises(NotImplementedError, match="LessonStrategy runs its own round loop; call start"):
-        LessonStrategy(1.0).configure_train(1, ArrayRecord(), ConfigRecord(), None)
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda strategy: DifferentialPrivacyServerSideFixedClipping(strategy, 1.0, 1.0, 3),
+        lambda strategy: DifferentialPrivacyClientSideFixedClipping(strategy, 1.0, 1.0, 3),
+        lambda strategy: DifferentialPrivacyServerSideAdaptiveClipping(strategy, 0.1, 3),
+        lambda strategy: DifferentialPrivacyClientSideAdaptiveClipping(strategy, 0.1, 3),
+    ],
+)
+def test_strategy_in_a_wrapper_is_a_one_line_error(
+    make_grid: MakeGrid, wrap: Callable[[FlowerStrategy], FlowerStrategy]
+) -> None:
+    """A wrapper would call the methods in rounds of its own, which wait for everybody: FedAvg under another name."""
+    grid = make_grid(client_app([]), 3)
+    with pytest.raises(InputError, match=r"cannot be wrapped .*: call its own start; .*mods=\[LocalDpMod") as caught:
+        run(grid, wrap(LessonStrategy(1.0)))
+    assert "\n" not in str(caught.value)
+    assert grid.num_pushed == 0
+    with pytest.raises(InputError, match="cannot be wrapped"):
+        LessonStrategy(1.0).aggregate_train(1, [])
 
 
 def test_a_model_with_single_numbers_and_counters(make_grid: MakeGrid) -> None:

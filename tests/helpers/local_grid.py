@@ -42,6 +42,7 @@ class LocalGrid(Grid):
         }
         self.registered = {node: f"{there.node_config['partition-id']:06}" for node, there in self.nodes.items()}
         self.offline: set[int] = set()
+        self.simulated = False
         self.handle: Handle = app
         self.num_pushed = 0
         self._pool = ThreadPoolExecutor(4)
@@ -64,7 +65,10 @@ class LocalGrid(Grid):
         return [node for node in self.nodes if node not in self.offline]
 
     def get_nodes(self) -> list[NodeInfo]:
-        return [NodeInfo(node_id=node, registered_at=self.registered[node]) for node in self.get_node_ids()]
+        """As in Flower, a node shows how often it sends heartbeats; simulated nodes never do."""
+        every_s = 1e300 if self.simulated else 30.0
+        registered = {node: self.registered.get(node, "later") for node in self.get_node_ids()}
+        return [NodeInfo(node_id=node, registered_at=at, heartbeat_interval=every_s) for node, at in registered.items()]
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         ids = []

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MessageType, MetricRecord, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
@@ -154,11 +154,15 @@ UNDECODABLE = Error(-1)
 
 
 class HostileGrid(Grid):
-    """A grid that replies immediately. Node 1 sends the given replies in turn; the others add 1 to every parameter."""
+    """A grid that replies immediately. Node 1 sends the given replies in turn; the others add 1 to every parameter.
+
+    Asked to evaluate, node 1 sends the last of its replies again.
+    """
 
     def __init__(self, replies: Iterable[Callable[[], RecordDict | Error]], num_nodes: int = 3) -> None:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
         self.num_nodes, self._hostile = num_nodes, iter(replies)
+        self._last: Callable[[], RecordDict | Error] = RecordDict
         self._asked: dict[str, Message] = {}
         self._answers: dict[str, RecordDict | Error] = {}
 
@@ -198,7 +202,9 @@ class HostileGrid(Grid):
 
     def _answer(self, message: Message) -> RecordDict | Error:
         if message.metadata.dst_node_id == 1:
-            return next(self._hostile)()
+            if message.metadata.message_type == MessageType.TRAIN:
+                self._last = next(self._hostile)
+            return self._last()
         values = message.content.array_records["arrays"]["w"].numpy()
         return RecordDict({"arrays": ArrayRecord({"w": Array(values + 1)}), "metrics": metrics()})
 

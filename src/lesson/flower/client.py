@@ -22,7 +22,7 @@ from lesson.flower.profile import answers_profile
 from lesson.flower.times import report_times
 from lesson.learn.build import NEEDED_ACCURACY, strategy_of, workload_of
 from lesson.learn.process import configure_process
-from lesson.learn.remote import train_update
+from lesson.learn.remote import evaluate_on_client, train_update
 from lesson.learn.task import Task
 from lesson.learn.tasks import resolve_task
 from lesson.learn.workload import Workload
@@ -34,7 +34,7 @@ TIMED, ENOUGH_S = 3, 5.0
 
 
 def make_client_app(task: Task | Callable[..., Task] | None = None) -> ClientApp:
-    """Return a ClientApp that trains for any strategy of this package and reports its latency.
+    """Return a ClientApp that trains for any strategy of this package, evaluates models and reports its latency.
 
     Args:
         task: Your own task, or a function that returns it and is called with the options in [task]; by default, the
@@ -49,6 +49,13 @@ def make_client_app(task: Task | Callable[..., Task] | None = None) -> ClientApp
         arrays = Layout.of(model).record(client_task.train(context, model, told, _faults_of(context)))
         metrics = MetricRecord({"num-examples": client_task.num_samples(context)})
         return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        (model,) = message.content.array_records.values()
+        count, scores = client_task.evaluate(context, model)
+        metrics = MetricRecord({"num-examples": count, **scores})
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
     answers_profile(app, client_task.measure)
     return app
@@ -85,6 +92,11 @@ class _ClientTask:
         slow_s = float(context.node_config.get("slow-s", 0.0))
         time.sleep(slow_s * int(config["local-steps"]) * int(config["batches"]))
         return vector
+
+    def evaluate(self, context: Context, model: ArrayRecord) -> tuple[int, dict[str, float]]:
+        """Return how many samples this client evaluates a model on, its loss and, if the task has it, its accuracy."""
+        vector = Layout.of(model).vector(model)
+        return evaluate_on_client(self._of(context), vector, int(context.node_config["partition-id"]))
 
     def measure(self, context: Context, model: ArrayRecord) -> tuple[list[float], int]:
         """Return the durations of the usual local training in seconds, and this client's number of samples."""

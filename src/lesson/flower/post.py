@@ -5,10 +5,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, MetricRecord, RecordDict
-from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from lesson.clock.rejections import UNREADABLE, WRONG_ARRAYS
@@ -18,7 +18,7 @@ from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.errors import printable
 from lesson.flower.arrays import Layout, Vector
 from lesson.flower.profile import Profiler
-from lesson.flower.replies import check_weight, pull_replies, read_metrics, scalars
+from lesson.flower.replies import check_weight, in_simulation, pull_replies, read_metrics, scalars
 from lesson.learn.model_server import ModelServer
 from lesson.learn.remote import Received
 from lesson.learn.robust.checks import InvalidUpdateError
@@ -27,13 +27,14 @@ from lesson.strategies.base import Updates, shares
 LOOK_EVERY_S = 2.0
 """Seconds between two checks of which nodes are connected."""
 FAULTS = {
-    ErrorCode.CLIENT_APP_RAISED_EXCEPTION: "client error",
-    ErrorCode.LOAD_CLIENT_APP_EXCEPTION: "client error",
-    ErrorCode.CLIENT_APP_CRASHED: "client crashed",
-    ErrorCode.MESSAGE_UNAVAILABLE: NO_REPLY,
-    ErrorCode.REPLY_MESSAGE_UNAVAILABLE: NO_REPLY,
-    ErrorCode.NODE_UNAVAILABLE: LOST,
+    1: "client error",  # the ClientApp cannot be loaded
+    2: "client error",  # the ClientApp raised an exception
+    3: NO_REPLY,  # the message has expired
+    4: NO_REPLY,  # its reply has expired
+    5: LOST,  # the node is unavailable
+    8: "client crashed",  # the process of the ClientApp ended
 }
+"""Faults by the code of Flower's `Error`. Flower names the codes only in a private module."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,8 @@ class GridClients:
     """Initial latency estimate in seconds of a node that joins without a profile."""
     tell: Callable[[str], None] = lambda _: None
     clock: Callable[[], float] = time.monotonic
+    other_events: Callable[[], Sequence[Event]] = tuple
+    """Called with every poll for events that do not come from training, such as the end of an evaluation."""
 
     def __post_init__(self) -> None:
         self._sent: dict[str, Key] = {}
@@ -81,6 +84,11 @@ class GridClients:
         self._left_out: dict[int, str] = {}
         """Why a node takes no part, for nodes whose profile contradicts others."""
         self._looked_s = self.clock()
+
+    @cached_property
+    def at_once(self) -> bool:
+        """Whether one call can pull all replies; see `pull_replies`."""
+        return in_simulation(self.grid)
 
     def send(self, updates: Updates, round: int, patience_s: FloatArray) -> None:
         """Ask clients to train these updates, each from its base version; messages expire after `patience_s`."""
@@ -110,17 +118,21 @@ class GridClients:
         """Return what has happened since the last call; does not wait."""
         events: list[Event] = list(self._faults)
         self._faults.clear()
-        for number, message in pull_replies(self.grid, list(self._sent)):
+        for number, message in pull_replies(self.grid, list(self._sent), at_once=self.at_once):
             events.append(self._reply(self._sent.pop(number), message))
-        for number, message in pull_replies(self.grid, list(self._given_up)):
+        for number, message in pull_replies(self.grid, list(self._given_up), at_once=self.at_once):
             update = self._given_up.pop(number)
             if not isinstance(message, Exception) and not message.has_error():
                 events.append(Reply(*update, fault=TOO_LATE, detail="the server had stopped waiting for it"))
-        for number, message in pull_replies(self.grid, list(self._asked)):
+        for number, message in pull_replies(self.grid, list(self._asked), at_once=self.at_once):
             events += self._introduced(number, message)
         if self.clock() - self._looked_s >= LOOK_EVERY_S:
             events += self._look()
-        return events
+        return [*events, *self.other_events()]
+
+    def is_connected(self, client: int) -> bool:
+        """Return whether a client's node was connected when the server last looked."""
+        return self.node_of.get(client) in self._there
 
     def give_up(self, clients: IntArray) -> None:
         """Stop waiting for updates of these clients; updates that still arrive are reported as too late."""
@@ -220,10 +232,13 @@ class GridClients:
 
 
 def _fault(update: Key, error: Error) -> Reply:
-    """Return the reply for an error, with the last line of its text: in a traceback, that line says why."""
+    return Reply(*update, fault=FAULTS.get(error.code, "error reply"), detail=error_text(error))
+
+
+def error_text(error: Error) -> str:
+    """Return the code of an error and the last line of its text: in a traceback, that line says why."""
     lines = (error.reason or "").strip().splitlines() or ["no reason given"]
-    fault = FAULTS.get(error.code, "error reply")
-    return Reply(*update, fault=fault, detail=printable(f"code {error.code}: {lines[-1]}"))
+    return printable(f"code {error.code}: {lines[-1]}")
 
 
 def _arrays(content: RecordDict) -> ArrayRecord:

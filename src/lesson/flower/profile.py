@@ -17,7 +17,7 @@ from flwr.serverapp import Grid
 
 from lesson.core.errors import InputError
 from lesson.core.validation import MAX_SAMPLES
-from lesson.flower.replies import pull_replies, read_metrics, scalars, tell
+from lesson.flower.replies import in_simulation, pull_replies, read_metrics, scalars, tell
 from lesson.settings.sections import MAX_CLIENTS
 
 KIND = "profile"
@@ -83,7 +83,7 @@ class Profiler:
     ) -> dict[int, Profile | None]:
         """Ask all nodes at once and return their profiles; None for one without a usable answer in `patience_s`."""
         profiles: dict[int, Profile | None] = {}
-        waiting = dict[str, tuple[int, float]]()
+        waiting, at_once = dict[str, tuple[int, float]](), in_simulation(grid)
         for node in nodes:
             profiles[node] = None
             begun_s = time.monotonic()
@@ -91,7 +91,7 @@ class Profiler:
             waiting |= {number: (node, begun_s) for number in ids if number}
         until_s = time.monotonic() + self.patience_s
         while waiting and time.monotonic() < until_s:
-            for number, answer in pull_replies(grid, list(waiting)):
+            for number, answer in pull_replies(grid, list(waiting), at_once=at_once):
                 node, begun_s = waiting.pop(number)
                 profiles[node] = profile = self.read(node, answer, time.monotonic() - begun_s)
                 if profile is not None:

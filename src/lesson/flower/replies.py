@@ -28,20 +28,24 @@ def tell_clients(fleet: Fleet, deadline_s: float, rejected_by: Mapping[str, int]
     tell(f"rejected: {', '.join(f'{count} × {reason}' for reason, count in rejected_by.items()) or 'nothing'}")
 
 
+NO_HEARTBEAT_S = 86400.0
+"""A node that announces itself less often than this sends no heartbeats: it is simulated. Flower gives simulated nodes
+an interval of 10³⁰⁰ s, and its SuperLink accepts at most 1800 s from others."""
 MAX_METRICS = 100
 """Largest number of metrics in a reply; a reply with more is rejected."""
 Metric = int | float | list[int] | list[float]
 
 
-def pull_replies(grid: Grid, ids: Collection[str]) -> list[tuple[str, Message | Exception]]:
+def pull_replies(grid: Grid, ids: Collection[str], *, at_once: bool = False) -> list[tuple[str, Message | Exception]]:
     """Return the replies to these messages that have arrived, each with the id of its message.
 
-    A reply that Flower cannot decode is returned as the exception it raised.
+    A reply that Flower cannot decode is returned as the exception it raised. `at_once` pulls all replies in one call,
+    for simulations.
     """
     # Flower decodes either all replies of a call or none, and delivers each only once: an undecodable reply would lose
     # all others of the same call, however few they are. So each reply is pulled by itself, which costs one request per
     # awaited reply. The grid of a simulation does not decode replies, and one call pulls them all.
-    groups = ([list(ids)] if ids else []) if in_simulation(grid) else [[number] for number in ids]
+    groups = ([list(ids)] if ids else []) if at_once else [[number] for number in ids]
     replies: list[tuple[str, Message | Exception]] = []
     for group in groups:
         try:
@@ -54,8 +58,12 @@ def pull_replies(grid: Grid, ids: Collection[str]) -> list[tuple[str, Message | 
 
 
 def in_simulation(grid: Grid) -> bool:
-    """Return whether a grid belongs to Flower's simulation, where messages stay in this process."""
-    return type(grid).__name__ == "InMemoryGrid"
+    """Return whether the nodes of a grid are simulated by Flower, which the nodes of a wrapped grid show as well.
+
+    False if no node is connected.
+    """
+    intervals_s = [node.heartbeat_interval for node in grid.get_nodes()]
+    return bool(intervals_s) and min(intervals_s) > NO_HEARTBEAT_S
 
 
 def read_metrics(content: RecordDict) -> dict[str, Metric]:

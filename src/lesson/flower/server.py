@@ -80,8 +80,6 @@ def serve(grid: Grid, context: Context, task: Task | Callable[..., Task] | None 
     config = check_config(context.run_config)
     wished = settings_of(config, max(2, config["min-nodes"]))  # an invalid config fails here, not on the clients
     _check_strategy(wished)
-    clock = clock_of(config["clock"], grid)
-    _check_faults(wished.faults, clock)
     folder = RunFolder(Path(config["out"] or f"runs/flower-{context.run_id}").absolute())
     if (ended := _ended(folder, config)) is not None:
         tell(f"the run in {folder.path} has already finished; it is not executed again")
@@ -92,6 +90,8 @@ def serve(grid: Grid, context: Context, task: Task | Callable[..., Task] | None 
     own = resolve_task(task, given)  # missing data fails here, not on the clients
     model = initial_arrays(own, given.run.seed)
     profiler = Profiler(ArrayRecord({name: Array(values) for name, values in model.items()}))
+    clock = clock_of(config["clock"], grid, WAIT_S)
+    _check_faults(wished.faults, clock)
     profiles = find_clients(grid, profiler, config["min-nodes"], everybody=clock == "virtual")
     num_clients = max(profile.num_clients for profile in profiles.values())
     workload, fleet = make_workload_and_fleet(settings_of(config, num_clients), own, clock, profiles)
@@ -155,10 +155,14 @@ def _ended(folder: RunFolder, config: Mapping[str, Any]) -> dict[str, Any] | Non
     return folder.finished()
 
 
-def clock_of(named: str, grid: Grid) -> Clock:
-    """Return the clock of this name; 'auto' is the virtual clock in Flower's simulation, else the wall clock."""
+def clock_of(named: str, grid: Grid, timeout_s: float) -> Clock:
+    """Return the clock of this name; 'auto' is the virtual clock in Flower's simulation, else the wall clock.
+
+    The nodes show which it is, so 'auto' waits until one is connected; InputError is raised after `timeout_s`.
+    """
     if named != "auto":
         return "virtual" if named == "virtual" else "wall"
+    wait_for_nodes(grid, "the least number of nodes", 1, timeout_s, lambda nodes: (nodes, ""))
     return "virtual" if in_simulation(grid) else "wall"
 
 

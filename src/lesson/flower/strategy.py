@@ -3,23 +3,24 @@
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
 from lesson.clock.loop import RoundLoop
 from lesson.clock.worlds import NominalWorld, RemoteWorld, WallWorld
-from lesson.clock.worlds.clients import Reports
 from lesson.core.arrays import FloatArray
 from lesson.core.errors import InputError, RunStoppedError
+from lesson.core.random import RepeatedStream
 from lesson.fleet.fleet import Fleet, draw_fleet, measured_fleet
 from lesson.flower.arrays import Layout, num_bytes
+from lesson.flower.evaluation import FederatedEvaluation, aggregate_replies, evaluate_content, sample
 from lesson.flower.post import FieldNames, GridClients, weighted_means
 from lesson.flower.profile import wait_for_nodes
 from lesson.flower.recorder import RecordingGrid
@@ -87,6 +88,8 @@ class LessonStrategy(FlowerStrategy):
         server: ServerSettings | None = None,
         guards: GuardSettings | None = None,
         min_available_nodes: int = 2,
+        fraction_evaluate: float = 1.0,
+        evaluate_every: int = 0,
         weighted_by_key: str = "num-examples",
         arrayrecord_key: str = "arrays",
         configrecord_key: str = "config",
@@ -96,6 +99,8 @@ class LessonStrategy(FlowerStrategy):
         check_number("deadline_s", deadline_s, most=math.inf)
         check_number("lr_cap", lr_cap, most=math.inf)
         check_count("min_available_nodes", min_available_nodes)
+        check_number("fraction_evaluate", fraction_evaluate, most=1.0, or_zero=True)
+        check_count("evaluate_every", evaluate_every, least=0)
         if clock not in (None, "virtual", "wall"):
             raise InputError(f"clock must be 'virtual' or 'wall', got {clock!r}")
         if isinstance(strategy, type) or not (strategy is None or hasattr(strategy, "open_round")):
@@ -112,6 +117,7 @@ class LessonStrategy(FlowerStrategy):
         if self.latency_s is not None and not np.all(self.latency_s > 0):
             raise InputError("latency_s must be > 0 for every client")
         self.min_available_nodes = min_available_nodes
+        self.fraction_evaluate, self.evaluate_every = float(fraction_evaluate), evaluate_every
         self.words = FieldNames(arrayrecord_key, configrecord_key, weighted_by_key, lr_key)
 
     def start(
@@ -124,25 +130,39 @@ class LessonStrategy(FlowerStrategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: EvaluateFn | None = None,
     ) -> Result:
-        """Run `num_rounds` rounds; see Flower's `Strategy.start`. `timeout` limits the wait for nodes at the start.
+        """Run `num_rounds` rounds; see Flower's `Strategy.start`.
 
-        The model is evaluated only by `evaluate_fn`, on the server; clients only train.
+        `timeout` limits in seconds how long the server waits for nodes at the start, and for each reply of a node.
+        Clients evaluate the model after the last round, and after every `evaluate_every` rounds.
         """
+        check_number("timeout", timeout)
         config = dict(train_config or {})
         lr = config.get(self.words.lr)
         if not isinstance(lr, float | int) or isinstance(lr, bool) or not 0 < lr < math.inf:
             raise InputError(
                 f"train_config must have '{self.words.lr}', the step size of a client in tier 1, got {lr!r}"
             )
-        if evaluate_config is not None:
-            tell("evaluate_config has no effect: the model is evaluated on the server, by evaluate_fn")
         if not isinstance(initial_arrays, ArrayRecord) or not len(initial_arrays):
             raise InputError(f"initial_arrays must be an ArrayRecord that holds a model, got {initial_arrays!r:.80}")
         layout = Layout.of(initial_arrays)
-        loop, reports, server = self._round_loop(grid, initial_arrays, layout, config, timeout)
+        loop, world, server, post = self._round_loop(grid, initial_arrays, layout, config, timeout)
+        reports = world.reports
         rejected_by = Counter[str]()
         self.summary()
         result, begin_s = Result(arrays=initial_arrays), time.monotonic()
+        evaluation = FederatedEvaluation(
+            post,
+            loop.fleet.latency_s,
+            dict(evaluate_config or {}),
+            result.evaluate_metrics_clientapp,
+            self.evaluate_every,
+            self.fraction_evaluate,
+            isinstance(world, WallWorld),
+            self.deadline_s,
+            timeout,
+            self.seed,
+            tell,
+        )
         self._evaluate(0, initial_arrays, evaluate_fn, result)
         while loop.round < num_rounds and not loop.stop_reason:
             try:
@@ -163,6 +183,9 @@ class LessonStrategy(FlowerStrategy):
                 result.train_metrics_clientapp[record.round] = told
             result.arrays = layout.record(server.versions[loop.version].numpy())
             self._evaluate(record.round, result.arrays, evaluate_fn, result)
+            if loop.round < num_rounds and not loop.stop_reason:
+                evaluation.after_round(loop.round, result.arrays, loop.ledger)
+        evaluation.after_last_round(loop.round, result.arrays, loop.ledger)
         if loop.stop_reason:
             tell(f"the run has stopped: {loop.stop_reason}")
         tell_clients(loop.fleet, self.deadline_s, rejected_by)
@@ -175,11 +198,11 @@ class LessonStrategy(FlowerStrategy):
 
     def _round_loop(
         self, grid: Grid, arrays: ArrayRecord, layout: Layout, config: Mapping[str, Any], timeout: float
-    ) -> tuple[RoundLoop, Reports, ModelServer]:
+    ) -> tuple[RoundLoop, WallWorld | RemoteWorld, ModelServer, GridClients]:
         nodes = wait_for_nodes(
             grid, "min_available_nodes", self.min_available_nodes, timeout, lambda nodes: (nodes, "")
         )
-        clock = self.clock or clock_of("auto", grid)
+        clock = self.clock or clock_of("auto", grid, timeout)
         latency_s = self.latency_s
         if clock == "virtual" and latency_s is None:
             latency_s = draw_fleet(Settings(), len(nodes), self.seed).latency_s.copy()
@@ -206,13 +229,17 @@ class LessonStrategy(FlowerStrategy):
         post = GridClients(*parts, default_latency_s=self.deadline_s, tell=tell)
         fleet = replace(self._fleet(latency_s, len(nodes), num_clients), model_bits=8.0 * num_bytes(arrays))
         on_wall = clock == "wall"
-        world = WallWorld(fleet, post, tell) if on_wall else RemoteWorld(NominalWorld(fleet), post, tell)
-        if isinstance(world, WallWorld) and isinstance(grid, RecordingGrid):
-            grid.follow(post.node_of, lambda: world.elapsed_s)
+        world: WallWorld | RemoteWorld
+        if on_wall:
+            world = wall = WallWorld(fleet, post, tell, timeout_s=timeout)
+            if isinstance(grid, RecordingGrid):
+                grid.follow(post.node_of, lambda: wall.elapsed_s)
+        else:
+            world = RemoteWorld(NominalWorld(fleet), post, tell, timeout_s=timeout)
         strategy = MeasuredFirst(self.strategy) if on_wall and latency_s is None else self.strategy
         exclude_after = self.guards.exclude_after_rejections
         loop = RoundLoop(strategy, world, server, seed=self.seed, exclude_after=exclude_after, tell=tell)
-        return loop, world.reports, server
+        return loop, world, server, post
 
     def _fleet(self, latency_s: FloatArray | None, num_nodes: int, num_clients: int) -> Fleet:
         """Return a fleet with the given latencies, or `deadline_s` if unknown; inf for clients that may join later.
@@ -230,8 +257,27 @@ class LessonStrategy(FlowerStrategy):
             tell(f"round {round}: {', '.join(f'{name} {value}' for name, value in told.items())}")
             result.evaluate_metrics_serverapp[round] = told
 
-    def configure_train(self, *_: Any, **__: Any) -> NoReturn:
-        """Raise NotImplementedError: rounds overlap, so no message belongs to a single round."""
-        raise NotImplementedError("LessonStrategy runs its own round loop; call start")
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return the requests to evaluate a model, as Flower's FedAvg does; `start` does not use this method."""
+        if not self.fraction_evaluate:
+            return []
+        content = evaluate_content(arrays, config, server_round, self.words)
+        random = RepeatedStream(self.seed, "federated evaluation")
+        nodes, group = sorted(grid.get_node_ids()), str(server_round)
+        chosen = sample(np.arange(len(nodes)), self.fraction_evaluate, random, server_round)
+        return [Message(content, nodes[place], MessageType.EVALUATE, group_id=group) for place in chosen.tolist()]
 
-    aggregate_train = configure_evaluate = aggregate_evaluate = configure_train
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:  # noqa: ARG002
+        """Return the weighted means of the metrics in replies; replies that cannot be used are logged."""
+        return aggregate_replies(replies, self.words, tell)
+
+    def configure_train(self, *_: Any, **__: Any) -> NoReturn:
+        """Raise InputError: rounds overlap, so a strategy that wraps this one would run rounds of FedAvg instead."""
+        raise InputError(
+            "LessonStrategy cannot be wrapped by another strategy, because its rounds overlap: call its own start; for "
+            "differential privacy, add a mod to the client's train function, such as @app.train(mods=[LocalDpMod(…)])"
+        )
+
+    aggregate_train = configure_train

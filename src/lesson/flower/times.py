@@ -5,10 +5,10 @@ This module is imported by every process that Flower starts for a message to a c
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from flwr.app import ConfigRecord, Context, Message
-from flwr.clientapp.typing import ClientAppCallable
 
 TIMES = "lesson.times"
 """Name of the record in a reply. Flower's strategies require the same metrics from all clients, but ignore records of
@@ -27,7 +27,7 @@ class Times:
     """Duration of the work, by a clock that is never set."""
 
 
-def report_times(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+def report_times(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
     """Add to each reply when the work on the message began and ended: `ClientApp(mods=[report_times, …])`.
 
     As the first mod, it also measures the time of the others. `RecordingGrid` removes the times from the reply before

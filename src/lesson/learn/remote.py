@@ -11,6 +11,8 @@ from torch import Tensor
 from lesson.clock.faults import CorruptedUploads
 from lesson.learn.backend import Trainer
 from lesson.learn.cohort import Cohort
+from lesson.learn.cpu import CpuBackend
+from lesson.learn.partition import Partition
 from lesson.learn.reference import ReferenceTrainer, sum_by_blocks
 from lesson.learn.robust.corruption import corrupted_models
 from lesson.learn.task import Task
@@ -60,6 +62,19 @@ def train_update(
         (model,) = corrupted_models(replace(cohort[:1], trained=model[None]), faults)
     vector: npt.NDArray[np.float32] = model.numpy()
     return vector
+
+
+def evaluate_on_client(
+    workload: Workload, model: npt.NDArray[np.floating], client: int
+) -> tuple[int, dict[str, float]]:
+    """Evaluate a model on a client's own samples: those that it holds out, if it does, else those that it trains on.
+
+    Returns their number, and the mean loss and, for tasks that have it, the accuracy.
+    """
+    samples = (workload.holdings if workload.held_out is None else workload.held_out)[client]
+    scores = CpuBackend(workload, num_threads=1).client_scores(torch.from_numpy(model), Partition.of([samples]))
+    values = {"loss": float(scores.loss[0]), "accuracy": float(scores.accuracy[0])}
+    return len(samples), {name: value for name, value in values.items() if not np.isnan(value)}
 
 
 class Received:

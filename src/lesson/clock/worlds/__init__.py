@@ -2,7 +2,7 @@
 
 from lesson.clock.faults import Disconnections
 from lesson.clock.worlds.base import Collected, World, closing_time
-from lesson.clock.worlds.clients import Clients, Event, Joined, Left, Reply
+from lesson.clock.worlds.clients import Clients, Event, Joined, Left, Reply, Returned
 from lesson.clock.worlds.input_files import input_digests
 from lesson.clock.worlds.nominal import NominalWorld
 from lesson.clock.worlds.remote import RemoteWorld
@@ -29,6 +29,7 @@ __all__ = [
     "NominalWorld",
     "RemoteWorld",
     "Reply",
+    "Returned",
     "VaryingWorld",
     "WallWorld",
     "World",

@@ -65,7 +65,14 @@ class Left:
     client: int
 
 
-Event = Reply | Joined | Left
+@dataclass(frozen=True)
+class Returned:
+    """A connected client that did something else for a while, such as evaluating a model, can train again."""
+
+    client: int
+
+
+Event = Reply | Joined | Left | Returned
 Key = tuple[int, int]
 """Client and index of an update."""
 

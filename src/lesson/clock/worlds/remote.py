@@ -24,11 +24,17 @@ TELL_S = 30.0
 class RemoteWorld:
     """Real clients in simulated time. `inner` determines in which round an update arrives."""
 
-    timeout_s = 3600.0
-    """Real seconds after which an update is given up."""
-
-    def __init__(self, inner: World, clients: Clients, tell: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        inner: World,
+        clients: Clients,
+        tell: Callable[[str], None] = lambda _: None,
+        *,
+        timeout_s: float = 3600.0,
+    ) -> None:
         self._inner, self._clients, self._tell = inner, clients, tell
+        self.timeout_s = timeout_s
+        """Real seconds after which an update is given up."""
         self.fleet = replace(inner.fleet, client_weight=inner.fleet.client_weight.copy())
         self.first_latency_s, self.connected, self.varies = inner.first_latency_s, inner.connected, inner.varies
         self.reports = Reports(self.fleet.client_weight)

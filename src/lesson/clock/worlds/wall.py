@@ -25,6 +25,7 @@ from lesson.clock.worlds.clients import (
     Left,
     Reply,
     Reports,
+    Returned,
     restore_waiting_models,
     waiting_models,
 )
@@ -34,13 +35,19 @@ from lesson.fleet.fleet import Fleet
 from lesson.strategies.base import NO_UPDATES, Closing, Updates
 
 PATIENCE, MIN_PATIENCE_S = 4.0, 60.0
-"""The server waits for an update for PATIENCE times its expected latency, and for MIN_PATIENCE_S at least."""
+"""The server waits for an update for PATIENCE times its expected latency, and for MIN_PATIENCE_S at least, but not
+longer than the `timeout_s` of the world."""
 POLL_S = 0.1
 NOBODY_S = 600.0
 """A run stops when no client has been connected for this many seconds."""
 LAG_S, MIN_ROUND_S = 0.5, 1.0
 """A round ends at its deadline if the server notices within LAG_S, otherwise when it notices. A round in which no
 client trains lasts at least MIN_ROUND_S, unless its deadline comes first."""
+
+
+def patience_s(expected_s: FloatArray, timeout_s: float = math.inf) -> FloatArray:
+    """Return how long the server waits for replies that are expected after these times, in seconds."""
+    return np.minimum(timeout_s, np.maximum(MIN_PATIENCE_S, PATIENCE * expected_s))
 
 
 class WallWorld:
@@ -54,6 +61,7 @@ class WallWorld:
         clients: Clients,
         tell: Callable[[str], None] = lambda _: None,
         *,
+        timeout_s: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -64,6 +72,7 @@ class WallWorld:
         self.reports = Reports(self.fleet.client_weight)
         self._clients, self._tell, self._clock, self._sleep = clients, tell, clock, sleep
         self._measured = conservative_window(len(fleet))
+        self._timeout_s = timeout_s
         self._round = 0
         self._zero_s = clock()
         self._last_connected_s = 0.0
@@ -95,7 +104,7 @@ class WallWorld:
     def start(self, updates: Updates, ledger: Ledger, now_s: float) -> FloatArray:  # noqa: ARG002
         """Ask clients to train these updates; return inf for each, as its arrival time is not known."""
         if len(updates):
-            self._clients.send(updates, self._round, np.maximum(MIN_PATIENCE_S, PATIENCE * updates.expected_s))
+            self._clients.send(updates, self._round, patience_s(updates.expected_s, self._timeout_s))
         return np.full(len(updates), np.inf)
 
     def cancel(self, updates: Updates) -> None:
@@ -189,6 +198,8 @@ class WallWorld:
                 self._disconnect(client, ledger, now_s)
             case Joined(client=client) if not ledger.connected[client] and not ledger.excluded[client]:
                 self._connect(event, ledger)
+            case Returned(client=client):
+                ledger.connect(np.array([client]))
 
     def _handle_reply(self, reply: Reply, ledger: Ledger, now_s: float) -> None:
         client, current = reply.client, reply.is_current(ledger)

@@ -1,0 +1,243 @@
+"""Federated evaluation: who evaluates which model, what the metrics are, and that training does not notice."""
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
+from flwr.serverapp.strategy import Result, Strategy
+
+from helpers.local_grid import LocalGrid, MakeGrid
+from lesson.flower import LessonStrategy, make_client_app
+from lesson.learn.remote import initial_arrays
+from lesson.learn.task import Task
+
+NUM_EXAMPLES = [10, 30, 20]
+
+
+class Journal:
+    """A client app that adds `lr` to a number, and what its clients were asked to do."""
+
+    def __init__(self) -> None:
+        self.app, self.lock = ClientApp(), threading.Lock()
+        self.trained: list[tuple[int, int]] = []
+        self.evaluated: list[tuple[int, int, float, dict[str, Any]]] = []
+        self.busy: set[int] = set()
+        self.overlaps: list[int] = []
+        self.app.train()(self.train)
+        self.app.evaluate()(self.evaluate)
+
+    def train(self, message: Message, context: Context) -> Message:
+        client, config = int(context.node_config["partition-id"]), message.content["config"]
+        with self.lock:
+            self.trained.append((client, int(config["server-round"])))
+        time.sleep(float(context.node_config.get("slow-s", 0.0)))
+        (value,) = message.content["arrays"].to_numpy_ndarrays()
+        told = MetricRecord({"num-examples": NUM_EXAMPLES[client]})
+        return Message(RecordDict({"arrays": ArrayRecord([value + config["lr"]]), "metrics": told}), reply_to=message)
+
+    def evaluate(self, message: Message, context: Context) -> Message:
+        client, config = int(context.node_config["partition-id"]), dict(message.content["config"])
+        (value,) = message.content["arrays"].to_numpy_ndarrays()
+        with self.lock:
+            self.evaluated.append((client, int(config["server-round"]), float(value[0]), config))
+        time.sleep(float(context.node_config.get("evaluation-s", 0.0)))
+        told = MetricRecord({"score": float(client) + float(value[0]), "num-examples": NUM_EXAMPLES[client]})
+        return Message(RecordDict({"metrics": told}), reply_to=message)
+
+    def evaluations(self) -> list[tuple[int, int]]:
+        """Return which client evaluated the model of which round, sorted by round."""
+        return sorted(((client, round) for client, round, *_ in self.evaluated), key=lambda one: one[::-1])
+
+
+def start(grid: LocalGrid, strategy: Strategy, num_rounds: int = 4, **options: Any) -> Result:
+    config = ConfigRecord({"lr": 1.0})
+    return strategy.start(grid, ArrayRecord([np.zeros(1)]), num_rounds, train_config=config, **options)
+
+
+def virtual(**options: Any) -> LessonStrategy:
+    return LessonStrategy(10.0, clock="virtual", latency_s=[5.0, 6.0, 7.0], **options)
+
+
+def set_for(grid: LocalGrid, name: str, *values: float) -> None:
+    for context in grid.nodes.values():
+        context.node_config[name] = values[int(context.node_config["partition-id"])]
+
+
+def test_metrics_are_those_of_fedavg(make_grid: MakeGrid) -> None:
+    """After every round, as FedAvg: (10·0 + 30·1 + 20·2)/60 = 7/6 more than the model, which has the round's number."""
+    config = ConfigRecord({"batch": 8})
+    theirs = start(make_grid(Journal().app, 3), FlowerFedAvg(), evaluate_config=config)
+    journal = Journal()
+    ours = start(make_grid(journal.app, 3), virtual(evaluate_every=1), evaluate_config=config)
+    assert ours.evaluate_metrics_clientapp.keys() == theirs.evaluate_metrics_clientapp.keys() == {1, 2, 3, 4}
+    for round, told in theirs.evaluate_metrics_clientapp.items():
+        assert dict(ours.evaluate_metrics_clientapp[round]) == pytest.approx(dict(told))
+    assert ours.evaluate_metrics_clientapp[3]["score"] == pytest.approx(3 + 7 / 6)
+    assert journal.evaluations() == [(client, round) for round in (1, 2, 3, 4) for client in (0, 1, 2)]
+    assert all(told == {"batch": 8, "server-round": round} for _, round, _, told in journal.evaluated)
+
+
+@pytest.mark.parametrize(
+    ("options", "rounds"), [({}, [5]), ({"evaluate_every": 2}, [2, 4, 5]), ({"fraction_evaluate": 0.0}, [])]
+)
+def test_rounds_in_which_clients_evaluate(make_grid: MakeGrid, options: dict[str, Any], rounds: list[int]) -> None:
+    result = start(make_grid(Journal().app, 3), virtual(**options), num_rounds=5)
+    assert list(result.evaluate_metrics_clientapp) == rounds
+
+
+def test_fraction_of_clients(make_grid: MakeGrid) -> None:
+    """A third of three clients is one; which one depends on the round."""
+    journal = Journal()
+    start(make_grid(journal.app, 3), virtual(evaluate_every=1, fraction_evaluate=0.3), num_rounds=12)
+    assert [round for _, round in journal.evaluations()] == list(range(1, 13))
+    assert {client for client, _ in journal.evaluations()} == {0, 1, 2}
+
+
+def test_clients_that_fail_are_named_and_the_others_count(
+    make_grid: MakeGrid, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Client 2 fails: (10·0 + 30·1)/40 = 0.75 more than the model of round 1, which is 1."""
+    grid = make_grid(Journal().app, 3)
+    answer = grid.handle
+
+    def handle(message: Message, context: Context) -> Message | None:
+        if context.node_config["partition-id"] == 2 and message.metadata.message_type == "evaluate":
+            raise RuntimeError("no test data")
+        return answer(message, context)
+
+    grid.handle = handle
+    result = start(grid, virtual(), num_rounds=1)
+    assert dict(result.evaluate_metrics_clientapp[1]) == pytest.approx({"score": 1.75})
+    assert "round 1: 2 clients evaluated the model: score 1.75" in caplog.messages
+    (line,) = [line for line in caplog.messages if "did not evaluate" in line]
+    assert line.startswith("round 1: 1 clients did not evaluate the model; client 2: code 2: ")
+    assert line.endswith("<'no test data'>")
+
+
+def test_app_without_evaluate_still_trains(make_grid: MakeGrid, caplog: pytest.LogCaptureFixture) -> None:
+    journal, app = Journal(), ClientApp()
+    app.train()(journal.train)
+    result = start(make_grid(app, 3), virtual(), num_rounds=2)
+    assert result.arrays.to_numpy_ndarrays()[0] == pytest.approx([2.0])
+    assert not result.evaluate_metrics_clientapp
+    assert "3 clients did not evaluate the model" in caplog.text
+    assert "fraction_evaluate=0 turns evaluation off" in caplog.text
+
+
+def test_evaluation_disturbs_neither_clock_nor_latencies(make_grid: MakeGrid, caplog: pytest.LogCaptureFixture) -> None:
+    """Client 0 evaluates from the end of round 4 to that of round 12, while client 1 trains: rounds go on without
+    client 0, and its estimated latency does not contain the time of the evaluation."""
+    journal, released, took_s = Journal(), threading.Event(), list[float]()
+    grid = make_grid(journal.app, 2)
+    answer = grid.handle
+
+    def handle(message: Message, context: Context) -> Message | None:
+        evaluates = message.metadata.message_type == "evaluate"
+        if evaluates == (context.node_config["partition-id"] == 0):
+            begin_s = time.monotonic()
+            assert released.wait(60.0), "the rounds have not continued"
+            took_s.append(time.monotonic() - begin_s)
+        return answer(message, context)
+
+    grid.handle = handle
+
+    def evaluate(round: int, arrays: ArrayRecord) -> None:
+        if round == 12:
+            released.set()
+
+    strategy = LessonStrategy(0.2, clock="wall", latency_s=[0.05, 4.0], evaluate_every=4)
+    result = start(grid, strategy, num_rounds=16, evaluate_fn=evaluate)
+    rounds = [round for client, round in journal.trained if client == 0]
+    assert [round for round in rounds if 4 < round <= 12] == []
+    assert [round for round in rounds if round > 12]
+    assert (0, 4) in journal.evaluations()
+    assert 16 in result.evaluate_metrics_clientapp
+    (line,) = [line for line in caplog.messages if line.startswith("client 0: ")]
+    assert float(line.split()[2]) < max(took_s), line
+
+
+def test_all_clients_evaluate_at_once_if_none_is_training(make_grid: MakeGrid) -> None:
+    """All are in tier 1 and idle after each round, so the server waits for them before it opens the next one, for up to
+    the 30 s of a round."""
+    journal = Journal()
+    strategy = LessonStrategy(30.0, clock="wall", evaluate_every=1)
+    result = start(make_grid(journal.app, 3), strategy, num_rounds=3)
+    assert journal.evaluations() == [(client, round) for round in (1, 2, 3) for client in (0, 1, 2)]
+    assert list(result.evaluate_metrics_clientapp) == [1, 2, 3]
+    assert sorted(journal.trained) == [(client, round) for client in (0, 1, 2) for round in (1, 2, 3)]
+
+
+def test_silent_client_does_not_hold_up_the_run(make_grid: MakeGrid) -> None:
+    """The others wait for at most one round; after `timeout`, the client that never replies can train again."""
+    journal = Journal()
+    grid = make_grid(journal.app, 3)
+    answer = grid.handle
+
+    def handle(message: Message, context: Context) -> Message | None:
+        silent = context.node_config["partition-id"] == 1 and message.metadata.message_type == "evaluate"
+        return None if silent else answer(message, context)
+
+    grid.handle = handle
+    strategy = LessonStrategy(0.3, clock="wall", latency_s=[0.1, 0.1, 0.1], evaluate_every=7)
+    result = start(grid, strategy, num_rounds=13, timeout=1.0)
+    assert result.evaluate_metrics_clientapp.keys() == {7, 13}
+    assert [round for client, round in journal.trained if client == 0 and round == 8]
+    assert not [round for client, round in journal.trained if client == 1 and round == 8]
+    assert [round for client, round in journal.trained if client == 1 and round > 8]
+
+
+def test_methods_for_flowers_own_loop(make_grid: MakeGrid) -> None:
+    """`configure_evaluate` and `aggregate_evaluate` do what those of FedAvg do."""
+    strategy, journal = virtual(), Journal()
+    grid, arrays = make_grid(journal.app, 3), ArrayRecord([np.array([5.0])])
+    messages = list(strategy.configure_evaluate(7, arrays, ConfigRecord({"batch": 8}), grid))
+    assert sorted(message.metadata.dst_node_id for message in messages) == sorted(grid.nodes)
+    told = strategy.aggregate_evaluate(7, grid.send_and_receive(messages))
+    assert told is not None
+    assert dict(told) == pytest.approx({"score": 5 + 7 / 6})
+    assert journal.evaluations() == [(0, 7), (1, 7), (2, 7)]
+    assert strategy.aggregate_evaluate(7, []) is None
+    off = virtual(fraction_evaluate=0.0)
+    assert list(off.configure_evaluate(1, arrays, ConfigRecord(), grid)) == []
+
+
+def test_client_that_leaves_while_it_evaluates(make_grid: MakeGrid, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not count as connected after its evaluation has expired, so nothing is sent to it in vain."""
+    monkeypatch.setattr("lesson.flower.post.LOOK_EVERY_S", 0.01)
+    journal = Journal()
+    grid = make_grid(journal.app, 3)
+    gone = next(node for node, context in grid.nodes.items() if context.node_config["partition-id"] == 0)
+    answer: Callable[[Message, Context], Message | None] = grid.handle
+
+    def handle(message: Message, context: Context) -> Message | None:
+        if context.node_id == gone and message.metadata.message_type == "evaluate":
+            grid.offline.add(gone)
+            return None
+        return answer(message, context)
+
+    grid.handle = handle
+    set_for(grid, "slow-s", 0.0, 0.15, 0.15)
+    strategy = LessonStrategy(0.1, clock="wall", latency_s=[0.05, 0.2, 0.2], evaluate_every=3)
+    result = start(grid, strategy, num_rounds=20, timeout=1.0)
+    assert not [round for client, round in journal.trained if client == 0 and round > 4]
+    assert 20 in result.evaluate_metrics_clientapp
+
+
+def test_clients_of_the_complete_app_evaluate(make_grid: MakeGrid, few_task: Task) -> None:
+    """If all parameters are 0, all classes are equally likely and class 0 is predicted: the loss is ln 10, and the
+    accuracy is the share of zeros among the images of all clients, who hold every image once."""
+    zeros = {name: Array(np.zeros_like(values)) for name, values in initial_arrays(few_task, 0).items()}
+    grid = make_grid(make_client_app(few_task), 3, {"scenario": "released"})
+    strategy = LessonStrategy(1.0)
+    messages = strategy.configure_evaluate(1, ArrayRecord(zeros), ConfigRecord(), grid)
+    told = strategy.aggregate_evaluate(1, grid.send_and_receive(messages))
+    assert told is not None
+    zero_share = float((few_task.train[1] == 0).float().mean())
+    assert dict(told) == pytest.approx({"loss": math.log(10), "accuracy": zero_share}, rel=1e-5)
