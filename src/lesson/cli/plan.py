@@ -77,24 +77,8 @@ class PlanCommand:
         self._check_fleet()
         self._check_deadline()
         self._check_on_time()
-        given_s = None if self.deadline == "auto" else self.deadline
-        flags = {
-            "strategy.deadline_s": given_s,
-            "fleet.num_clients": self.clients,
-            "fleet.latencies": None if self.latencies is None else str(self.latencies),
-            "run.seed": self.seed,
-        }
-        check_set_once(self.set, flags)
-        settings = load_settings(self.scenario, self.set, flags)
-        if self.flight is not None:
-            settings.check_measured()
-            if settings.fleet.latencies:
-                raise InputError("--flight cannot be combined with [fleet] latencies: both list the clients")
+        settings = self._settings()
         file = settings.fleet.latencies if self.flight is None else str(self.flight)
-        if settings.upload.model_bits == "actual":
-            from lesson.learn.tasks import with_actual_bits  # it imports torch, which takes seconds
-
-            settings = with_actual_bits(settings)
         self._check_latencies_vary(settings)
         if self.figure is not None:
             from lesson.report.files import check_figure_path  # imports matplotlib, which takes a while
@@ -162,11 +146,36 @@ class PlanCommand:
             if self.flight is not None and given is not None:
                 raise InputError(f"{flag} cannot be combined with --flight: the recording lists the clients")
 
+    def _settings(self) -> Settings:
+        """Return the settings that the options give, with the actual size of the model."""
+        given_s = None if self.deadline == "auto" else self.deadline
+        flags = {
+            "strategy.deadline_s": given_s,
+            "fleet.num_clients": self.clients,
+            "fleet.latencies": None if self.latencies is None else str(self.latencies),
+            "run.seed": self.seed,
+        }
+        check_set_once(self.set, flags)
+        settings = load_settings(self.scenario, self.set, flags)
+        if self.flight is not None:
+            settings.check_measured()
+            if settings.fleet.latencies:
+                raise InputError("--flight cannot be combined with [fleet] latencies: both list the clients")
+        if settings.upload.model_bits == "actual":
+            from lesson.learn.tasks import with_actual_bits  # it imports torch, which takes seconds
+
+            settings = with_actual_bits(settings)
+        return settings
+
     def _caveats(self, settings: Settings) -> list[str]:
         """Return what the plan does not show."""
         caveats = settings.caveats()
         if settings.faults.injects:
             caveats.append("a plan does not include injected faults")
+        if settings.server.overhead_s:
+            caveats.append(
+                f"a plan does not include server.overhead_s = {settings.server.overhead_s:g} in round lengths"
+            )
         if options := [f"strategy.{name}" for name in settings.strategy.options]:
             caveats.append(f"a plan shows LESSON with its default options: {', '.join(options)} has no effect")
         return caveats
