@@ -44,8 +44,8 @@ TOOLS = {
 class Federation:
     """A SuperLink and SuperNodes that run during a `with` block; all their processes end with it.
 
-    `nodes` holds the node config of each SuperNode. Keys, logs and Flower's own files are written to `folder`, by
-    default a new temporary one.
+    `nodes` holds the node config of each SuperNode; if it has a `name`, the node is registered by this name. Keys, logs
+    and Flower's own files are written to `folder`, by default a new temporary one.
     """
 
     def __init__(
@@ -84,8 +84,8 @@ class Federation:
         address = f'address = "127.0.0.1:{self.port}"\nroot-certificates = "{self._certificate}"\n'
         (self._home / "config.toml").write_text(f'[superlink]\ndefault = "{NAME}"\n\n[superlink.{NAME}]\n{address}')
         self._start_superlink()
-        for number in range(len(self.nodes)):
-            self.register(self.make_key(f"node{number}"))
+        for number, node in enumerate(self.nodes):
+            self.register(self.make_key(f"node{number}"), str(node.get("name", "")))
         self.tell(f"== starting {len(self.nodes)} SuperNodes")
         for number in range(len(self.nodes)):
             self.start_node(number)
@@ -107,10 +107,10 @@ class Federation:
         self._output("ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-C", name, "-f", self.folder / name)
         return self.folder / name
 
-    def register(self, key: Path) -> None:
-        """Register a key, so that the SuperLink accepts the node that has it."""
-        self._flwr("supernode", "register", f"{key}.pub", NAME)
-        self.tell(f"registered the key of {key.name}")
+    def register(self, key: Path, name: str = "") -> None:
+        """Register a key, so that the SuperLink accepts the node that has it, with a name for the node if given."""
+        self._flwr("supernode", "register", f"{key}.pub", NAME, *(["--name", name] if name else []))
+        self.tell(f"registered the key of {name or key.name}")
 
     def start_node(self, number: int, key: Path | None = None) -> None:
         """Start the SuperNode that holds this partition, with its own key or the given one."""

@@ -1,0 +1,1 @@
+"""A plain Flower app with NumPy and FedAvg."""
