@@ -157,11 +157,11 @@ WORK, PRESENCE, PLACES = "client,round,compute_s,upload_s\n", "client,from_s,to_
 @pytest.mark.parametrize(
     ("read", "text", "message"),
     [
-        (read_work, "", "line 1: the header must be client,round,compute_s,upload_s, got ''"),
+        (read_work, "", "line 1: the header must be client,round,compute_s,upload_s, optionally with lost, got ''"),
         (
             read_work,
             "client,round,compute_s\n0,1,1\n",
-            "line 1: the header must be client,round,compute_s,upload_s, got",
+            "line 1: the header must be client,round,compute_s,upload_s, optionally with lost, got",
         ),
         (read_work, "client,round,compute_s,upload_s,x\n", "got 'client,round,compute_s,upload_s,x'"),
         (read_work, WORK, "has no rows; add some below the header"),

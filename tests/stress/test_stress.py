@@ -29,7 +29,7 @@ def test_every_setting_has_values() -> None:
             else:
                 for value in values:
                     Settings(**{section: {name: value}})
-    assert set(without) == {"positions", "trace", "presence", "snr_trace"}
+    assert set(without) == {"latencies", "positions", "trace", "presence", "snr_trace"}
 
 
 def test_most_of_what_shall_be_valid_is() -> None:
