@@ -17,7 +17,7 @@ from lesson.experiments.grid import load_grid
 pytestmark = pytest.mark.usefixtures("few_test_images")
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
-APPS = [EXAMPLES / "flower-app", EXAMPLES / "flower-ready-app"]
+APPS = [EXAMPLES / name for name in ("flower-app", "flower-ready-app", "fleet-trial")]
 SCRIPTS, FLEETS, NOTEBOOKS = (sorted(EXAMPLES.glob(f"*.{suffix}")) for suffix in ("py", "csv", "ipynb"))
 SWEEPS = [path for path in sorted(EXAMPLES.glob("*.toml")) if "sweep" in tomllib.loads(path.read_text())]
 SETTINGS = sorted(set(EXAMPLES.glob("*.toml")) - set(SWEEPS))
@@ -25,10 +25,13 @@ DEPLOYED = [
     *(app / "pyproject.toml" for app in APPS),
     *(path for app in APPS for path in sorted(app.glob("*/*.py"))),
     *sorted(EXAMPLES.glob("*_deployment/*.py")),
+    EXAMPLES / "fleet-trial" / "trial.py",
+    *sorted(EXAMPLES.glob("fleet-trial/recordings/*.jsonl")),
     *sorted(EXAMPLES.glob("*_deployment/*.sh")),
     *sorted(EXAMPLES.glob("*_deployment/systemd/*")),
 ]
-"""Tested in tests/flower: test_deployment.py, test_operations.py, test_quickstart_app.py and test_simulation.py."""
+"""Tested in tests/flower: test_deployment.py, test_fleet_trial.py, test_operations.py, test_quickstart_app.py and
+test_simulation.py."""
 
 
 def test_no_example_is_forgotten() -> None:

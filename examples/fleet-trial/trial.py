@@ -31,7 +31,7 @@ from federation import Federation  # noqa: E402
 from local_processes import FederationError  # noqa: E402
 
 DATA = Path(lesson.__file__).parent / "learn" / "data" / "mnist"
-DEVICES = {"phone-ana": 0.0, "phone-ben": 1.0, "tablet-lab": 6.0, "pi-kitchen": 8.0, "pi-garage": 15.0, "pi-roof": 18.0}
+DEVICES = {"phone-ana": 0.0, "phone-ben": 1.0, "tablet-lab": 5.0, "pi-kitchen": 6.0, "pi-garage": 11.0, "pi-roof": 13.0}
 """Names of the devices, with the usual seconds that each sleeps per local training."""
 QUICK_DEVICES = {"phone-ana": 0.0, "tablet-lab": 2.0, "pi-roof": 6.0}
 ROUNDS, QUICK_ROUNDS = 24, 4
@@ -94,7 +94,7 @@ class Gain:
 
 def copy_app(folder: Path, changes: Sequence[tuple[str, str, str]]) -> Path:
     """Copy the app to a folder, with changes to its files."""
-    shutil.copytree(APP, folder, ignore=shutil.ignore_patterns("trial.py", "__pycache__"))
+    shutil.copytree(APP, folder, ignore=shutil.ignore_patterns("trial.py", "recordings", "__pycache__"))
     for name, before, after in changes:
         file = folder / "fleet_app" / name
         text = file.read_text()
