@@ -137,10 +137,14 @@ def on_the_wall(
     model_server: ModelServer | None = None,
     tell: Callable[[str], None] = lambda _: None,
     exclude_after: int = 5,
+    **options: Any,
 ) -> tuple[Federation, FakeClients]:
-    """Return a federation of fake clients in real time, and the clients; `takes` holds their scripts or the clients."""
+    """Return a federation of fake clients in real time, and the clients; `takes` holds their scripts or the clients.
+
+    `options` are those of `WallWorld`.
+    """
     clients = takes if isinstance(takes, FakeClients) else FakeClients(FakeClock(), takes)
-    world = WallWorld(fleet, clients, tell, clock=clients.clock, sleep=clients.clock.sleep)
+    world = WallWorld(fleet, clients, tell, clock=clients.clock, sleep=clients.clock.sleep, **options)
     return Federation(RoundLoop(strategy, world, model_server, exclude_after=exclude_after, tell=tell)), clients
 
 

@@ -51,7 +51,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Joined:
-    """A client has connected. Its latency and compute time are NaN if they were not measured."""
+    """A client has connected. Its latency is NaN if the last estimate holds; the compute time is NaN if not measured."""
 
     client: int
     latency_s: float = math.nan

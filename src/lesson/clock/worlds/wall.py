@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lesson.clock.estimates import TIMES, conservative_window
+from lesson.clock.estimates import TIMES, RecentLatencies
 from lesson.clock.ledger import Ledger
 from lesson.clock.records import rejection_line
 from lesson.clock.rejections import ALREADY_SEEN, OF_CONTENT, Rejection
@@ -51,7 +51,11 @@ def patience_s(expected_s: FloatArray, timeout_s: float = math.inf) -> FloatArra
 
 
 class WallWorld:
-    """Remote clients in real time. The server estimates latencies from the arrivals it observes."""
+    """Remote clients in real time. The server estimates latencies from the arrivals it observes.
+
+    `tell` is called with log lines, and `warn` with those about rejected updates and disconnected clients; by default,
+    both are the same. `first_is_cold` says that nobody has been contacted yet; see `RecentLatencies`.
+    """
 
     varies = False
 
@@ -62,6 +66,8 @@ class WallWorld:
         tell: Callable[[str], None] = lambda _: None,
         *,
         timeout_s: float = math.inf,
+        warn: Callable[[str], None] | None = None,
+        first_is_cold: bool = False,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -71,8 +77,9 @@ class WallWorld:
         self.connected: BoolArray = self.fleet.reachable
         self.reports = Reports(self.fleet.client_weight)
         self._clients, self._tell, self._clock, self._sleep = clients, tell, clock, sleep
-        self._measured = conservative_window(len(fleet))
         self._timeout_s = timeout_s
+        self._warn = warn or tell
+        self._measured = RecentLatencies(len(fleet), first_is_cold=first_is_cold)
         self._round = 0
         self._zero_s = clock()
         self._last_connected_s = 0.0
@@ -153,7 +160,8 @@ class WallWorld:
 
     def state(self, ledger: Ledger) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
         """Return the measured latencies, and the models of updates that wait at the server."""
-        arrays = {"seen_s": self._measured.seen_s, "latency_s": self.fleet.latency_s}
+        measured = self._measured
+        arrays = {"seen_s": measured.seen_s, "is_cold": measured.is_cold, "latency_s": self.fleet.latency_s}
         return {"round": self._round}, arrays | waiting_models(self._clients, ledger)
 
     def restore(
@@ -171,6 +179,7 @@ class WallWorld:
         ledger.connect(np.flatnonzero(self.connected))
         known = ledger.connected & np.isfinite(arrays["latency_s"])
         self._measured.seen_s[:] = arrays["seen_s"]
+        self._measured.is_cold[:] = arrays.get("is_cold", np.False_)  # checkpoints of earlier versions have none
         self.fleet.latency_s[known] = arrays["latency_s"][known]
         lost = ledger.drop(ledger.clients_in_flight())
         self.release(lost)
@@ -178,9 +187,10 @@ class WallWorld:
             self._note_rejected(Rejection(client, index, RESTARTED))
         ledger.reconsider(np.flatnonzero(ledger.idle))
 
-    def observe_latency(self, client: int, seconds: float) -> None:
-        """Update a client's latency estimate with a measured latency in seconds."""
-        self.fleet.latency_s[client] = self._measured.see(np.array([client]), np.array([seconds]))[0]
+    def observe_latency(self, client: int, seconds: float, *, is_complete: bool = True) -> None:
+        """Update a client's latency estimate with a measured latency; `is_complete` is false if there was no reply."""
+        latency_s = self.fleet.latency_s
+        latency_s[client] = self._measured.see(client, seconds, float(latency_s[client]), is_complete=is_complete)
 
     def _is_nobody_connected(self, ledger: Ledger, elapsed_s: float) -> bool:
         """Return whether no client is connected; raise RunStoppedError if none has been for NOBODY_S seconds."""
@@ -217,12 +227,12 @@ class WallWorld:
     def _note_rejected(self, rejection: Rejection) -> None:
         """Log a rejected update, and keep it for the record of the round."""
         self._rejections.append(rejection)
-        self._tell(rejection_line(self._round, self.fleet.names, rejection))
+        self._warn(rejection_line(self._round, self.fleet.names, rejection))
 
     def _reject(self, reply: Reply, ledger: Ledger, now_s: float) -> None:
         """Drop an update in flight because of the fault in its reply."""
         if reply.fault == NO_REPLY:
-            self._measure(reply.client, ledger, now_s)
+            self._measure(reply.client, ledger, now_s, is_complete=False)
         update = ledger.drop(np.array([reply.client]))
         self.release(update)
         if reply.fault in OF_CONTENT:
@@ -234,18 +244,20 @@ class WallWorld:
             self._clients.give_up(who)
             self._handle_reply(Reply(client, int(ledger.updates_of(who).index[0]), fault=LOST), ledger, now_s)
         ledger.disconnect(who)
-        self._tell(f"round {self._round}: client {self.fleet.names[client]} disconnected")
+        self._warn(f"round {self._round}: client {self.fleet.names[client]} disconnected")
 
     def _connect(self, joined: Joined, ledger: Ledger) -> None:
         client = joined.client
         if not math.isnan(joined.latency_s):
             self._measured.forget(client)
-            self.observe_latency(client, joined.latency_s)
+            self.fleet.latency_s[client] = joined.latency_s
+            if not math.isnan(joined.compute_s):  # otherwise, the latency is assumed, not measured
+                self.observe_latency(client, joined.latency_s)
             self._divide(client, joined.compute_s / joined.latency_s)
         ledger.connect(np.array([client]))
         self._tell(f"round {self._round}: client {self.fleet.names[client]} connected")
 
-    def _measure(self, client: int, ledger: Ledger, now_s: float) -> None:
+    def _measure(self, client: int, ledger: Ledger, now_s: float, *, is_complete: bool = True) -> None:
         """Update a client's latency estimate with the time since its start, scaled to the usual local training.
 
         The compute time keeps its share of the estimated latency.
@@ -256,7 +268,7 @@ class WallWorld:
         share = fleet.compute_s[client] / estimated_s if estimated_s != 0 else 0.0
         if update.compute_scale[0] != 1:
             took_s /= 1 + share * (update.compute_scale[0] - 1)
-        self.observe_latency(client, took_s)
+        self.observe_latency(client, took_s, is_complete=is_complete)
         self._divide(client, share)
 
     def _divide(self, client: int, share: float) -> None:
