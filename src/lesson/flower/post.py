@@ -16,7 +16,7 @@ from lesson.clock.worlds import Event, Joined, Left, Reply
 from lesson.clock.worlds.clients import LOST, NO_REPLY, TOO_LATE, Key
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.errors import printable
-from lesson.flower.arrays import Layout, Vector
+from lesson.flower.arrays import Layout, Vector, num_bytes
 from lesson.flower.profile import Profiler
 from lesson.flower.replies import check_weight, in_simulation, pull_replies, read_metrics, scalars
 from lesson.learn.model_server import ModelServer
@@ -67,7 +67,10 @@ class GridClients:
     """Asks unknown nodes which client they are; without it, an unknown node becomes the next free client."""
     default_latency_s: float = math.nan
     """Initial latency estimate in seconds of a node that joins without a profile."""
+    names: Sequence[int | str] = ()
+    """Names of the clients in the log; by default, their numbers."""
     tell: Callable[[str], None] = lambda _: None
+    warn: Callable[[str], None] = lambda _: None
     clock: Callable[[], float] = time.monotonic
     other_events: Callable[[], Sequence[Event]] = tuple
     """Called with every poll for events that do not come from training, such as the end of an evaluation."""
@@ -84,16 +87,22 @@ class GridClients:
         self._left_out: dict[int, str] = {}
         """Why a node takes no part, for nodes whose profile contradicts others."""
         self._looked_s = self.clock()
+        self._told_capped: set[tuple[int, float]] = set()
+        """Clients and step-size factors whose step size was logged as limited."""
 
     @cached_property
     def at_once(self) -> bool:
         """Whether one call can pull all replies; see `pull_replies`."""
         return in_simulation(self.grid)
 
-    def send(self, updates: Updates, round: int, patience_s: FloatArray) -> None:
-        """Ask clients to train these updates, each from its base version; messages expire after `patience_s`."""
+    def send(self, updates: Updates, round: int, patience_s: FloatArray) -> int:
+        """Ask clients to train these updates, each from its base version; messages expire after `patience_s`.
+
+        Returns the size of the arrays that were sent, in bytes.
+        """
         bases = {int(base): self._record(int(base)) for base in set(updates.base_version.tolist())}
-        messages, rates = [], self.server.step_sizes(updates).tolist()
+        messages, rates, sent_bytes = [], self.server.step_sizes(updates).tolist(), 0
+        self._warn_capped(updates, rates)
         for row, (client, index) in enumerate(updates.keys):
             work = {
                 "local-steps": int(updates.local_steps[row]),
@@ -110,9 +119,11 @@ class GridClients:
         for update, message in zip(updates.keys, messages, strict=True):
             if message.metadata.message_id in accepted:
                 self._sent[message.metadata.message_id] = update
+                sent_bytes += content_bytes(message.content)
             else:
                 why = "the node is not connected, or the model is too large"
                 self._faults.append(Reply(*update, fault="not sent", detail=why))
+        return sent_bytes
 
     def poll(self) -> Sequence[Event]:
         """Return what has happened since the last call; does not wait."""
@@ -123,7 +134,8 @@ class GridClients:
         for number, message in pull_replies(self.grid, list(self._given_up), at_once=self.at_once):
             update = self._given_up.pop(number)
             if not isinstance(message, Exception) and not message.has_error():
-                events.append(Reply(*update, fault=TOO_LATE, detail="the server had stopped waiting for it"))
+                why, size = "the server had stopped waiting for it", content_bytes(message.content)
+                events.append(Reply(*update, fault=TOO_LATE, detail=why, num_bytes=size))
         for number, message in pull_replies(self.grid, list(self._asked), at_once=self.at_once):
             events += self._introduced(number, message)
         if self.clock() - self._looked_s >= LOOK_EVERY_S:
@@ -166,7 +178,7 @@ class GridClients:
         if old in self._there:  # a node that claims the partition of another cannot displace it
             return self._leave_out(node, f"it claims partition {profile.client}, which node {old} has")
         if old is not None:
-            self.tell(f"client {profile.client} moved from node {old}, which disconnected, to node {node}")
+            self.tell(f"client {self._name(profile.client)} moved from node {old}, which disconnected, to node {node}")
         self.node_of[profile.client] = node
         return [Joined(profile.client, profile.latency_s, profile.compute_s)]
 
@@ -174,7 +186,7 @@ class GridClients:
         """Log once why a node takes no part. It is asked again later, as the client in its place may disconnect."""
         if self._left_out.get(node) != why:
             self._left_out[node] = why
-            self.tell(f"ignoring node {node}: {why}")
+            self.warn(f"ignoring node {node}: {why}")
         return []
 
     def _record(self, version: int) -> ArrayRecord:
@@ -182,21 +194,40 @@ class GridClients:
 
     def _reply(self, update: Key, message: Message | Exception) -> Reply:
         """Convert a message to a reply. Anything wrong with it becomes a fault of this reply and affects no other."""
+        size = 0
         try:
             if isinstance(message, Exception):
                 raise message
             if message.has_error():
                 return _fault(update, message.error)
+            size = content_bytes(message.content)
             metrics = read_metrics(message.content)
             told = metrics.pop(self.words.weight, None)
             weight = check_weight(self.words.weight, told) if self.clients_report_weight else None
             values, vector = scalars(metrics), self.layout.vector(_arrays(message.content))
         except InvalidUpdateError as unfit:
-            return Reply(*update, fault=unfit.reason, detail=unfit.detail)
+            return Reply(*update, fault=unfit.reason, detail=unfit.detail, num_bytes=size)
         except Exception as error:
-            return Reply(*update, fault=UNREADABLE, detail=printable(f"{type(error).__name__}: {error}"))
+            detail = printable(f"{type(error).__name__}: {error}")
+            return Reply(*update, fault=UNREADABLE, detail=detail, num_bytes=size)
         self.received.held[update] = vector
-        return Reply(*update, weight, values)
+        return Reply(*update, weight, values, num_bytes=size)
+
+    def _warn_capped(self, updates: Updates, rates: Sequence[float]) -> None:
+        """Log that lr_cap limits the step size of a client, once for each factor, which is the tier for LESSON."""
+        wished = self.server.uncapped_step_sizes(updates).tolist()
+        for client, scale, lr, uncapped in zip(
+            updates.client.tolist(), updates.lr_scale.tolist(), rates, wished, strict=True
+        ):
+            if lr < uncapped and (client, scale) not in self._told_capped:
+                self._told_capped.add((client, scale))
+                self.warn(
+                    f"client {self._name(client)}: the step size is limited to {lr:g} by lr_cap; "
+                    f"{scale:g} times that of tier 1 would be {uncapped:g}"
+                )
+
+    def _name(self, client: int) -> int | str:
+        return self.names[client] if self.names else client
 
     def _look(self) -> list[Event]:
         """Return which clients have joined and left since the last check, and handle unknown nodes."""
@@ -227,7 +258,7 @@ class GridClients:
             return [Joined(free, self.default_latency_s)]
         if node not in self._ask_at_s:
             self._ask_at_s[node] = math.inf
-            self.tell(f"ignoring node {node}: all {self.num_clients} clients are connected already")
+            self.warn(f"ignoring node {node}: all {self.num_clients} clients are connected already")
         return []
 
 
@@ -239,6 +270,11 @@ def error_text(error: Error) -> str:
     """Return the code of an error and the last line of its text: in a traceback, that line says why."""
     lines = (error.reason or "").strip().splitlines() or ["no reason given"]
     return printable(f"code {error.code}: {lines[-1]}")
+
+
+def content_bytes(content: RecordDict) -> int:
+    """Return the size of all arrays in a message."""
+    return sum(num_bytes(record) for record in content.array_records.values())
 
 
 def _arrays(content: RecordDict) -> ArrayRecord:

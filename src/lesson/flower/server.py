@@ -26,7 +26,7 @@ from lesson.flower.config import check_config, deadline_of, settings_of
 from lesson.flower.post import GridClients
 from lesson.flower.profile import Profile, Profiler, choose_clients, wait_for_nodes
 from lesson.flower.recorder import RecordingGrid, record_run
-from lesson.flower.replies import in_simulation, logger, tell, tell_clients
+from lesson.flower.replies import in_simulation, logger, tell, tell_clients, warn
 from lesson.learn.build import NEEDED_ACCURACY, TrainingRun, strategy_of, workload_of
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.evaluation import Evaluator
@@ -184,7 +184,7 @@ def find_clients(grid: Grid, profiler: Profiler, min_nodes: int, *, everybody: b
         wrong |= {node: "gives no usable answer" for node, profile in answers.items() if profile is None}
         for node, why in wrong.items():
             if told.get(node) != why:
-                tell(f"ignoring node {node}: it {why}")
+                warn(f"ignoring node {node}: it {why}")
         told = wrong
         if everybody:
             _check_everybody(clients, wrong)
@@ -247,20 +247,21 @@ def make_run(
         clients_report_weight=False,
         profiler=profiler,
         tell=tell,
+        warn=warn,
     )
     world: RemoteWorld | WallWorld
     if clock == "virtual":
         fleet = fleet_for(settings.strategy.name, fleet, settings.strategy.deadline_s)
-        world = RemoteWorld(make_world(fleet, settings, seed), post, tell)
+        world = RemoteWorld(make_world(fleet, settings, seed), post, warn)
     else:
         sent = replace(fleet, model_bits=8.0 * num_bytes(profiler.model))  # the actual size, not that of the settings
-        world = WallWorld(sent, post, tell)
+        world = WallWorld(sent, post, tell, warn=warn)
         for client, profile in profiles.items():
             world.observe_latency(client, profile.latency_s)
         if isinstance(grid, RecordingGrid):
             grid.follow(post.node_of, lambda: world.elapsed_s)
     exclude_after = settings.guards.exclude_after_rejections
-    loop = RoundLoop(strategy, world, server, seed=seed, exclude_after=exclude_after, tell=tell)
+    loop = RoundLoop(strategy, world, server, seed=seed, exclude_after=exclude_after, tell=warn)
     return TrainingRun(loop, server, evaluator, on_wall_clock=clock == "wall")
 
 

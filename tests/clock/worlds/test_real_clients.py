@@ -24,7 +24,8 @@ from helpers.wall import (
     told,
 )
 from lesson import FedAvg, Lesson, Settings, Simulation
-from lesson.clock.worlds import Event, Joined, Left, Reply
+from lesson.clock.loop import RoundLoop
+from lesson.clock.worlds import Event, Joined, Left, RemoteWorld, Reply, make_world
 from lesson.clock.worlds.clients import LOST, RESTARTED, TOO_LATE
 from lesson.clock.worlds.wall import MIN_PATIENCE_S, NOBODY_S
 from lesson.core.arrays import FloatArray, IntArray
@@ -185,6 +186,41 @@ def test_an_error_reply_frees_the_client() -> None:
     assert (reasons(first), reasons(second)) == ([(1, "client error")], [])
     assert federation.rejected == {"client error": 1}
     assert federation.fleet.latency_s.tolist() == [5.0, 6.0, 12.0]
+
+
+def test_transferred_bytes_are_counted() -> None:
+    """A reply has 7 bytes, a request 11. Client 0 is asked in every round, client 2, in tier 2, in rounds 1 and 3.
+    What client 1, lost at 3 s, sends at 16 s has been uploaded, too."""
+    federation, clients = on_the_wall(Lesson(10.0), make_fleet([5.0, 16.0, 18.0]), [[5.0], [16.0], [18.0]])
+    clients.clock.at(3.0, Left(1))
+    records = [federation.step() for _ in range(3)]
+    assert [(record.bytes_up, record.bytes_down) for record in records if record is not None] == [
+        (7, 3 * 11),
+        (3 * 7, 11),
+        (7, 2 * 11),
+    ]
+
+
+def test_transferred_bytes_in_simulated_time() -> None:
+    """Replies of 7 bytes count in the round in which they arrive in simulated time; client 1 is in tier 2."""
+    clients = FakeClients(FakeClock(), [[0.0], [0.0]])
+    fleet = replace(make_fleet([5.0, 16.0]), model_bits=8 * 100.0)
+    for counts_bytes, expected in ((True, [(7, 22), (14, 11)]), (False, [(100, 200), (200, 100)])):
+        world = RemoteWorld(make_world(fleet, Settings(), 0), clients, counts_bytes=counts_bytes)
+        loop = RoundLoop(Lesson(10.0), world)
+        records = [loop.step() for _ in range(2)]
+        assert [(record.bytes_up, record.bytes_down) for record in records if record is not None] == expected
+
+
+def test_rejections_and_disconnections_are_warnings() -> None:
+    heard, warned = list[str](), list[str]()
+    options = {"tell": heard.append, "warn": warned.append}
+    federation, clients = on_the_wall(FedAvg(), make_fleet([5.0, 5.0]), [[5.0], [9.0]], **options)
+    clients.clock.at(2.0, Left(1))
+    clients.clock.at(3.0, Joined(1))
+    federation.step()
+    assert heard == ["round 1: client 1 connected"]
+    assert warned == ["round 1: rejected update from client 1: node lost", "round 1: client 1 disconnected"]
 
 
 def test_every_fault_is_logged() -> None:
@@ -446,10 +482,11 @@ class Somewhere(Holding):
         self._rng = np.random.default_rng(seed)
         self._pending: list[Reply] = []
 
-    def send(self, updates: Updates, round: int, patience_s: FloatArray) -> None:
+    def send(self, updates: Updates, round: int, patience_s: FloatArray) -> int:
         self.num_sent += len(updates)
         assert np.all(patience_s == 3600.0)
         self._pending += [Reply(*update, fault=self.faults.get(update, "")) for update in updates.keys]
+        return 0
 
     def poll(self) -> Sequence[Event]:
         self._rng.shuffle(self._pending)  # type: ignore[arg-type]

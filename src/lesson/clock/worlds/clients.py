@@ -33,6 +33,8 @@ class Reply:
     """Kind of fault, such as "no reply"; empty if the update can be used."""
     detail: str = ""
     """Details of the fault, for the log."""
+    num_bytes: int = field(default=0, compare=False)
+    """Size of the arrays in the reply."""
 
     @property
     def key(self) -> "Key":
@@ -51,7 +53,8 @@ class Reply:
 
 @dataclass(frozen=True)
 class Joined:
-    """A client has connected. Its latency is NaN if the last estimate holds; the compute time is NaN if not measured."""
+    """A client has connected. Its latency is NaN if the last estimate holds. Its compute time is NaN if neither was
+    measured."""
 
     client: int
     latency_s: float = math.nan
@@ -83,8 +86,11 @@ class Clients(Protocol):
     Models do not pass through this interface except in checkpoints: the model server finds them by client and index.
     """
 
-    def send(self, updates: Updates, round: int, patience_s: FloatArray) -> None:
-        """Ask clients to train these updates, each from its base version; give up on each after `patience_s`."""
+    def send(self, updates: Updates, round: int, patience_s: FloatArray) -> int:
+        """Ask clients to train these updates, each from its base version; give up on each after `patience_s`.
+
+        Returns the size of the arrays that were sent, in bytes.
+        """
         ...
 
     def poll(self) -> Sequence[Event]:

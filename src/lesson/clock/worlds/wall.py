@@ -22,6 +22,7 @@ from lesson.clock.worlds.clients import (
     Clients,
     Event,
     Joined,
+    Key,
     Left,
     Reply,
     Reports,
@@ -88,6 +89,10 @@ class WallWorld:
         """Updates rejected because of their content since the last round closed; see `Collected.unfit`."""
         self._rejections: list[Rejection] = []
         """All rejections since the last round closed."""
+        self._bytes_up = self._bytes_down = 0
+        """Bytes of rejected updates that arrived, and of models that were sent, since the last round closed."""
+        self._bytes_of: dict[Key, int] = {}
+        """Bytes of updates that have arrived and have not been collected."""
 
     @property
     def elapsed_s(self) -> float:
@@ -111,7 +116,8 @@ class WallWorld:
     def start(self, updates: Updates, ledger: Ledger, now_s: float) -> FloatArray:  # noqa: ARG002
         """Ask clients to train these updates; return inf for each, as its arrival time is not known."""
         if len(updates):
-            self._clients.send(updates, self._round, patience_s(updates.expected_s, self._timeout_s))
+            wait_s = patience_s(updates.expected_s, self._timeout_s)
+            self._bytes_down += self._clients.send(updates, self._round, wait_s)
         return np.full(len(updates), np.inf)
 
     def cancel(self, updates: Updates) -> None:
@@ -141,14 +147,17 @@ class WallWorld:
 
     def collect(self, due: Updates, ledger: Ledger, now_s: float) -> Collected:  # noqa: ARG002
         """Return the updates that have arrived, and those rejected since the last round closed."""
-        collected = Collected(due, unfit=self._unfit, rejections=tuple(self._rejections))
+        num_bytes = self._bytes_up + sum(self._bytes_of.pop(key, 0) for key in due.keys), self._bytes_down
+        collected = Collected(due, unfit=self._unfit, rejections=tuple(self._rejections), num_bytes=num_bytes)
         self._unfit, self._rejections = NO_UPDATES, []
+        self._bytes_up = self._bytes_down = 0
         return collected
 
     def release(self, updates: Updates) -> None:
         """Discard the models of these updates."""
         self._clients.forget(updates)
         self.reports.release(updates)
+        self._bytes_up += sum(self._bytes_of.pop(key, 0) for key in updates.keys)  # canceled after their arrival
 
     def next_change_s(self, now_s: float) -> float:  # noqa: ARG002
         """Return inf: it is not known in advance when clients join or leave."""
@@ -214,12 +223,15 @@ class WallWorld:
     def _handle_reply(self, reply: Reply, ledger: Ledger, now_s: float) -> None:
         client, current = reply.client, reply.is_current(ledger)
         if not reply.fault and ledger.was_received(*reply.key):
+            self._bytes_up += reply.num_bytes
             self._note_rejected(reply.rejection(ALREADY_SEEN))
         elif not reply.fault and current:
             ledger.arrive(client, now_s)
+            self._bytes_of[reply.key] = reply.num_bytes
             self.reports.add(reply)
             self._measure(client, ledger, now_s)
         else:
+            self._bytes_up += reply.num_bytes
             self._note_rejected(reply.rejection("" if reply.fault else TOO_LATE))
             if current:
                 self._reject(reply, ledger, now_s)
