@@ -3,7 +3,7 @@
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -17,6 +17,7 @@ from lesson.clock.worlds.clients import LOST, NO_REPLY, TOO_LATE, Key
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.errors import printable
 from lesson.flower.arrays import Layout, Vector, num_bytes
+from lesson.flower.identity import Node, Roster
 from lesson.flower.profile import Profiler
 from lesson.flower.replies import check_weight, in_simulation, pull_replies, read_metrics, scalars
 from lesson.learn.model_server import ModelServer
@@ -64,9 +65,11 @@ class GridClients:
     clients_report_weight: bool = True
     """Whether clients report their weight; otherwise, the weights of the fleet are kept."""
     profiler: Profiler | None = None
-    """Asks unknown nodes which client they are; without it, an unknown node becomes the next free client."""
-    default_latency_s: float = math.nan
-    """Initial latency estimate in seconds of a node that joins without a profile."""
+    """Asks unknown nodes which client they are."""
+    roster: Roster | None = None
+    """Knows which client an unknown node is, if nodes are not asked; without it, nobody can join later."""
+    assumed_s: Callable[[int], float] = lambda _: math.nan
+    """Returns the latency to assume for a client of the roster until it is measured, in seconds."""
     names: Sequence[int | str] = ()
     """Names of the clients in the log; by default, their numbers."""
     tell: Callable[[str], None] = lambda _: None
@@ -232,16 +235,19 @@ class GridClients:
     def _look(self) -> list[Event]:
         """Return which clients have joined and left since the last check, and handle unknown nodes."""
         self._looked_s = self.clock()
-        there = set(self.grid.get_node_ids())
+        nodes = {node.node_id: node for node in self.grid.get_nodes()}
+        there = nodes.keys()
         events: list[Event] = [Left(client) for client, node in self.node_of.items() if node in self._there - there]
         known = {node: client for client, node in self.node_of.items()}
         events += [Joined(known[node]) for node in there - self._there if node in known]
-        for node in sorted(there - known.keys()):
-            if self.profiler is None:
-                events += self._taken_in(node)
-            elif self._looked_s >= self._ask_at_s.get(node, -math.inf):
-                self._ask(self.profiler, node)
-        self._there = there
+        unknown = sorted(there - known.keys())
+        if self.roster is not None and unknown:
+            events += self._taken_in(self.roster, [nodes[node] for node in unknown], there)
+        if self.profiler is not None:
+            for node in unknown:
+                if self._looked_s >= self._ask_at_s.get(node, -math.inf):
+                    self._ask(self.profiler, node)
+        self._there = set(there)
         return events
 
     def _ask(self, profiler: Profiler, node: int) -> None:
@@ -250,16 +256,20 @@ class GridClients:
         ids = list(self.grid.push_messages([profiler.question(node)]))
         self._asked |= {number: (node, self._looked_s) for number in ids if number}
 
-    def _taken_in(self, node: int) -> list[Event]:
-        """Make an unknown node a new client, if there is room for one."""
-        free = next((client for client in range(self.num_clients) if client not in self.node_of), None)
-        if free is not None:
-            self.node_of[free] = node
-            return [Joined(free, self.default_latency_s)]
-        if node not in self._ask_at_s:
-            self._ask_at_s[node] = math.inf
-            self.warn(f"ignoring node {node}: all {self.num_clients} clients are connected already")
-        return []
+    def _taken_in(self, roster: Roster, nodes: Sequence[Node], there: Collection[int]) -> list[Event]:
+        """Make unknown nodes the clients that they were before, or new ones if there is room."""
+        clients = roster.admit(nodes, there)
+        events = list[Event]()
+        for node, client in clients.items():
+            self.node_of[client] = node
+            events.append(Joined(client, assumed_s=self.assumed_s(client)))
+        for node in (one.node_id for one in nodes if one.node_id not in clients):
+            if node not in self._ask_at_s:
+                self._ask_at_s[node] = math.inf
+                full = f"the run has {self.num_clients} clients already, its maximum"
+                why = full if len(roster.nodes) == roster.num_clients else "another node with its key is connected"
+                self.warn(f"ignoring node {node}: {why}")
+        return events
 
 
 def _fault(update: Key, error: Error) -> Reply:

@@ -53,12 +53,13 @@ class Reply:
 
 @dataclass(frozen=True)
 class Joined:
-    """A client has connected. Its latency is NaN if the last estimate holds. Its compute time is NaN if neither was
-    measured."""
+    """A client has connected. Its latency and compute time are NaN if they were not measured."""
 
     client: int
     latency_s: float = math.nan
     compute_s: float = math.nan
+    assumed_s: float = math.nan
+    """Latency to assume if none was ever measured."""
 
 
 @dataclass(frozen=True)

@@ -186,7 +186,7 @@ class WallWorld:
         restore_waiting_models(self._clients, ledger, arrays)
         ledger.disconnect(np.flatnonzero(~self.connected))
         ledger.connect(np.flatnonzero(self.connected))
-        known = ledger.connected & np.isfinite(arrays["latency_s"])
+        known = np.isfinite(arrays["latency_s"])  # also of clients that are not connected, for when they are
         self._measured.seen_s[:] = arrays["seen_s"]
         self._measured.is_cold[:] = arrays.get("is_cold", np.False_)  # checkpoints of earlier versions have none
         self.fleet.latency_s[known] = arrays["latency_s"][known]
@@ -262,10 +262,11 @@ class WallWorld:
         client = joined.client
         if not math.isnan(joined.latency_s):
             self._measured.forget(client)
-            self.fleet.latency_s[client] = joined.latency_s
-            if not math.isnan(joined.compute_s):  # otherwise, the latency is assumed, not measured
-                self.observe_latency(client, joined.latency_s)
+            self.observe_latency(client, joined.latency_s)
             self._divide(client, joined.compute_s / joined.latency_s)
+        elif not math.isfinite(self.fleet.latency_s[client]):
+            self.fleet.latency_s[client] = joined.assumed_s
+            self._divide(client, math.nan)
         ledger.connect(np.array([client]))
         self._tell(f"round {self._round}: client {self.fleet.names[client]} connected")
 
