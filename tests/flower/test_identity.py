@@ -80,7 +80,10 @@ def test_a_full_roster_takes_nobody_else() -> None:
 
 def test_clients_are_known_again_after_a_restart(tmp_path: Path) -> None:
     """The nodes come in another order, and with new ids; the third is new."""
-    admitted(Roster(3, tmp_path / "nodes.json"), Device(7, "pi", b"a"), Device(8, "", b"b"))
+    roster = Roster(3, tmp_path / "nodes.json")
+    admitted(roster, Device(7, "pi", b"a"), Device(8, "", b"b"))
+    assert not (tmp_path / "nodes.json").exists(), "nobody knows yet whether the run begins"
+    roster.save()
     again = Roster(3, tmp_path / "nodes.json")
     assert admitted(again, Device(1, "tv", b"c"), Device(2, "", b"b"), Device(3, "pi", b"a")) == [2, 1, 0]
     assert again.names[0] == "pi"

@@ -72,7 +72,7 @@ class KnownNode:
 class Roster:
     """The clients of a run, numbered in the order in which their nodes were first seen.
 
-    With a `path`, they are also written to that file, so that a resumed run knows them again.
+    With a `path`, those listed in this file are known from the start, and `save` writes it.
     """
 
     num_clients: int
@@ -84,6 +84,7 @@ class Roster:
         """The node of each client."""
         self.names: list[int | str] = list(range(self.num_clients))
         """Name of each client; a number for those who may join later."""
+        self._is_saved = True
         if self.path is not None:
             kind = TypeAdapter(list[KnownNode])
             for known in kind.validate_python(read_kept(self.path, [], kind, "remove the folder and rerun")):
@@ -106,10 +107,14 @@ class Roster:
             elif client is not None and not self._is_elsewhere(client, node, connected):
                 found[node.node_id] = client
                 self.nodes[client] = KnownNode(str(self.names[client]), key_of(node), node.node_id)
-        if found and self.path is not None:
-            text = json.dumps([asdict(known) for known in self.nodes], indent=1)
-            write_whole(self.path, f"{text}\n".encode())
+        self._is_saved &= not found
         return found
+
+    def save(self) -> None:
+        """Write the file if something has changed, so that a resumed run knows the clients again."""
+        if self.path is not None and not self._is_saved:
+            write_whole(self.path, f"{json.dumps([asdict(known) for known in self.nodes], indent=1)}\n".encode())
+            self._is_saved = True
 
     def _find(self, node: Node, name: str, connected: Collection[int]) -> int | None:
         """Return the client that a node is; None if it is a new one."""
