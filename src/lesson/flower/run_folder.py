@@ -11,7 +11,7 @@ from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import Result
 
 from lesson.core.errors import InputError
-from lesson.core.files import read_input, write_whole
+from lesson.core.files import open_input, write_whole
 from lesson.experiments.run import Run, final_score
 from lesson.experiments.study import Study
 from lesson.fleet.csv_files import fleet_csv
@@ -109,7 +109,8 @@ class AppFolder:
         """Return the final model."""
         path = self._folder.model
         try:
-            found = safetensors.numpy.load(read_input(path, max_bytes=2**40))
+            with open_input(path) as file:
+                found = safetensors.numpy.load(file.read())
         except (OSError, ValueError, safetensors.SafetensorError) as error:
             raise InputError(f"{path} cannot be read: {error}; restore a copy, or {WORDS.another}") from None
         if found.keys() != set(layout.names):

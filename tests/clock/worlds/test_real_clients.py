@@ -461,6 +461,28 @@ def test_a_server_that_restarts_gives_up_what_was_in_flight() -> None:
     assert after.rejected == {RESTARTED: 1}
 
 
+def test_a_restarted_server_knows_what_clients_reported() -> None:
+    """At 20 s, when the server restarts, the update of client 2, there since 15 s, waits for 30 s. Its weight and its
+    metrics count then."""
+
+    def federation() -> tuple[Federation, FakeClients]:
+        clients = Weighing(FakeClock(), [[5.0], [12.0], [15.0]])
+        clients.tells = lambda client, _index: {"loss": float(client)}
+        return on_the_wall(Lesson(10.0), make_fleet([5.0, 18.0, 28.0]), clients)
+
+    before, _ = federation()
+    for _ in range(2):
+        before.step()
+    after, _ = federation()
+    values, arrays = before.state()
+    after.restore(json.loads(json.dumps(values, allow_nan=False)), arrays)
+    assert after.fleet.client_weight.tolist() == [3.0, 4.0, 5.0]
+    record = after.step()
+    assert record is not None
+    assert record.merged.tolist() == [2, 0]
+    assert after.world.reports.of_round(record) == [(5.0, {"loss": 2.0}), (3.0, {"loss": 0.0})]
+
+
 def test_a_restarted_server_works_with_the_connected_clients() -> None:
     """Of clients 0 and 1 only 1 is there again; 0 comes later, and its latency is new."""
     before, _ = on_the_wall(FedAvg(), make_fleet([5.0, 6.0]), [[5.0], [6.0]])

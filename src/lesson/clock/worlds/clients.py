@@ -138,6 +138,16 @@ class Reports:
         """Discard the metrics of the last round."""
         self._released.clear()
 
+    def state(self, ledger: Ledger) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+        """Return the weights, and the metrics of the updates at the server, for `restore`."""
+        kept = [[*key, dict(self._metrics.get(key, {}))] for key in ledger.at_server.keys]
+        return {"metrics": kept}, {"client_weight": self._client_weight}
+
+    def restore(self, values: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Continue from what `state` returned; checkpoints of earlier versions have nothing of it."""
+        self._client_weight[:] = arrays.get("client_weight", self._client_weight)
+        self._metrics |= {(client, index): metrics for client, index, metrics in values.get("metrics", ())}
+
     def of_round(self, record: RoundRecord) -> list[tuple[float, Mapping[str, float]]]:
         """Return the weight and the metrics of each update aggregated in the round that has just closed."""
         keys = zip(record.merged.tolist(), record.merged_index.tolist(), strict=True)

@@ -111,13 +111,16 @@ class RemoteWorld:
         """Return the state of the inner world and the models that wait at the server."""
         values, arrays = self._inner.state(ledger)
         arrays = {f"inner.{name}": array for name, array in arrays.items()}
-        return {"round": self._round, "inner": values}, arrays | waiting_models(self._clients, ledger)
+        told, weights = self.reports.state(ledger)
+        values = {"round": self._round, "inner": values, **told}
+        return values, arrays | weights | waiting_models(self._clients, ledger)
 
     def restore(
         self, values: Mapping[str, Any], arrays: dict[str, npt.NDArray[Any]], ledger: Ledger, now_s: float
     ) -> None:
         """Continue from what `state` returned; clients are asked again to train the updates in flight."""
         self._round = values["round"]
+        self.reports.restore(values, arrays)
         self._inner.restore(values["inner"], with_prefix(arrays, "inner."), ledger, now_s)
         restore_waiting_models(self._clients, ledger, arrays)
         self._send(ledger.updates_of(ledger.clients_in_flight()))

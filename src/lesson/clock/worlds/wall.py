@@ -171,7 +171,8 @@ class WallWorld:
         """Return the measured latencies, and the models of updates that wait at the server."""
         measured = self._measured
         arrays = {"seen_s": measured.seen_s, "is_cold": measured.is_cold, "latency_s": self.fleet.latency_s}
-        return {"round": self._round}, arrays | waiting_models(self._clients, ledger)
+        values, weights = self.reports.state(ledger)
+        return {"round": self._round, **values}, arrays | weights | waiting_models(self._clients, ledger)
 
     def restore(
         self,
@@ -183,6 +184,7 @@ class WallWorld:
         """Continue from what `state` returned with the clients that are connected now; updates in flight are lost."""
         self._zero_s, self._last_connected_s = self._clock() - now_s, now_s
         self._round = values["round"]
+        self.reports.restore(values, arrays)
         restore_waiting_models(self._clients, ledger, arrays)
         ledger.disconnect(np.flatnonzero(~self.connected))
         ledger.connect(np.flatnonzero(self.connected))
