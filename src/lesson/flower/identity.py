@@ -54,6 +54,12 @@ def _name(node: Node, *, is_shared: bool) -> str:
     return f"{name} ({short})" if is_shared else name
 
 
+def given_names(nodes: Iterable[Node]) -> dict[int, str]:
+    """Return the names of the nodes that were registered with one, unless it is a mere number, by node id."""
+    named = [node for node in nodes if node.name and not node.name.isdigit()]
+    return names_of(named)
+
+
 def key_of(node: Node) -> str:
     """Return the SHA-256 digest of a node's public key as hexadecimal digits; empty if it has none."""
     return hashlib.sha256(node.public_key).hexdigest() if node.public_key else ""

@@ -17,7 +17,7 @@ from lesson.clock.worlds.clients import LOST, NO_REPLY, TOO_LATE, Key
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.errors import printable
 from lesson.flower.arrays import Layout, Vector, num_bytes
-from lesson.flower.identity import Node, Roster
+from lesson.flower.identity import Node, Roster, given_names
 from lesson.flower.profile import Profiler
 from lesson.flower.replies import check_weight, in_simulation, pull_replies, read_metrics, scalars
 from lesson.learn.model_server import ModelServer
@@ -87,6 +87,10 @@ class GridClients:
         """Node that each profile request went to and when it was sent, by message id."""
         self._ask_at_s: dict[int, float] = {}
         """When to ask a node again that is not a client yet."""
+        self._warm: set[int] = set()
+        """Nodes that have given a usable answer."""
+        self._given_names: dict[int, str] = {}
+        """Registered names of nodes."""
         self._left_out: dict[int, str] = {}
         """Why a node takes no part, for nodes whose profile contradicts others."""
         self._looked_s = self.clock()
@@ -169,7 +173,10 @@ class GridClients:
         self.received.held |= dict(zip(updates.keys, models, strict=True))
 
     def _introduced(self, number: str, message: Message | Exception) -> list[Event]:
-        """Handle the answer to a profile request: assign the node to a new client or to one whose node has left."""
+        """Handle the answer to a profile request: assign the node to a new client or to one whose node has left.
+
+        Its first answer only warms it up, as in `Profiler.ask_twice`.
+        """
         assert self.profiler is not None, "nobody else asks"
         node, asked_s = self._asked.pop(number)
         profile = self.profiler.read(node, message, self.clock() - asked_s)
@@ -180,6 +187,12 @@ class GridClients:
             return self._leave_out(node, f"it reports {profile.num_clients} partitions, the run has {self.num_clients}")
         if old in self._there:  # a node that claims the partition of another cannot displace it
             return self._leave_out(node, f"it claims partition {profile.client}, which node {old} has")
+        if node not in self._warm:
+            self._warm.add(node)
+            self._ask(self.profiler, node)
+            return []
+        if (given := self._given_names.get(node)) is not None and isinstance(self.names, list):
+            self.names[profile.client] = given
         if old is not None:
             self.tell(f"client {self._name(profile.client)} moved from node {old}, which disconnected, to node {node}")
         self.node_of[profile.client] = node
@@ -236,7 +249,7 @@ class GridClients:
         """Return which clients have joined and left since the last check, and handle unknown nodes."""
         self._looked_s = self.clock()
         nodes = {node.node_id: node for node in self.grid.get_nodes()}
-        there = nodes.keys()
+        there, self._given_names = nodes.keys(), given_names(nodes.values())
         events: list[Event] = [Left(client) for client, node in self.node_of.items() if node in self._there - there]
         known = {node: client for client, node in self.node_of.items()}
         events += [Joined(known[node]) for node in there - self._there if node in known]
@@ -252,9 +265,10 @@ class GridClients:
 
     def _ask(self, profiler: Profiler, node: int) -> None:
         """Ask a node for its profile, and schedule when to ask again if there is no usable answer."""
-        self._ask_at_s[node] = self._looked_s + profiler.patience_s
+        now_s = self.clock()
+        self._ask_at_s[node] = now_s + profiler.patience_s
         ids = list(self.grid.push_messages([profiler.question(node)]))
-        self._asked |= {number: (node, self._looked_s) for number in ids if number}
+        self._asked |= {number: (node, now_s) for number in ids if number}
 
     def _taken_in(self, roster: Roster, nodes: Sequence[Node], there: Collection[int]) -> list[Event]:
         """Make unknown nodes the clients that they were before, or new ones if there is room."""
