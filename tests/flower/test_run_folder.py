@@ -21,6 +21,7 @@ from lesson import InputError
 from lesson.cli import main
 from lesson.core.errors import RunStoppedError
 from lesson.experiments.run import Run
+from lesson.flight.recording import read_recording
 from lesson.flower import LessonStrategy
 from lesson.settings.sections import ServerSettings
 from lesson.strategies import FedBuff
@@ -294,6 +295,7 @@ def test_clients_are_known_again_on_the_wall(
     assert names == ["pi", "key-3e23e816", str(old[2])], "printf b | sha256sum begins with 3e23e816"
     known = json.loads((out / "nodes.json").read_text())
     assert [one["name"] for one in known] == names
+    assert {"flight.jsonl", "nodes.json"} <= visible(out)
     grid = make_grid(client_app(), 3)
     grid.names = {old[0]: "pi", old[1]: ""}
     grid.keys = {old[0]: b"a", old[1]: b"b"}
@@ -308,6 +310,9 @@ def test_clients_are_known_again_on_the_wall(
     rows = (out / "latencies.csv").read_text().splitlines()[1:]
     assert [row.split(",")[0] for row in rows] == names
     assert any(line.startswith("client pi: ") for line in caplog.messages)
+    recording = read_recording(out / "flight.jsonl")
+    assert [one.round for one in recording.rounds] == [1, 2, 3, 4]
+    assert recording.names == tuple(sorted(names))
 
 
 def test_a_node_that_comes_back_under_its_key_is_the_same_client(

@@ -21,6 +21,7 @@ from lesson.flower.arrays import Layout
 from lesson.flower.evaluation import FederatedEvaluation
 from lesson.flower.identity import Roster
 from lesson.flower.post import weighted_means
+from lesson.flower.recorder import RecordingGrid
 from lesson.flower.replies import tell
 from lesson.flower.watch import UpdateWatch
 from lesson.learn.metric import Metric
@@ -98,6 +99,8 @@ class AppRun:
             f"round {record.round}/{self.num_rounds}: {len(record.merged)} aggregated, {len(record.started)} started, "
             f"{record.end_s:.1f} s{note}"
         )
+        if isinstance(grid := self.evaluation.post.grid, RecordingGrid):
+            grid.note_round(record.round, record.end_s, record.merged.tolist(), record.staleness.tolist())
         if self.roster is not None:
             self.roster.save()
         self.rejected_by.update(rejection.reason for rejection in record.rejections)

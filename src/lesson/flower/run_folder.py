@@ -55,7 +55,8 @@ class AppFolder:
     settings: Callable[[int], Settings]
 
     def __post_init__(self) -> None:
-        self._folder = RunFolder(self.path.absolute(), WORDS)
+        self.path = self.path.absolute()
+        self._folder = RunFolder(self.path, WORDS)
         begun = load_settings(str(self._folder.config)) if self._folder.config.exists() else None
         self.num_nodes = None if begun is None else begun.fleet.num_clients
         """Number of nodes with which the run in the folder was started; None if there is none."""
@@ -89,6 +90,12 @@ class AppFolder:
     def lines(self) -> list[dict[str, Any]]:
         """Return the lines of metrics.jsonl."""
         return list(each_line(self._folder.metrics))
+
+    @property
+    def recorded(self) -> tuple[str, float]:
+        """Name and deadline of the strategy, for the header of the recording."""
+        strategy = self.settings(self.num_nodes or 1).strategy
+        return strategy.name, strategy.deadline_s
 
     def execute(self, run: AppRun, num_nodes: int) -> None:
         """Execute a run, or the rest of it, and write its report."""

@@ -251,7 +251,7 @@ def make_run(
     )
     names = list[int | str](range(settings.fleet.num_clients))
     if clock == "wall":
-        given = given_names(grid.get_nodes())
+        given = given_names((grid.wrapped if isinstance(grid, RecordingGrid) else grid).get_nodes())
         for client, profile in profiles.items():
             names[client] = given.get(profile.node, client)
         fleet = replace(fleet, names=names)

@@ -25,7 +25,7 @@ from lesson.flower.evaluation import FederatedEvaluation, aggregate_replies, eva
 from lesson.flower.participants import checked_latencies, in_simulated_time, on_the_wall
 from lesson.flower.post import FieldNames, GridClients
 from lesson.flower.profile import wait_for_nodes
-from lesson.flower.recorder import RecordingGrid
+from lesson.flower.recorder import RecordingGrid, record_run
 from lesson.flower.replies import logger, tell, tell_clients, warn
 from lesson.flower.run_folder import AppFolder, app_settings
 from lesson.flower.server import Clock, clock_of
@@ -275,6 +275,8 @@ class LessonStrategy(FlowerStrategy):
             who = on_the_wall(nodes, self.latency_s, self.deadline_s, *kept)
         else:
             who = in_simulated_time(nodes, self.latency_s, self.deadline_s, self.seed)
+        if folder is not None and clock == "wall":
+            grid = record_run(grid, folder.path, *folder.recorded)
         parts = grid, len(who.latency_s), who.node_of, layout, server, received, config, self.words
         post = GridClients(*parts, roster=who.roster, assumed_s=who.assumed_s, names=who.names, tell=tell, warn=warn)
         fleet = replace(who.fleet(), model_bits=8.0 * num_bytes(arrays))
