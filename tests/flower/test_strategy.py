@@ -277,6 +277,7 @@ def test_a_federation_whose_clients_all_fail_ends_with_an_error(make_grid: MakeG
 def test_timeout_limits_the_wait_for_a_reply(make_grid: MakeGrid, caplog: pytest.LogCaptureFixture) -> None:
     """Client 1 never replies. Without a timeout, the server would wait for it for at least 60 s."""
     grid = make_grid(client_app([]), 3)
+    grid.name_by_partition()
     answer = grid.handle
 
     def handle(message: Message, context: Context) -> Message | None:

@@ -41,7 +41,7 @@ class LocalGrid(Grid):
             for number in reversed(range(num_nodes))  # as in Flower, nodes are not in the order of partitions
         }
         self.registered = {node: f"{there.node_config['partition-id']:06}" for node, there in self.nodes.items()}
-        self.names = {node: str(there.node_config["partition-id"]) for node, there in self.nodes.items()}
+        self.names: dict[int, str] = {}
         self.keys: dict[int, bytes] = {}
         self.offline: set[int] = set()
         self.simulated = False
@@ -79,6 +79,10 @@ class LocalGrid(Grid):
             )
             for node in self.get_node_ids()
         ]
+
+    def name_by_partition(self) -> None:
+        """Give every node its partition as its name."""
+        self.names = {node: str(there.node_config["partition-id"]) for node, there in self.nodes.items()}
 
     def move(self, node: int, new: int) -> None:
         """Let the client of a node come back as another node with the same key."""
