@@ -6,6 +6,7 @@ table has the messages that got no usable reply, and the peak memory of all proc
 """
 
 import argparse
+import json
 import os
 import re
 import subprocess
@@ -166,10 +167,12 @@ def measure(case: Case, folder: Path) -> str:
         begin_s = time.monotonic()
         log = output_of(["flwr", "run", app, "here", "--stream", "-c", settings, *more], env, 1800)
         took_s = time.monotonic() - begin_s
+        (run, *_) = json.loads(output_of(["flwr", "ls", "here", "--format", "json"], env))["runs"]
     rounds = ROUND.findall(log)
     rejected = REJECTED.findall(log)
-    if not rounds or not rejected:
-        raise FederationError(f"the run failed: {' '.join(log.split()[-60:])}")
+    if run["status"] != "finished:completed" or not rounds or not rejected:
+        print((folder / "superlink.log").read_text()[-3000:], file=sys.stderr)
+        raise FederationError(f"{num_nodes} nodes: {run['status']} ({run['status-details']}) after {took_s:.0f} s")
     merged, started = (sum(int(found[place]) for found in rounds) for place in (1, 2))
     kind = "simulated" if case.simulated else "SuperNodes"
     idle = f"{idle_mb:,.0f}" if idle_mb else "–"

@@ -26,7 +26,7 @@ from lesson.learn.data import load_dataset
 from lesson.learn.data.dataset import MNIST_DIR, data_dir
 from lesson.learn.data.idx import read_idx_folder
 from lesson.planning.plan import make_plan
-from lesson.report.page.plan_page import write_plan_page
+from lesson.report.page.plan_page import Origin, write_plan_page
 from lesson.report.page.study_page import write_study_page
 from lesson.report.plan.figure import draw_plan
 from lesson.report.study.metric_figure import draw_comparison
@@ -77,7 +77,7 @@ def test_folders_of_runs(tmp_path: Path, as_given: Callable[[Path], Path | str])
     write_table(study, as_given(tmp_path / "table.json"))
     draw_comparison(study, "title", as_given(tmp_path))
     fleet = lesson.draw_fleet(Settings(num_clients=5))
-    write_plan_page(as_given(tmp_path / "plan.html"), fleet, 20.0, "here")
+    write_plan_page(as_given(tmp_path / "plan.html"), fleet, 20.0, Origin("here"))
     draw_plan(make_plan(fleet, 20.0), "title", as_given(tmp_path / "plan.png"))
     written = {"page.html", "table.json", "plan.html", "plan.png", "accuracy_time.png"}
     assert written <= {path.name for path in tmp_path.iterdir()}

@@ -50,6 +50,7 @@ def main() -> None:
         metrics, summary = given.run / "metrics.jsonl", given.run / "summary.json"
         text = metrics.read_text() if metrics.exists() else ""
         lines = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]  # whole ones
+        names = read_names(given.run / "nodes.json")
         if summary.exists():
             early = json.loads(summary.read_text())["ended_early"]
             findings = [(WARNING, f"the run ended early: {early}")] if early else []
@@ -58,7 +59,7 @@ def main() -> None:
             newest = metrics if metrics.exists() else given.run / "config.toml"
             age_s = time.time() - newest.stat().st_mtime
             findings = [(CRITICAL, f"no round has ended for {age_s:.0f} s")] if age_s > limit_s else []
-            findings += check(lines, given.window, given.empty, given.rejected, given.slower)
+            findings += check(lines, given.window, given.empty, given.rejected, given.slower, names)
     except (OSError, ValueError, KeyError) as error:
         parser.exit(CRITICAL, f"CRITICAL: {given.run} cannot be read: {type(error).__name__}: {error}\n")
     for severity, finding in findings:
@@ -68,8 +69,20 @@ def main() -> None:
     sys.exit(max((severity for severity, _ in findings), default=0))
 
 
-def check(lines: Sequence[dict[str, Any]], window: int, empty: int, rejected: float, slower: float) -> list[Finding]:
-    """Return what is wrong in the most recent rounds of a run."""
+def read_names(path: Path) -> list[str]:
+    """Return the names of clients in nodes.json, which only runs of your own app have; none without this file."""
+    return [node["name"] for node in json.loads(path.read_text())] if path.exists() else []
+
+
+def check(
+    lines: Sequence[dict[str, Any]],
+    window: int,
+    empty: int,
+    rejected: float,
+    slower: float,
+    names: Sequence[str] = (),
+) -> list[Finding]:
+    """Return what is wrong in the most recent rounds of a run; clients without a name are called by their number."""
     recent = lines[-window:]
     findings = [*_check_empty(lines, empty), *_check_rejected(recent, rejected)]
     findings += [
@@ -77,7 +90,7 @@ def check(lines: Sequence[dict[str, Any]], window: int, empty: int, rejected: fl
         for line in recent
         if line.get("excluded")
     ]
-    return findings + list(_check_clients(lines, window, slower))
+    return findings + list(_check_clients(lines, window, slower, names))
 
 
 def _check_empty(lines: Sequence[dict[str, Any]], empty: int) -> Iterator[Finding]:
@@ -97,7 +110,9 @@ def _check_rejected(recent: Sequence[dict[str, Any]], limit: float) -> Iterator[
         yield severity, f"{share:.0%} of the updates in the last {len(recent)} rounds were rejected: {named}"
 
 
-def _check_clients(lines: Sequence[dict[str, Any]], window: int, slower: float) -> Iterator[Finding]:
+def _check_clients(
+    lines: Sequence[dict[str, Any]], window: int, slower: float, names: Sequence[str]
+) -> Iterator[Finding]:
     """Find clients that have fallen silent, or have become slower and therefore miss their slots.
 
     Lines of fleets with more than 1,000 clients do not name clients, so nothing is found there.
@@ -110,12 +125,13 @@ def _check_clients(lines: Sequence[dict[str, Any]], window: int, slower: float) 
             merged_in.setdefault(client, []).append(line["round"])
             latencies_s.setdefault(client, []).append(arrived_s - started_s)
     for client, rounds in sorted(merged_in.items()):
+        name = names[client] if client < len(names) else client
         longest = max((later - earlier for earlier, later in pairwise(rounds)), default=0)
         if (silent := lines[-1]["round"] - rounds[-1]) > max(window, 3 * longest):
-            yield WARNING, f"client {client}: no update aggregated for {silent} rounds"
+            yield WARNING, f"client {name}: no update aggregated for {silent} rounds"
         before_s, now_s = latencies_s[client][:-3], latencies_s[client][-3:]
         if len(before_s) >= 5 and median(now_s) > slower * median(before_s):
-            yield WARNING, f"client {client}: latency {median(now_s):.0f} s, was {median(before_s):.0f} s"
+            yield WARNING, f"client {name}: latency {median(now_s):.0f} s, was {median(before_s):.0f} s"
 
 
 if __name__ == "__main__":

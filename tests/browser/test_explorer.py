@@ -551,13 +551,22 @@ def test_a_recordings_latencies_can_be_saved_for_a_run(page: Callable[..., Brows
     browser = page("slow")
     recording = write_flight(Path("flight.jsonl"), [[5.0, -20, 7.5], [5.5, -20, 8], [6, -30, 9]])
     browser.choose_file("input[type=file]", recording.resolve())
-    assert snippets(browser)[1] == "lesson run --latencies fleet.csv --strategy lesson --deadline 6.1"
+    assert snippets(browser)[1:] == [
+        "lesson replay flight.jsonl --strategies lesson,fedcs,fedavg --deadline 6.1",
+        "lesson run --latencies fleet.csv --strategy lesson --deadline 6.1",
+    ]
     link = browser.script("document.querySelector('#explorer h3#deploy ~ div a[download]').href")
     Path("fleet.csv").write_text(unquote(link.partition(",")[2]))
     keys = ("client", "latency_s", "compute_s", "upload_s", "tier")
     saved, recorded = plan("--latencies", "fleet.csv"), plan("--flight", "flight.jsonl")
     for ours, theirs in zip(saved["clients"], recorded["clients"], strict=True):
         assert [ours[key] for key in keys] == [theirs[key] for key in keys]
+    plan("--flight", "flight.jsonl", "--deadline", "9", "--html", "plan.html")
+    browser.open(Path("plan.html"))
+    assert snippets(browser)[1:] == [
+        "lesson replay flight.jsonl --strategies lesson,fedcs,fedavg --deadline 9",
+        "lesson run --latencies fleet.csv --strategy lesson --deadline 9",
+    ]
 
 
 def test_charts_are_drawn(page: Callable[..., Browser]) -> None:

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from lesson.clock.estimates import SlidingWindow, conservative_window
+from lesson.clock.estimates import RecentLatencies, SlidingWindow
 
 
 def seen(estimates: SlidingWindow, *seconds: float) -> list[float]:
@@ -33,20 +33,58 @@ def test_clients_are_seen_together_and_by_themselves() -> None:
     assert estimates.see(np.array([1]), np.array([5.0])).tolist() == [5.0]
 
 
+def measured(estimates: RecentLatencies, *seconds: float, first_s: float = 10.0) -> list[float]:
+    """Return the estimate for client 0, `first_s` to begin with, after each of these latencies."""
+    told = [first_s]
+    for one in seconds:
+        told.append(estimates.see(0, one, told[-1]))
+    return told[1:]
+
+
 @pytest.mark.parametrize(
     ("seen_s", "estimate_s"),
     [
         ([8.0], 8.0),
-        ([8.0, 30.0], 30.0),  # of two, the longer
-        ([8.0, 30.0, 9.0], 9.0),  # of more, the second longest
+        ([8.0, 30.0], 8.0),  # of two, the shorter
+        ([30.0, 8.0], 8.0),
+        ([8.0, 30.0, 9.0], 9.0),
         ([8.0, 30.0, 9.0, 31.0], 30.0),
         ([8.0, 9.0, 7.0, 30.0, 6.0], 9.0),
         ([99.0, 8.0, 9.0, 7.0, 30.0, 6.0], 9.0),  # the first is forgotten
-        ([8.0, 8.0, 8.0, 8.0, 500.0, 8.0, 8.0, 8.0, 8.0], 8.0),  # slow once
-        ([8.0, 8.0, 8.0, 20.0, 21.0], 20.0),  # slower twice in five: a new estimate
     ],
 )
 def test_the_estimate_is_the_second_longest_of_the_last_five(seen_s: list[float], estimate_s: float) -> None:
-    estimates = conservative_window(2)
-    assert [estimates.see(np.array([0]), np.array([seconds]))[0] for seconds in seen_s][-1] == estimate_s
+    estimates = RecentLatencies(2)
+    assert measured(estimates, *seen_s)[-1] == estimate_s
     assert np.isnan(estimates.seen_s[1]).all()
+
+
+@pytest.mark.parametrize("num_before", [1, 2, 3, 4, 9])
+def test_an_outlier_never_raises_the_estimate(num_before: int) -> None:
+    """However many latencies of 8 s came before a single one of 500 s, and whatever comes after it."""
+    assert measured(RecentLatencies(1), *num_before * [8.0], 500.0, *9 * [8.0]) == (num_before + 10) * [8.0]
+
+
+@pytest.mark.parametrize("num_before", [1, 2, 3, 4, 9])
+def test_a_client_that_becomes_slower_is_noticed_with_its_second_slow_update(num_before: int) -> None:
+    told = measured(RecentLatencies(1), *num_before * [8.0], 20.0, 21.0, 22.0)
+    assert told == [*(num_before + 1) * [8.0], 20.0, 21.0]
+
+
+def test_a_client_that_becomes_faster_is_noticed_when_one_slow_update_is_left_in_five() -> None:
+    assert measured(RecentLatencies(1), 20.0, 20.0, 20.0, 8.0, 8.0, 8.0, 8.0) == [20.0] * 6 + [8.0]
+
+
+def test_a_cold_first_reply_can_only_lower_the_estimate() -> None:
+    """10 s are assumed. 48 s on first contact are ignored, and 9 s the next time are the first that count; 4 s on first
+    contact are believed, but not kept: the next latency, 12 s, is the only one."""
+    assert measured(RecentLatencies(1, first_is_cold=True), 48.0, 9.0, 9.5) == [10.0, 9.0, 9.0]
+    assert measured(RecentLatencies(1, first_is_cold=True), 4.0, 12.0) == [4.0, 12.0]
+
+
+def test_no_reply_on_first_contact_counts() -> None:
+    """The server waited for 60 s: the client is estimated slow until it replies. Its first reply is not cold."""
+    estimates = RecentLatencies(1, first_is_cold=True)
+    assert estimates.see(0, 60.0, 10.0, is_complete=False) == 60.0
+    assert estimates.see(0, 9.0, 60.0) == 9.0
+    assert estimates.seen_s[0, -2:].tolist() == [60.0, 9.0]

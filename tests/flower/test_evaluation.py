@@ -136,6 +136,7 @@ def test_evaluation_disturbs_neither_clock_nor_latencies(make_grid: MakeGrid, ca
     client 0, and its estimated latency does not contain the time of the evaluation."""
     journal, released, took_s = Journal(), threading.Event(), list[float]()
     grid = make_grid(journal.app, 2)
+    grid.name_by_partition()
     answer = grid.handle
 
     def handle(message: Message, context: Context) -> Message | None:

@@ -121,6 +121,35 @@ def test_what_a_client_is_told(make_grid: MakeGrid) -> None:
     assert asking.received.held[1, 6].tolist() == [1.0, 2.0, 3.0]
 
 
+def test_sizes_of_messages(make_grid: MakeGrid) -> None:
+    """Each array has a header of 128 bytes: 128 + 8 and 128 + 4 down; up, client 1 sends 'b' with 8 bytes, which is
+    rejected for its shape and has been uploaded all the same."""
+
+    def answer(message: Message) -> Message:
+        if message.metadata.dst_node_id == asking.post.node_of[0]:
+            return good(message)
+        return Message(content(arrays_of(b=np.ones(2, dtype=np.float32)), **{"num-examples": 1}), reply_to=message)
+
+    asking = Asking(make_grid, answer)
+    asking.grid.offline.add(4711)
+    asking.post.node_of[2] = 4711
+    assert asking.post.send(updates_of(0, 1, 2), 5, np.full(3, 60.0)) == 2 * (136 + 132), "nothing to node 4711"
+    sizes = {event.client: (event.fault, event.num_bytes) for event in asking.events(3) if isinstance(event, Reply)}
+    assert sizes == {0: ("", 136 + 132), 1: ("wrong shape", 136 + 136), 2: ("not sent", 0)}
+
+
+def test_a_limited_step_size_is_a_warning_once_for_each_factor(make_grid: MakeGrid) -> None:
+    """0.1 · 12 is more than 1.0, the cap of `released`; 0.1 · 10 is not."""
+    warned = list[str]()
+    asking = Asking(make_grid, good, warn=warned.append, names=["pi", "phone"])
+    for index, lr_scale in enumerate([1.0, 10.0, 12.0, 12.0, 20.0]):
+        asking.send(1, index=index, lr_scale=lr_scale)
+    assert warned == [
+        "client phone: the step size is limited to 1 by lr_cap; 12 times that of tier 1 would be 1.2",
+        "client phone: the step size is limited to 1 by lr_cap; 20 times that of tier 1 would be 2",
+    ]
+
+
 def test_records_and_fields_can_have_other_names(make_grid: MakeGrid) -> None:
     def answer(message: Message) -> Message:
         assert list(message.content) == ["model", "orders"]
@@ -312,7 +341,10 @@ def test_a_new_node_is_asked_who_it_is(make_grid: MakeGrid) -> None:
     asking = Asking(make_grid, introduces(1), profiler=Profiler(arrays_of()))
     asking.grid.offline.add(asking.post.node_of.pop(1))
     node = new_node(asking)
-    asking.post.poll()
+    until_s = time.monotonic() + 60
+    while asking.grid.num_pushed < 2 and time.monotonic() < until_s:  # the first answer does not count
+        assert not any(isinstance(event, Joined) for event in asking.post.poll())
+        time.sleep(0.002)
     asking.now_s += 5.0
     assert Joined(1, 3.0, 1.0) in asking.events()
     assert asking.post.node_of[1] == node
@@ -352,7 +384,7 @@ def test_node_that_joins_with_a_conflicting_claim_is_left_out(
     """It is asked three times and named once; the client that has the partition works on."""
     told: list[str] = []
     profiler = Profiler(arrays_of(), patience_s=2 * LOOK_EVERY_S)
-    asking = Asking(make_grid, answer, profiler=profiler, tell=told.append)
+    asking = Asking(make_grid, answer, profiler=profiler, warn=told.append)
     node = new_node(asking)
     for _ in range(6):
         assert list(asking.post.poll()) == []

@@ -24,6 +24,7 @@ from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
 from helpers.local_grid import LocalGrid, MakeGrid
 from lesson import InputError, Settings, assign_tiers, draw_fleet
+from lesson.core.errors import RunStoppedError
 from lesson.flower import LessonStrategy
 from lesson.settings.guards import GuardSettings
 from lesson.strategies import FADAS, FedBuff
@@ -135,6 +136,19 @@ def test_a_cap_holds_step_sizes(make_grid: MakeGrid) -> None:
     assert sorted(one for one in seen if one[1] == 1) == [(0, 1, 0.1), (1, 1, 0.2), (2, 1, 0.25)]
 
 
+def test_by_default_no_step_size_is_larger_than_in_tier_4(
+    make_grid: MakeGrid, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Tiers 1, 4 and 6 at 10 s: 0.1, 0.4 and, instead of 0.6, 0.4; a warning says so once."""
+    seen: Seen = []
+    strategy = LessonStrategy(10.0, clock="virtual", latency_s=[5.0, 38.0, 58.0])
+    run(make_grid(client_app(seen), 3), strategy, num_rounds=12)
+    assert {(client, lr) for client, _, lr in seen} == {(0, 0.1), (1, 0.4), (2, 0.4)}
+    capped = [(record.levelname, record.getMessage()) for record in caplog.records if "lr_cap" in record.getMessage()]
+    line = "client 2: the step size is limited to 0.4 by lr_cap; 6 times that of tier 1 would be 0.6"
+    assert capped == [("WARNING", line)]
+
+
 def test_updates_are_weighted_by_their_examples(make_grid: MakeGrid) -> None:
     """One round from zero: (10·m0 + 30·m1 + 20·m2) / 60, and so of the losses."""
     given: dict[int, np.ndarray] = {}
@@ -171,15 +185,16 @@ def test_the_server_looks_at_every_model(make_grid: MakeGrid) -> None:
 
 
 def test_rounds_on_the_wall(make_grid: MakeGrid) -> None:
-    """Round 1 waits for everybody. The slow client then needs more than one round of 0.4 s: it starts in fewer rounds,
-    with a step size that follows its tier, 0.2 for tier 2 and more on a machine that is slow itself."""
+    """Round 1 waits for everybody, and round 2 starts everybody, as first replies are no measurements. The slow client
+    then needs more than one round of 0.4 s: it starts in fewer rounds, with a step size that follows its tier, 0.2 for
+    tier 2 and more on a machine that is slow itself."""
     seen: Seen = []
     result = run(slow(make_grid(client_app(seen), 3), 0.0, 0.05, 0.5), LessonStrategy(0.4, clock="wall"), num_rounds=5)
     rounds = {client: [round for who, round, _ in seen if who == client] for client in range(3)}
     assert all(started[0] == 1 and started == sorted(set(started)) for started in rounds.values())
     assert len(rounds[2]) < len(rounds[0])
-    assert all(lr == 0.1 for _, round, lr in seen if round == 1)
-    assert all(lr > 0.1 for client, round, lr in seen if client == 2 and round > 1)
+    assert all(lr == 0.1 for _, round, lr in seen if round <= 2)
+    assert all(lr > 0.1 for client, round, lr in seen if client == 2 and round > 2)
     assert 1 in result.train_metrics_clientapp
 
 
@@ -211,7 +226,7 @@ def test_a_client_that_fails_is_left_out(make_grid: MakeGrid) -> None:
     assert result.train_metrics_clientapp.keys() == {1, 2}
 
 
-def test_a_run_whose_clients_are_all_excluded_ends_with_what_it_has(
+def test_a_run_whose_clients_are_all_excluded_is_an_error(
     make_grid: MakeGrid, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Everybody sends what is no number: after two such updates of each, nobody is left."""
@@ -228,14 +243,41 @@ def test_a_run_whose_clients_are_all_excluded_ends_with_what_it_has(
 
     grid.handle = handle
     guards = GuardSettings(exclude_after_rejections=2)
-    result = run(grid, LessonStrategy(99.0, clock="virtual", latency_s=[5.0, 6.0, 7.0], guards=guards), num_rounds=9)
-    assert np.all(values(result) == 0)
-    assert "the run has stopped: no client is connected anymore; 3 of 3 clients were excluded" in caplog.text
+    strategy = LessonStrategy(99.0, clock="virtual", latency_s=[5.0, 6.0, 7.0], guards=guards)
+    why = "the run ended after 2 rounds: no client is connected anymore; 3 of 3 clients were excluded"
+    with pytest.raises(RunStoppedError, match=why):
+        run(grid, strategy, num_rounds=9)
+    assert np.all(values(strategy.result) == 0)
+    levels = {record.getMessage(): record.levelname for record in caplog.records}
+    assert levels[f"error: {why}"] == "ERROR"
+    rejected = {level for line, level in levels.items() if "rejected update from client" in line}
+    assert rejected == {"WARNING"}
+
+
+def test_a_federation_whose_clients_all_fail_ends_with_an_error(make_grid: MakeGrid) -> None:
+    grid = make_grid(client_app([]), 3)
+
+    def handle(message: Message, context: Context) -> Message | None:
+        raise RuntimeError("no data")
+
+    grid.handle = handle
+    strategy = LessonStrategy(
+        10.0, clock="virtual", latency_s=[5.0, 16.0, 38.0], max_rounds_without_update=4, fraction_evaluate=0.0
+    )
+    with pytest.raises(RunStoppedError) as caught:
+        run(grid, strategy, num_rounds=99)
+    assert str(caught.value).startswith("no update was aggregated in 4 rounds: ")
+    assert "client error (code 2: <class 'RuntimeError'>:<'no data'>)" in str(caught.value)
+    assert str(caught.value).endswith("; read the log of the clients, correct what fails")
+    short = LessonStrategy(99.0, clock="virtual", latency_s=[5.0, 6.0, 7.0], fraction_evaluate=0.0)
+    with pytest.raises(RunStoppedError, match="no update was aggregated in 2 rounds: 6 × client error"):
+        run(grid, short, num_rounds=2)
 
 
 def test_timeout_limits_the_wait_for_a_reply(make_grid: MakeGrid, caplog: pytest.LogCaptureFixture) -> None:
     """Client 1 never replies. Without a timeout, the server would wait for it for at least 60 s."""
     grid = make_grid(client_app([]), 3)
+    grid.name_by_partition()
     answer = grid.handle
 
     def handle(message: Message, context: Context) -> Message | None:

@@ -41,6 +41,8 @@ class LocalGrid(Grid):
             for number in reversed(range(num_nodes))  # as in Flower, nodes are not in the order of partitions
         }
         self.registered = {node: f"{there.node_config['partition-id']:06}" for node, there in self.nodes.items()}
+        self.names: dict[int, str] = {}
+        self.keys: dict[int, bytes] = {}
         self.offline: set[int] = set()
         self.simulated = False
         self.handle: Handle = app
@@ -67,8 +69,26 @@ class LocalGrid(Grid):
     def get_nodes(self) -> list[NodeInfo]:
         """As in Flower, a node shows how often it sends heartbeats; simulated nodes never do."""
         every_s = 1e300 if self.simulated else 30.0
-        registered = {node: self.registered.get(node, "later") for node in self.get_node_ids()}
-        return [NodeInfo(node_id=node, registered_at=at, heartbeat_interval=every_s) for node, at in registered.items()]
+        return [
+            NodeInfo(
+                node_id=node,
+                registered_at=self.registered.get(node, "later"),
+                heartbeat_interval=every_s,
+                name=self.names.get(node, ""),
+                public_key=self.keys.get(node, b""),
+            )
+            for node in self.get_node_ids()
+        ]
+
+    def name_by_partition(self) -> None:
+        """Give every node its partition as its name."""
+        self.names = {node: str(there.node_config["partition-id"]) for node, there in self.nodes.items()}
+
+    def move(self, node: int, new: int) -> None:
+        """Let the client of a node come back as another node with the same key."""
+        self.nodes[new], self._node_locks[new] = self.nodes.pop(node), self._node_locks[node]
+        self.names[new], self.keys[new] = self.names.pop(node, ""), self.keys[node]
+        self.registered[new] = "later"
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         ids = []

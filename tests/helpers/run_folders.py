@@ -71,13 +71,12 @@ def begin_run(path: Path, settings: Settings) -> None:
 def _clients(settings: Settings, num_classes: int | None) -> dict[str, Any]:
     """Return the clients of a run; all have equal shares of every class, and the accuracy on each class is 0.5."""
     fleet = draw_fleet(settings).at_deadline(settings.strategy.deadline_s)
-    evaluator = SimpleNamespace(
+    run = SimpleNamespace(
+        fleet=fleet,
         num_classes=num_classes,
-        class_names=(),
-        class_accuracy=lambda _: np.full(10, 0.5),
-        class_shares=lambda chosen, num_classes: np.full((len(chosen), num_classes), 1 / num_classes),
+        class_accuracy=lambda: (np.full(10, 0.5), ()),
+        own_accuracy=lambda chosen, by_class: np.full(len(chosen), by_class.mean()),
     )
-    run = SimpleNamespace(loop=SimpleNamespace(fleet=fleet), evaluator=evaluator, model=None)
     return clients_of(cast(Any, run))
 
 

@@ -18,6 +18,8 @@ from lesson.fleet.fleet import Fleet
 from lesson.settings.settings import Settings
 from lesson.strategies.base import Strategy, Updates
 
+BYTES_UP, BYTES_DOWN = 7, 11
+"""Sizes of the arrays in each reply and in each request of fake clients."""
 Took = float | str
 """Seconds until the update arrives, or a fault that is reported immediately; "silent" if there is no reply in time."""
 
@@ -84,7 +86,7 @@ class FakeClients(Holding):
         self.given_up: set[tuple[int, int]] = set()
         self._working: dict[int, int] = {}
 
-    def send(self, updates: Updates, round: int, patience_s: FloatArray) -> None:
+    def send(self, updates: Updates, round: int, patience_s: FloatArray) -> int:
         self.lr_scales.append(dict(zip(updates.client.tolist(), updates.lr_scale.tolist(), strict=True)))
         for (client, index), limit_s in zip(updates.keys, patience_s.tolist(), strict=True):
             took = self.takes[client][min(index, len(self.takes[client]) - 1)]
@@ -95,7 +97,8 @@ class FakeClients(Holding):
                 self.clock.after(0.0, Reply(client, index, fault=took))
             else:
                 told = self.tells(client, index)
-                self.clock.after(took, Reply(client, index, metrics=told))
+                self.clock.after(took, Reply(client, index, metrics=told, num_bytes=BYTES_UP))
+        return BYTES_DOWN * len(updates)
 
     def poll(self) -> Sequence[Event]:
         events: list[Event] = []
@@ -107,7 +110,7 @@ class FakeClients(Holding):
                     self.held[event.client, event.index] = np.array([10.0 * event.client + event.index])
                 events.append(event)
             elif not event.fault:  # like Flower's post: faults of local trainings that were given up are ignored
-                events.append(Reply(event.client, event.index, fault=TOO_LATE))
+                events.append(Reply(event.client, event.index, fault=TOO_LATE, num_bytes=event.num_bytes))
         return events
 
     def give_up(self, clients: IntArray) -> None:
@@ -137,10 +140,14 @@ def on_the_wall(
     model_server: ModelServer | None = None,
     tell: Callable[[str], None] = lambda _: None,
     exclude_after: int = 5,
+    **options: Any,
 ) -> tuple[Federation, FakeClients]:
-    """Return a federation of fake clients in real time, and the clients; `takes` holds their scripts or the clients."""
+    """Return a federation of fake clients in real time, and the clients; `takes` holds their scripts or the clients.
+
+    `options` are those of `WallWorld`.
+    """
     clients = takes if isinstance(takes, FakeClients) else FakeClients(FakeClock(), takes)
-    world = WallWorld(fleet, clients, tell, clock=clients.clock, sleep=clients.clock.sleep)
+    world = WallWorld(fleet, clients, tell, clock=clients.clock, sleep=clients.clock.sleep, **options)
     return Federation(RoundLoop(strategy, world, model_server, exclude_after=exclude_after, tell=tell)), clients
 
 

@@ -10,7 +10,7 @@ import pytest
 from helpers.fleets import make_fleet
 from lesson import InputError, Settings, draw_fleet
 from lesson.planning.plan import propose_deadline_s
-from lesson.report.page.plan_page import MAX_CLIENTS, Advice, fleet_data, write_plan_page
+from lesson.report.page.plan_page import MAX_CLIENTS, Advice, Origin, fleet_data, write_plan_page
 
 
 def data_of(path: Path) -> dict[str, Any]:
@@ -22,7 +22,7 @@ def data_of(path: Path) -> dict[str, Any]:
 
 def test_a_page_holds_the_fleet_bit_for_bit(tmp_path: Path) -> None:
     fleet = draw_fleet(Settings(), 7, seed=2)
-    write_plan_page(tmp_path / "plan.html", fleet, 12.5, "seven", ["a <b> & c"])
+    write_plan_page(tmp_path / "plan.html", fleet, 12.5, Origin("seven"), ["a <b> & c"])
     data = data_of(tmp_path / "plan.html")
     clients, people = data["fleet"]["clients"], fleet.population
     assert people is not None
@@ -37,15 +37,15 @@ def test_a_page_holds_the_fleet_bit_for_bit(tmp_path: Path) -> None:
 def test_a_page_holds_the_proposal_for_the_whole_fleet_unless_another_is_given() -> None:
     fleet = draw_fleet(Settings(), 2 * MAX_CLIENTS, seed=1)
     advice = {"proposed_s": propose_deadline_s(fleet), "min_on_time": None, "on_time": None}
-    assert fleet_data(fleet, 20.0, "many")["advice"] == advice
-    given = fleet_data(fleet, 28.0, "many", Advice(28.0, min_on_time=0.9, on_time=0.925))["advice"]
+    assert fleet_data(fleet, 20.0, Origin("many"))["advice"] == advice
+    given = fleet_data(fleet, 28.0, Origin("many"), Advice(28.0, min_on_time=0.9, on_time=0.925))["advice"]
     assert given == {"proposed_s": 28.0, "min_on_time": 0.9, "on_time": 0.925}
 
 
 def test_what_is_not_known_is_null(tmp_path: Path) -> None:
     fleet = make_fleet([5.0, math.inf])
     fleet.compute_j[:] = fleet.transmit_j[:] = math.nan
-    write_plan_page(tmp_path / "plan.html", fleet, math.inf, "two")
+    write_plan_page(tmp_path / "plan.html", fleet, math.inf, Origin("two"))
     data = data_of(tmp_path / "plan.html")["fleet"]
     assert data["deadline_s"] is None
     assert data["clients"]["latency_s"] == [5.0, None]
@@ -54,7 +54,7 @@ def test_what_is_not_known_is_null(tmp_path: Path) -> None:
 
 def test_of_a_large_fleet_a_part_spread_over_its_latencies() -> None:
     fleet = draw_fleet(Settings(), 4 * MAX_CLIENTS, seed=1)
-    data = fleet_data(fleet, 20.0, "many")
+    data = fleet_data(fleet, 20.0, Origin("many"))
     names, latencies = data["clients"]["name"], np.array(data["clients"]["latency_s"])
     assert len(set(names)) == MAX_CLIENTS
     assert names == sorted(names)
@@ -69,4 +69,4 @@ def test_pages_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "taken.html").mkdir()
     for name, message in (("plan.pdf", "html must end in .html, .htm, got"), ("taken.html", "is not writable")):
         with pytest.raises(InputError, match=message):
-            write_plan_page(tmp_path / name, make_fleet([5.0]), 10.0, "one")
+            write_plan_page(tmp_path / name, make_fleet([5.0]), 10.0, Origin("one"))

@@ -20,7 +20,7 @@ from lesson.flight.fit import fit
 from lesson.flight.recording import read_recording
 from lesson.planning.on_time import check_share, find_deadline_s
 from lesson.planning.plan import Plan, make_plan, propose_deadline_s
-from lesson.report.page.plan_page import Advice, check_page_path, write_plan_page
+from lesson.report.page.plan_page import Advice, Origin, check_page_path, write_plan_page
 from lesson.report.plan.text import plan_notes, print_plan, varying_notes
 from lesson.settings.loading import check_set_once, load_settings
 from lesson.settings.settings import MEASURED_CHANNELS, NEEDS_POSITIONS, VARYING, Settings
@@ -104,8 +104,8 @@ class PlanCommand:
                 status.update("Writing the page")
                 seen = Path(file).name if file else source  # readers of the page do not have the folder
                 page_notes = [*varying_notes(plan), *caveats]
-                advice, same_clients = self._advice(plan, fleet), self._flags_of_run()
-                write_plan_page(self.html, fleet, deadline_s, seen, page_notes, advice, same_clients)
+                origin = Origin(seen, self._flags_of_run(), None if self.flight is None else str(self.flight))
+                write_plan_page(self.html, fleet, deadline_s, origin, page_notes, self._advice(plan, fleet))
             notes = plan_notes(plan) + caveats
             if self.json:
                 status.update("Writing JSON")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lesson.core.arrays import FloatArray, IntArray
+from lesson.core.arrays import BoolArray, FloatArray, IntArray
 from lesson.core.errors import InputError
 from lesson.core.random import key, normals
 from lesson.fleet.fleet import Fleet
@@ -40,13 +40,37 @@ class SlidingWindow:
         self.seen_s[client] = np.nan
 
 
-def conservative_window(num_clients: int) -> SlidingWindow:
-    """Return a window for real clients: it estimates the second longest of the last three to five times.
+class RecentLatencies:
+    """The last five measured latencies of each real client; the estimate is the second longest of them.
 
-    Of one or two times, it takes the longest. Clients then rarely arrive later than estimated, and a single
-    slow local training among three or more does not make a client a slow one.
+    So a single slow local training does not change the tier of a client, and two of the last five do, which is how
+    soon a client that has become slower is noticed. Of one measurement, the estimate is that one. If `first_is_cold`,
+    the first measurement of a client can only lower its estimate and is not kept: on first contact, the device installs
+    the app, imports libraries and fills its caches, and no later local training waits for this.
     """
-    return SlidingWindow(num_clients, 5, 2 / 3)
+
+    def __init__(self, num_clients: int, *, first_is_cold: bool = False) -> None:
+        self.seen_s: FloatArray = np.full((num_clients, 5), np.nan)
+        """Measured latencies, newest last; NaN where there are fewer measurements."""
+        self.is_cold: BoolArray = np.full(num_clients, first_is_cold)
+        """Whether the next measurement of a client is its first one."""
+
+    def see(self, client: int, seconds: float, estimate_s: float, *, is_complete: bool = True) -> float:
+        """Add a measured latency; return the client's new estimate, which was `estimate_s` before.
+
+        If the client did not reply, `is_complete` is false and `seconds` is how long the server waited. This is kept
+        even on first contact.
+        """
+        was_cold, self.is_cold[client] = self.is_cold[client], False
+        if was_cold and is_complete:
+            return min(seconds, estimate_s)
+        self.seen_s[client] = np.append(self.seen_s[client, 1:], seconds)
+        longest_last = np.sort(self.seen_s[client][~np.isnan(self.seen_s[client])])
+        return float(longest_last[-2:][0])
+
+    def forget(self, client: int) -> None:
+        """Discard the measurements of a client."""
+        self.seen_s[client] = np.nan
 
 
 class LatencyEstimator:

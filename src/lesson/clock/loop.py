@@ -290,6 +290,10 @@ class RoundLoop:
         notes = [done.plan.note, done.note, promoted, against, self.stop_reason]
         compute_j, transmit_j = self._energy_j(done)
         merged, varies = done.merged, self.world.varies
+        bytes_up, bytes_down = done.collected.num_bytes or (
+            done.num_uploads * self.model_bytes,
+            len(done.plan.starts) * self.model_bytes,
+        )
         return RoundRecord(
             round=self.round,
             start_s=done.start_s,
@@ -303,8 +307,8 @@ class RoundLoop:
             merged_expected_s=merged.expected_s,
             merged_arrived_s=merged.arrived_s,
             uploads=done.num_uploads,
-            bytes_up=done.num_uploads * self.model_bytes,
-            bytes_down=len(done.plan.starts) * self.model_bytes,
+            bytes_up=bytes_up,
+            bytes_down=bytes_down,
             compute_j=compute_j,
             transmit_j=transmit_j,
             note="; ".join(filter(None, notes)),

@@ -122,7 +122,8 @@ class Run:
         lines = each_line(RunFolder(self.path).metrics, self.metric)
         if self.diverged:
             return lines
-        final = {name: self.summary[name] for name in (self.metric.name, "loss")}
+        scores = (self.metric.name, "loss")
+        final = {name: self.summary[name] for name in scores if self.summary[name] is not None}
         return with_final_score(lines, final | self.summary.get("metrics", {}))
 
     def read_clients(self) -> dict[str, Any]:

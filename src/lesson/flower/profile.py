@@ -99,6 +99,18 @@ class Profiler:
             time.sleep(POLL_S if waiting else 0)
         return profiles
 
+    def ask_twice(
+        self, grid: Grid, nodes: Iterable[int], answered: Callable[[Profile], None] = lambda _: None
+    ) -> dict[int, Profile | None]:
+        """Ask nodes like `ask`, but measure with a second request.
+
+        With the first one, a device installs the app, imports libraries and fills its caches, for which no later
+        message waits.
+        """
+        first = self.ask(grid, nodes)
+        second = self.ask(grid, [node for node, profile in first.items() if profile is not None], answered)
+        return first | {node: profile for node, profile in second.items() if profile is not None}
+
 
 def by_registration(grid: Grid) -> list[int]:
     """Return the connected nodes in order of registration; in Flower's simulation, that is by partition."""

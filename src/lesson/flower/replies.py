@@ -16,7 +16,7 @@ from lesson.fleet.tiers import assign_tiers
 from lesson.learn.robust.checks import InvalidUpdateError
 
 logger = logging.getLogger("flwr")
-tell = logger.info
+tell, warn = logger.info, logger.warning
 
 
 def tell_clients(fleet: Fleet, deadline_s: float, rejected_by: Mapping[str, int]) -> None:

@@ -13,20 +13,22 @@ from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
 from lesson.clock.loop import RoundLoop
+from lesson.clock.records import RoundRecord
 from lesson.clock.worlds import RemoteWorld, WallWorld, make_world
 from lesson.core.errors import InputError, RunStoppedError
-from lesson.core.files import write_whole
-from lesson.experiments.run import Run, final_score
-from lesson.experiments.study import Study
+from lesson.experiments.run import final_score
 from lesson.fleet.csv_files import fleet_csv
 from lesson.fleet.fleet import Fleet, fleet_of, measured_fleet
 from lesson.fleet.population import draw_population
 from lesson.flower.arrays import Layout, num_bytes
 from lesson.flower.config import check_config, deadline_of, settings_of
+from lesson.flower.identity import given_names
 from lesson.flower.post import GridClients
 from lesson.flower.profile import Profile, Profiler, choose_clients, wait_for_nodes
 from lesson.flower.recorder import RecordingGrid, record_run
-from lesson.flower.replies import in_simulation, logger, tell, tell_clients
+from lesson.flower.replies import in_simulation, logger, tell, tell_clients, warn
+from lesson.flower.run_folder import write_latencies_and_report
+from lesson.flower.watch import MAX_ROUNDS_WITHOUT_UPDATE, UpdateWatch
 from lesson.learn.build import NEEDED_ACCURACY, TrainingRun, strategy_of, workload_of
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.evaluation import Evaluator
@@ -38,16 +40,17 @@ from lesson.learn.task import Task
 from lesson.learn.tasks import resolve_task
 from lesson.learn.workload import Workload
 from lesson.planning.plan import make_plan, propose_deadline_s
-from lesson.report.page.study_page import REPORT, write_study_page
 from lesson.report.plan.text import print_plan
 from lesson.runs.execute import execute
-from lesson.runs.folder import RunFolder
+from lesson.runs.folder import RunFolder, Words
 from lesson.settings.faults import FaultSettings
 from lesson.settings.loading import load_settings
 from lesson.settings.settings import Settings
 from lesson.strategies import STRATEGIES, fleet_for
 
 Clock = Literal["virtual", "wall"]
+WORDS = Words("set resume=true to continue it", "choose another out")
+REMEDY = "read the log of the clients, correct what fails and start the run again with resume=true"
 WAIT_S = 300.0
 """Seconds to wait for nodes before the run is aborted."""
 
@@ -80,7 +83,7 @@ def serve(grid: Grid, context: Context, task: Task | Callable[..., Task] | None 
     config = check_config(context.run_config)
     wished = settings_of(config, max(2, config["min-nodes"]))  # an invalid config fails here, not on the clients
     _check_strategy(wished)
-    folder = RunFolder(Path(config["out"] or f"runs/flower-{context.run_id}").absolute())
+    folder = RunFolder(Path(config["out"] or f"runs/flower-{context.run_id}").absolute(), WORDS)
     if (ended := _ended(folder, config)) is not None:
         tell(f"the run in {folder.path} has already finished; it is not executed again")
         return _whole(ended)
@@ -110,13 +113,19 @@ def serve(grid: Grid, context: Context, task: Task | Callable[..., Task] | None 
             told = f"round {line['round']} at {line['time_s']:g} s: {line['uploads']} arrived{score}"
             tell(f"{told}; {time.monotonic() - begin_s:.0f} s elapsed")
 
-    summary = execute(settings, folder.path, resume=config["resume"], progress=progress, make=lambda _: run)
-    write_whole(folder.path / "latencies.csv", fleet_csv(run.loop.fleet).encode())
-    write_study_page(Study([Run.load(folder.path)]), folder.path / REPORT)
+    watch = UpdateWatch(MAX_ROUNDS_WITHOUT_UPDATE, REMEDY)
+
+    def after_round(record: RoundRecord) -> dict[str, Any]:
+        watch.see(record, run.loop.ledger)
+        return {}
+
+    run = replace(run, after_round=after_round)
+    options: dict[str, Any] = {"resume": config["resume"], "may_extend": True, "words": WORDS}
+    summary = execute(settings, folder.path, progress=progress, make=lambda _: run, **options)
     tell_clients(run.loop.fleet, deadline_s, summary["rejected_by"])
     tell(f"{final_score(summary)} after {summary['rounds']} rounds, {summary['time_s']:g} s")
-    tell(f"report: {folder.path / REPORT}")
-    tell(f"folder: {folder.path}")
+    write_latencies_and_report(folder, fleet_csv(run.loop.fleet))
+    watch.check_end(run.loop.round, run.loop.version)
     return _whole(summary)
 
 
@@ -144,14 +153,17 @@ def _check_faults(faults: FaultSettings, clock: Clock) -> None:
 
 
 def _ended(folder: RunFolder, config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the summary of the run in this folder, or None if it has not ended.
+    """Return the summary of the run in this folder, or None if it has not ended or is to be continued.
 
     Raises InputError if the folder belongs to another run, or to an unfinished one without `resume`.
     """
     if folder.config.exists():
         begun = load_settings(str(folder.config))
         deadline_s = deadline_of(config) or begun.strategy.deadline_s
-        folder.check(settings_of(config, begun.fleet.num_clients, deadline_s), config["resume"])
+        settings = settings_of(config, begun.fleet.num_clients, deadline_s)
+        folder.check(settings, config["resume"], may_extend=True)
+        if folder.is_shorter_than(settings):
+            return None
     return folder.finished()
 
 
@@ -184,7 +196,7 @@ def find_clients(grid: Grid, profiler: Profiler, min_nodes: int, *, everybody: b
         wrong |= {node: "gives no usable answer" for node, profile in answers.items() if profile is None}
         for node, why in wrong.items():
             if told.get(node) != why:
-                tell(f"ignoring node {node}: it {why}")
+                warn(f"ignoring node {node}: it {why}")
         told = wrong
         if everybody:
             _check_everybody(clients, wrong)
@@ -195,11 +207,11 @@ def find_clients(grid: Grid, profiler: Profiler, min_nodes: int, *, everybody: b
 
 
 def _ask(grid: Grid, profiler: Profiler, nodes: Sequence[int], *, tells: bool) -> dict[int, Profile | None]:
-    """Return the answers of nodes, and log them if `tells`; their times do not matter on the virtual clock."""
+    """Return the answers of nodes; if `tells`, measure and log them. Times do not matter on the virtual clock."""
     if not nodes:
         return {}
     tell(f"asking {len(nodes)} nodes for their profiles")
-    return profiler.ask(grid, nodes, *([_tell_answer] if tells else []))
+    return profiler.ask_twice(grid, nodes, _tell_answer) if tells else profiler.ask(grid, nodes)
 
 
 def _check_everybody(clients: Mapping[int, Profile], wrong: Mapping[int, str]) -> None:
@@ -237,6 +249,12 @@ def make_run(
         needs=strategy.needs,
         signals=evaluator.signals(),
     )
+    names = list[int | str](range(settings.fleet.num_clients))
+    if clock == "wall":
+        given = given_names((grid.wrapped if isinstance(grid, RecordingGrid) else grid).get_nodes())
+        for client, profile in profiles.items():
+            names[client] = given.get(profile.node, client)
+        fleet = replace(fleet, names=names)
     post = GridClients(
         grid,
         settings.fleet.num_clients,
@@ -246,21 +264,23 @@ def make_run(
         received,
         clients_report_weight=False,
         profiler=profiler,
+        names=names,
         tell=tell,
+        warn=warn,
     )
     world: RemoteWorld | WallWorld
     if clock == "virtual":
         fleet = fleet_for(settings.strategy.name, fleet, settings.strategy.deadline_s)
-        world = RemoteWorld(make_world(fleet, settings, seed), post, tell)
+        world = RemoteWorld(make_world(fleet, settings, seed), post, warn)
     else:
         sent = replace(fleet, model_bits=8.0 * num_bytes(profiler.model))  # the actual size, not that of the settings
-        world = WallWorld(sent, post, tell)
+        world = WallWorld(sent, post, tell, warn=warn)
         for client, profile in profiles.items():
             world.observe_latency(client, profile.latency_s)
         if isinstance(grid, RecordingGrid):
             grid.follow(post.node_of, lambda: world.elapsed_s)
     exclude_after = settings.guards.exclude_after_rejections
-    loop = RoundLoop(strategy, world, server, seed=seed, exclude_after=exclude_after, tell=tell)
+    loop = RoundLoop(strategy, world, server, seed=seed, exclude_after=exclude_after, tell=warn)
     return TrainingRun(loop, server, evaluator, on_wall_clock=clock == "wall")
 
 

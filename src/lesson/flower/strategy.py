@@ -2,9 +2,10 @@
 
 import math
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -18,29 +19,31 @@ from lesson.clock.worlds import NominalWorld, RemoteWorld, WallWorld
 from lesson.core.arrays import FloatArray
 from lesson.core.errors import InputError, RunStoppedError
 from lesson.core.random import RepeatedStream
-from lesson.fleet.fleet import Fleet, draw_fleet, measured_fleet
+from lesson.flower.app_run import AppRun, EvaluateFn
 from lesson.flower.arrays import Layout, num_bytes
 from lesson.flower.evaluation import FederatedEvaluation, aggregate_replies, evaluate_content, sample
-from lesson.flower.post import FieldNames, GridClients, weighted_means
+from lesson.flower.participants import checked_latencies, in_simulated_time, on_the_wall
+from lesson.flower.post import FieldNames, GridClients
 from lesson.flower.profile import wait_for_nodes
-from lesson.flower.recorder import RecordingGrid
-from lesson.flower.replies import tell, tell_clients
+from lesson.flower.recorder import RecordingGrid, record_run
+from lesson.flower.replies import logger, tell, tell_clients, warn
+from lesson.flower.run_folder import AppFolder, app_settings
 from lesson.flower.server import Clock, clock_of
+from lesson.flower.watch import MAX_ROUNDS_WITHOUT_UPDATE, UpdateWatch
 from lesson.learn.model_server import ModelServer
 from lesson.learn.optimizers import ServerOptimizer
 from lesson.learn.remote import Received, as_tensor
 from lesson.learn.robust.checks import InvalidUpdateError
 from lesson.learn.robust.guard import MergeGuard
+from lesson.runs.trackers import Tracker, checked_trackers
 from lesson.settings.guards import GuardSettings
 from lesson.settings.sections import ServerSettings, TrainingSettings
-from lesson.settings.settings import Settings
 from lesson.strategies import FedAvg, Lesson
 from lesson.strategies.base import Merge, RoundPlan, ServerView, Strategy, Updates
 from lesson.strategies.checks import check_count, check_number
 
-SPARE = 16
-"""On the wall clock, this many clients can join later, plus as many as there are nodes at the start."""
-EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+CAPPED_TIER = 4
+"""By default, no step size is larger than in this tier: the highest of the paper's clients at a deadline of 20 s."""
 
 
 @dataclass
@@ -75,7 +78,14 @@ class LessonStrategy(FlowerStrategy):
     they would to FedAvg. On the wall clock, the first round is a round of FedAvg, which measures latencies, unless
     `latency_s` is given. On the virtual clock, for Flower's simulation, `latency_s` is the latency of each partition;
     by default, latencies are drawn as for the paper's clients.
+
+    With `out`, the run is written to a run folder with checkpoints, and `resume` continues the run in this folder, also
+    with more rounds than before. `start` raises RunStoppedError if `max_rounds_without_update` rounds have aggregated
+    nothing because updates failed; `result` then holds the result so far.
     """
+
+    result: Result
+    """The result of the last call of `start`, also if it has raised an error."""
 
     def __init__(
         self,
@@ -83,8 +93,8 @@ class LessonStrategy(FlowerStrategy):
         *,
         strategy: Strategy | None = None,
         clock: Clock | None = None,
-        latency_s: Sequence[float] | FloatArray | None = None,
-        lr_cap: float = math.inf,
+        latency_s: Sequence[float] | FloatArray | Mapping[str, float] | None = None,
+        lr_cap: float | None = None,
         server: ServerSettings | None = None,
         guards: GuardSettings | None = None,
         min_available_nodes: int = 2,
@@ -95,9 +105,15 @@ class LessonStrategy(FlowerStrategy):
         configrecord_key: str = "config",
         lr_key: str = "lr",
         seed: int = 0,
+        out: Path | str | None = None,
+        resume: bool = False,
+        trackers: Sequence[Tracker | str] = (),
+        max_rounds_without_update: int = MAX_ROUNDS_WITHOUT_UPDATE,
     ) -> None:
         check_number("deadline_s", deadline_s, most=math.inf)
-        check_number("lr_cap", lr_cap, most=math.inf)
+        if lr_cap is not None:
+            check_number("lr_cap", lr_cap, most=math.inf)
+        check_count("max_rounds_without_update", max_rounds_without_update)
         check_count("min_available_nodes", min_available_nodes)
         check_number("fraction_evaluate", fraction_evaluate, most=1.0, or_zero=True)
         check_count("evaluate_every", evaluate_every, least=0)
@@ -111,11 +127,16 @@ class LessonStrategy(FlowerStrategy):
             raise InputError(f"guards must be GuardSettings(…), got {guards!r}")
         self.deadline_s = float(deadline_s)
         self.strategy = strategy or Lesson(self.deadline_s)
-        self.clock, self.lr_cap, self.seed = clock, float(lr_cap), seed
+        self.clock, self.lr_cap, self.seed = clock, None if lr_cap is None else float(lr_cap), seed
         self.server, self.guards = server or ServerSettings(), guards or GuardSettings()
-        self.latency_s = None if latency_s is None else np.array(latency_s, dtype=np.float64).reshape(-1)
-        if self.latency_s is not None and not np.all(self.latency_s > 0):
-            raise InputError("latency_s must be > 0 for every client")
+        self.latency_s = checked_latencies(latency_s)
+        if not isinstance(out, Path | str | None) or out == "":
+            raise InputError(f"out must be the path of a folder, got {out!r}")
+        for name, given in (("resume", resume), ("trackers", trackers)):
+            if given and out is None:
+                raise InputError(f"{name} has no effect without out, the folder of the run; pass both")
+        self.out, self.resume, self.trackers = out, resume, checked_trackers(trackers)
+        self.max_rounds_without_update = max_rounds_without_update
         self.min_available_nodes = min_available_nodes
         self.fraction_evaluate, self.evaluate_every = float(fraction_evaluate), evaluate_every
         self.words = FieldNames(arrayrecord_key, configrecord_key, weighted_by_key, lr_key)
@@ -144,12 +165,13 @@ class LessonStrategy(FlowerStrategy):
             )
         if not isinstance(initial_arrays, ArrayRecord) or not len(initial_arrays):
             raise InputError(f"initial_arrays must be an ArrayRecord that holds a model, got {initial_arrays!r:.80}")
-        layout = Layout.of(initial_arrays)
-        loop, world, server, post = self._round_loop(grid, initial_arrays, layout, config, timeout)
-        reports = world.reports
-        rejected_by = Counter[str]()
+        layout, result = Layout.of(initial_arrays), Result(arrays=initial_arrays)
+        self.result, begin_s = result, time.monotonic()
+        folder = self._folder(num_rounds, float(lr), initial_arrays)
+        if folder is not None and (ended := folder.finished(layout)) is not None:
+            return ended
+        loop, world, post = self._round_loop(grid, initial_arrays, layout, config, timeout, folder)
         self.summary()
-        result, begin_s = Result(arrays=initial_arrays), time.monotonic()
         evaluation = FederatedEvaluation(
             post,
             loop.fleet.latency_s,
@@ -163,99 +185,113 @@ class LessonStrategy(FlowerStrategy):
             self.seed,
             tell,
         )
-        self._evaluate(0, initial_arrays, evaluate_fn, result)
-        while loop.round < num_rounds and not loop.stop_reason:
-            try:
-                record = loop.step()
-            except RunStoppedError as error:
-                tell(f"stopping the run: {error}")
-                break
-            if record is None:
-                break
-            tell(
-                f"round {record.round}/{num_rounds}: {len(record.merged)} aggregated, {len(record.started)} started, "
-                f"{record.end_s:.1f} s{f'; {record.note}' if record.note else ''}"
-            )
-            if isinstance(grid, RecordingGrid):
-                grid.note_round(record.round, record.end_s, record.merged.tolist(), record.staleness.tolist())
-            rejected_by.update(rejection.reason for rejection in record.rejections)
-            if (told := weighted_means(reports.of_round(record))) is not None:
-                result.train_metrics_clientapp[record.round] = told
-            result.arrays = layout.record(server.versions[loop.version].numpy())
-            self._evaluate(record.round, result.arrays, evaluate_fn, result)
-            if loop.round < num_rounds and not loop.stop_reason:
-                evaluation.after_round(loop.round, result.arrays, loop.ledger)
-        evaluation.after_last_round(loop.round, result.arrays, loop.ledger)
-        if loop.stop_reason:
-            tell(f"the run has stopped: {loop.stop_reason}")
-        tell_clients(loop.fleet, self.deadline_s, rejected_by)
-        tell(f"{loop.round} rounds in {time.monotonic() - begin_s:.1f} s")
+        resuming = "" if folder is None else " and resume the run with resume=True"
+        run = AppRun(
+            loop,
+            post.server,
+            layout,
+            world.reports,
+            evaluation,
+            result,
+            num_rounds,
+            UpdateWatch(self.max_rounds_without_update, f"read the log of the clients, correct what fails{resuming}"),
+            evaluate_fn,
+            on_wall_clock=isinstance(world, WallWorld),
+            roster=post.roster,
+            kept_lines=tuple if folder is None else folder.lines,
+        )
+        try:
+            if folder is None or not folder.is_begun:
+                run.evaluate_initial()
+            if folder is None:
+                run.run_rounds()
+            else:
+                folder.execute(run, len(post.node_of))
+            tell_clients(run.fleet, self.deadline_s, run.rejected_by)
+            tell(f"{loop.round} rounds in {time.monotonic() - begin_s:.1f} s")
+            run.check_end()
+        except RunStoppedError as error:
+            logger.error(f"error: {error}")
+            raise
         return result
 
     def summary(self) -> None:
         """Log the strategy and its options."""
         tell(f"{type(self).__name__}: {self.strategy}")
 
-    def _round_loop(
-        self, grid: Grid, arrays: ArrayRecord, layout: Layout, config: Mapping[str, Any], timeout: float
-    ) -> tuple[RoundLoop, WallWorld | RemoteWorld, ModelServer, GridClients]:
-        nodes = wait_for_nodes(
-            grid, "min_available_nodes", self.min_available_nodes, timeout, lambda nodes: (nodes, "")
+    def _folder(self, num_rounds: int, lr: float, arrays: ArrayRecord) -> AppFolder | None:
+        """Return the run folder; None without `out`. Raises InputError if it holds another run."""
+        if self.out is None:
+            return None
+        deadline_s = getattr(self.strategy, "deadline_s", self.deadline_s)
+        settings = partial(
+            app_settings,
+            self.strategy,
+            deadline_s,
+            num_rounds=num_rounds,
+            seed=self.seed,
+            lr=lr,
+            lr_cap=self._cap(lr),
+            model_bits=8.0 * num_bytes(arrays),
+            server=self.server,
+            guards=self.guards,
         )
+        return AppFolder(Path(self.out), self.resume, self.trackers, lambda count: settings(num_clients=count))
+
+    def _cap(self, lr: float) -> float:
+        """Return the upper bound of the step size of a client."""
+        return CAPPED_TIER * lr if self.lr_cap is None else self.lr_cap
+
+    def _round_loop(
+        self,
+        grid: Grid,
+        arrays: ArrayRecord,
+        layout: Layout,
+        config: Mapping[str, Any],
+        timeout: float,
+        folder: AppFolder | None,
+    ) -> tuple[RoundLoop, WallWorld | RemoteWorld, GridClients]:
+        ids = wait_for_nodes(grid, "min_available_nodes", self.min_available_nodes, timeout, lambda ids: (ids, ""))
         clock = self.clock or clock_of("auto", grid, timeout)
-        latency_s = self.latency_s
-        if clock == "virtual" and latency_s is None:
-            latency_s = draw_fleet(Settings(), len(nodes), self.seed).latency_s.copy()
-            tell("drawing latencies as for the paper's wireless clients; latency_s=[…] sets others, one value per node")
-        if latency_s is not None and len(latency_s) != len(nodes):
-            raise InputError(f"latency_s must have one value per node, got {len(latency_s)} for {len(nodes)} nodes")
+        there = {node.node_id: node for node in grid.get_nodes()}
+        nodes = [there[node] for node in ids if node in there]
         try:
             initial = as_tensor(layout.vector(arrays))
         except InvalidUpdateError as error:
             raise InputError(f"initial_arrays must hold numbers: {error.detail}") from None
-        received = Received()
+        received, lr = Received(), float(config[self.words.lr])
         server = ModelServer(
             initial,
             received,
-            TrainingSettings(learning_rate=float(config[self.words.lr]), lr_cap=self.lr_cap),
+            TrainingSettings(learning_rate=lr, lr_cap=self._cap(lr)),
             ServerOptimizer.of(self.server, self.strategy),
             MergeGuard(self.guards),
             needs=self.strategy.needs,
         )
         for note in server.notes:
             tell(f"note: {note}")
-        num_clients = len(nodes) if clock == "virtual" else 2 * len(nodes) + SPARE
-        parts = grid, num_clients, dict(enumerate(nodes)), layout, server, received, config, self.words
-        post = GridClients(*parts, default_latency_s=self.deadline_s, tell=tell)
-        fleet = replace(self._fleet(latency_s, len(nodes), num_clients), model_bits=8.0 * num_bytes(arrays))
-        on_wall = clock == "wall"
+        if clock == "wall":
+            kept = (None, None) if folder is None else (folder.num_nodes, folder.nodes)
+            who = on_the_wall(nodes, self.latency_s, self.deadline_s, *kept)
+        else:
+            who = in_simulated_time(nodes, self.latency_s, self.deadline_s, self.seed)
+        if folder is not None and clock == "wall":
+            grid = record_run(grid, folder.path, *folder.recorded)
+        parts = grid, len(who.latency_s), who.node_of, layout, server, received, config, self.words
+        post = GridClients(*parts, roster=who.roster, assumed_s=who.assumed_s, names=who.names, tell=tell, warn=warn)
+        fleet = replace(who.fleet(), model_bits=8.0 * num_bytes(arrays))
         world: WallWorld | RemoteWorld
-        if on_wall:
-            world = wall = WallWorld(fleet, post, tell, timeout_s=timeout)
+        if clock == "wall":
+            world = wall = WallWorld(fleet, post, tell, warn=warn, first_is_cold=True, timeout_s=timeout)
             if isinstance(grid, RecordingGrid):
                 grid.follow(post.node_of, lambda: wall.elapsed_s)
         else:
-            world = RemoteWorld(NominalWorld(fleet), post, tell, timeout_s=timeout)
-        strategy = MeasuredFirst(self.strategy) if on_wall and latency_s is None else self.strategy
+            world = RemoteWorld(NominalWorld(fleet), post, warn, counts_bytes=True, timeout_s=timeout)
+        measured_first = clock == "wall" and self.latency_s is None
+        strategy = MeasuredFirst(self.strategy) if measured_first else self.strategy
         exclude_after = self.guards.exclude_after_rejections
-        loop = RoundLoop(strategy, world, server, seed=self.seed, exclude_after=exclude_after, tell=tell)
-        return loop, world, server, post
-
-    def _fleet(self, latency_s: FloatArray | None, num_nodes: int, num_clients: int) -> Fleet:
-        """Return a fleet with the given latencies, or `deadline_s` if unknown; inf for clients that may join later.
-
-        Every client has one sample here, as its replies give its weight.
-        """
-        known = np.full(num_clients, np.inf)
-        known[:num_nodes] = self.deadline_s if latency_s is None else latency_s
-        unknown, once = np.full(num_clients, np.nan), np.ones(num_clients, dtype=np.int64)
-        return measured_fleet(Settings(), range(num_clients), once, unknown, unknown.copy(), known)
-
-    def _evaluate(self, round: int, arrays: ArrayRecord, evaluate_fn: EvaluateFn | None, result: Result) -> None:
-        told = evaluate_fn(round, arrays) if evaluate_fn is not None else None
-        if told is not None:
-            tell(f"round {round}: {', '.join(f'{name} {value}' for name, value in told.items())}")
-            result.evaluate_metrics_serverapp[round] = told
+        loop = RoundLoop(strategy, world, server, seed=self.seed, exclude_after=exclude_after, tell=warn)
+        return loop, world, post
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

@@ -1,25 +1,29 @@
 """Builds a run that trains models, as its settings prescribe."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from lesson.clock.faults import CorruptedUploads
 from lesson.clock.loop import RoundLoop
+from lesson.clock.records import RoundRecord
 from lesson.clock.simulate import Simulation
-from lesson.core.arrays import IntArray
+from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.ray_cluster import check_installed
-from lesson.fleet.fleet import find_clients, fleet_of
+from lesson.fleet.fleet import Fleet, find_clients, fleet_of
 from lesson.fleet.measured import with_listed_clients
 from lesson.learn.backend import Backend
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.evaluation import Evaluator
+from lesson.learn.metric import Metric
 from lesson.learn.model_server import GlobalModel, ModelServer
 from lesson.learn.optimizers import ServerOptimizer
 from lesson.learn.robust.guard import MergeGuard
-from lesson.learn.scores import ClientScores, Known, Pending, PendingScore
+from lesson.learn.scores import ClientScores, Known, Pending, PendingScore, Score
 from lesson.learn.simulated_clients import SimulatedClients
 from lesson.learn.task import Task
 from lesson.learn.tasks import task_of
@@ -39,6 +43,29 @@ class TrainingRun:
     evaluator: Evaluator
     on_wall_clock: bool = False
     """Whether its times are measured on real clients, rather than simulated."""
+    after_round: Callable[[RoundRecord], Mapping[str, Any]] = lambda _: {}
+    """Called at the end of each round; returns additional fields for its line of metrics."""
+    evaluates_itself: ClassVar[bool] = False
+
+    @property
+    def fleet(self) -> Fleet:
+        """The clients as the server knows them."""
+        return self.loop.fleet
+
+    @property
+    def metric(self) -> Metric:
+        """The metric by which models are compared."""
+        return self.evaluator.metric
+
+    @property
+    def num_classes(self) -> int | None:
+        """Number of classes; None for a task without classes."""
+        return self.evaluator.num_classes
+
+    @property
+    def is_cross_entropy(self) -> bool:
+        """Whether the loss is the cross-entropy of the targets."""
+        return self.evaluator.is_cross_entropy
 
     @property
     def model(self) -> GlobalModel:
@@ -59,9 +86,24 @@ class TrainingRun:
         """Return the cost of an evaluation in local steps; a step also has a backward pass, twice as expensive."""
         return num_samples / self.evaluator.workload.batch_size / 3
 
-    def parameters(self) -> dict[str, npt.NDArray[np.float32]]:
+    def final_score(self) -> Score:
+        """Return the score of the newest version on the test data."""
+        return self.evaluator.score(self.model)
+
+    def class_accuracy(self) -> tuple[FloatArray, tuple[str, ...]]:
+        """Return the test accuracy per class and the names of the classes, if they have any."""
+        return self.evaluator.class_accuracy(self.model), self.evaluator.class_names
+
+    def own_accuracy(self, clients: IntArray, by_class: FloatArray) -> FloatArray:
+        """Return the accuracy on test data with each client's own class distribution; NaN for a client without data."""
+        shares = self.evaluator.class_shares(clients, len(by_class))
+        accuracy = np.where(shares > 0, shares * by_class, 0.0).sum(axis=1)  # classes that a client lacks are ignored
+        accuracy[shares.sum(axis=1) == 0] = np.nan
+        return np.asarray(accuracy)
+
+    def parameters(self) -> dict[str, npt.NDArray[np.generic]]:
         """Return the exchanged values of the newest version by name, in the model's own shapes."""
-        return self.evaluator.workload.template.named_arrays(self.model.vector)
+        return dict(self.evaluator.workload.template.named_arrays(self.model.vector))
 
     def close(self) -> None:
         """Release all threads, processes and GPU memory."""

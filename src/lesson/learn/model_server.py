@@ -238,9 +238,12 @@ class ModelServer:
 
     def step_sizes(self, updates: Updates) -> FloatArray:
         """Return the step size of each update: learning rate × schedule × `lr_scale`, at most lr_cap and float32."""
-        training = self._training
-        factor = schedule_factor(training, updates.started_round, updates.started_s)
-        return np.minimum(training.learning_rate * updates.lr_scale * factor, min(training.lr_cap, MAX_STEP))
+        return np.minimum(self.uncapped_step_sizes(updates), min(self._training.lr_cap, MAX_STEP))
+
+    def uncapped_step_sizes(self, updates: Updates) -> FloatArray:
+        """Return the step sizes without the bound lr_cap."""
+        factor = schedule_factor(self._training, updates.started_round, updates.started_s)
+        return np.asarray(self._training.learning_rate * updates.lr_scale * factor)
 
     def state(self) -> State:
         """Return versions, groups, moments, signals and recent norms as arrays by name, for `restore`.

@@ -28,6 +28,7 @@ class Score:
     values: Mapping[str, float]
     """Finite values by the name of the metric; the metric by which models are compared comes first."""
     loss: float
+    """NaN if an app on Flower does not report its loss."""
 
 
 Result_co = TypeVar("Result_co", covariant=True)

@@ -21,18 +21,19 @@ from lesson.core.interrupts import STOP_SIGNALS
 from lesson.core.random import stream
 from lesson.fleet.measured import with_listed_clients
 from lesson.fleet.tiers import TOLERANCE
-from lesson.learn.build import TrainingRun, build
+from lesson.learn.build import build
 from lesson.learn.device import lacks_memory
 from lesson.learn.process import configured_process
 from lesson.learn.scores import ClientScores, Pending, PendingScore
-from lesson.runs.folder import RunFolder
+from lesson.runs.executable import ExecutableRun
+from lesson.runs.folder import PLAIN_WORDS, RunFolder, Words
 from lesson.runs.summary import WALL, read_metrics, summarize
 from lesson.runs.trackers import Tracker, Tracking
 from lesson.settings.sections import RunSettings
 from lesson.settings.settings import Settings
 
 Progress = Callable[[dict[str, Any]], None]
-Make = Callable[..., TrainingRun]
+Make = Callable[..., ExecutableRun]
 NUM_EVALUATIONS = 40
 REPEATS_S = 2.0
 """Seconds after the first signal in which further ones are ignored, such as repeated presses of Ctrl-C."""
@@ -42,24 +43,34 @@ MAX_NAMED = 1000
 """Largest fleet for which the metrics name the clients of all aggregated updates."""
 
 
-@configured_process()
-def execute(
+def execute(settings: Settings, path: Path | str, **options: Any) -> dict[str, Any]:
+    """Prepare this process for training and call `execute_here`, with the same options."""
+    with configured_process():
+        return execute_here(settings, path, **options)
+
+
+def execute_here(
     settings: Settings,
     path: Path | str,
     *,
     resume: bool = False,
+    may_extend: bool = False,
     progress: Progress | None = None,
     trackers: Sequence[Tracker] = (),
     make: Make = build,
+    words: Words = PLAIN_WORDS,
     **parts: Any,
 ) -> dict[str, Any]:
     """Execute a run in a folder and return its summary; a finished run is not executed again.
 
     `make` builds the run from the settings and `parts`. For the default, `learn.build.build`, the parts are a data
-    folder, the number of threads and your own task.
+    folder, the number of threads and your own task. With `may_extend`, a finished run keeps its last checkpoint, and if
+    `resume` is set, a run may be continued with more rounds or a larger time budget than before. `words` says how the
+    user resumes a run.
     """
+    folder = RunFolder(path, words)
     try:
-        return _execute(settings, Path(path), resume, progress, trackers, make, parts)
+        return _execute(settings, folder, resume, may_extend, progress, trackers, make, parts)
     except _StoppedBySignal as stopped:
         stopped.pass_on()
         raise KeyboardInterrupt from None
@@ -75,54 +86,56 @@ def execute(
 
 def _execute(
     settings: Settings,
-    path: Path,
+    folder: RunFolder,
     resume: bool,
+    may_extend: bool,
     progress: Progress | None,
     trackers: Sequence[Tracker],
     make: Make,
     parts: dict[str, Any],
 ) -> dict[str, Any]:
-    folder, settings = RunFolder(path), with_listed_clients(settings)
-    folder.check(settings, resume)
-    if (summary := folder.finished()) is not None:
-        folder.delete_checkpoints()  # a kill may have come before this was done
+    settings = with_listed_clients(settings)
+    folder.check(settings, resume, may_extend)
+    if not folder.is_shorter_than(settings) and (summary := folder.finished()) is not None:
+        if not may_extend:
+            folder.delete_checkpoints()  # a kill may have come before this was done
         return summary
     settings = folder.settled(settings)
     begin = time.perf_counter()
     run = make(settings, **parts)
     try:
-        folder.begin(settings)
+        folder.begin(settings, may_extend)
         with folder.owned(), folder.withdrawn_if_rejected():
             folder.load(run)
-            kept = read_metrics(folder.metrics, run.evaluator.metric) if trackers else []
+            kept = read_metrics(folder.metrics, run.metric) if trackers else []
             with Tracking(trackers, settings, folder.path, kept) as tracking:
                 _run_rounds(settings, run, folder, tracking, progress)
-                score = run.evaluator.score(run.model)
+                score = run.final_score()
                 wall_s = round(time.perf_counter() - begin, 3)
                 summary = summarize(
                     settings,
                     folder.metrics,
-                    run.evaluator.metric,
+                    run.metric,
                     score.values,
                     score.loss,
-                    num_classes=run.evaluator.num_classes if run.evaluator.is_cross_entropy else None,
+                    num_classes=run.num_classes if run.is_cross_entropy else None,
                     stop_reason=run.loop.stop_reason,
                 )
                 summary["notes"] = [*run.server.notes, *summary["notes"]]
                 summary |= {"wall_s": wall_s, "wall_trainer": ", ".join(run.server.source.trainers)}
                 summary |= {"clock": WALL} if run.on_wall_clock else {}
-                folder.finish(run, summary)
+                folder.finish(run, summary, keep_checkpoint=may_extend)
                 tracking.finish(summary)
         return summary
     except DivergedError as error:
-        error.metric = run.evaluator.metric.outline  # the folder has no summary that says what was measured
+        error.metric = run.metric.outline  # the folder has no summary that says what was measured
         raise
     finally:
         run.close()
 
 
 def _run_rounds(
-    settings: Settings, run: TrainingRun, folder: RunFolder, tracking: Tracking, progress: Progress | None
+    settings: Settings, run: ExecutableRun, folder: RunFolder, tracking: Tracking, progress: Progress | None
 ) -> None:
     """Execute rounds up to the limits, with a checkpoint every `checkpoint_every_s` and when the run is interrupted."""
     limits, loop, saved = settings.run, run.loop, time.perf_counter()
@@ -138,9 +151,9 @@ def _run_rounds(
                 state_of(loop.strategy)  # a state that cannot be saved is an error now, not at the first checkpoint
             if record.round % MAX_WINDOW_ROUNDS == 0:
                 run.server.flush()  # rounds without aggregations never fill a window, and their lines would wait
-            line = metrics_line(record, named=len(loop.fleet) <= MAX_NAMED)
-            due = grid.is_due(before_s, record)
-            all_due = grid.are_clients_due(before_s, record)
+            line = {**metrics_line(record, named=len(loop.fleet) <= MAX_NAMED), **run.after_round(record)}
+            due = not run.evaluates_itself and grid.is_due(before_s, record)
+            all_due = not run.evaluates_itself and grid.are_clients_due(before_s, record)
             lines.add(line, run.begin_score() if due else None, run.begin_client_scores() if all_due else None)
             stopped = interrupt.asked or tracking.problem is not None
             wanted = stopped or time.perf_counter() - saved >= limits.checkpoint_every_s
@@ -166,7 +179,7 @@ class _Lines:
     """
 
     def __init__(
-        self, folder: RunFolder, track: Callable[[dict[str, Any]], None], progress: Progress | None, run: TrainingRun
+        self, folder: RunFolder, track: Callable[[dict[str, Any]], None], progress: Progress | None, run: ExecutableRun
     ) -> None:
         self._folder, self._track, self._progress, self._run = folder, track, progress, run
         self._held: deque[_Line] = deque()
@@ -207,9 +220,9 @@ class _Lines:
             raise
 
     def _write(self) -> None:
-        evaluator, line = self._run.evaluator, self._held.popleft()
+        line = self._held.popleft()
         try:
-            self._write_line(line.complete(has_classes=evaluator.num_classes is not None))
+            self._write_line(line.complete(has_classes=self._run.num_classes is not None))
         except BaseException:
             self._held.clear()  # nothing may follow a line that is missing
             raise
@@ -218,7 +231,7 @@ class _Lines:
         self._folder.append(line)
         self._track(line)
         if self._progress is not None:
-            self._progress(line | self._run.evaluator.metric.fields)
+            self._progress(line | self._run.metric.fields)
 
 
 @dataclass(frozen=True, eq=False)

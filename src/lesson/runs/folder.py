@@ -10,10 +10,12 @@ import contextlib
 import errno
 import importlib.metadata
 import json
+import math
 import os
 import platform
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,12 +30,13 @@ from lesson.core.locks import LOCK, locked
 from lesson.core.toml import read_toml
 from lesson.core.version import __version__
 from lesson.flight.recording import FLIGHT
-from lesson.learn.build import TrainingRun
 from lesson.learn.device import cpu_capability, hardware, on_device
 from lesson.runs.checkpoints import Tensors, packed, unpacked
+from lesson.runs.executable import ExecutableRun
 from lesson.runs.read_back import read_clients, read_json, read_summary
 from lesson.runs.summary import clients_of
 from lesson.settings.loading import FORMAT, load_settings
+from lesson.settings.sections import RunSettings
 from lesson.settings.settings import AUTOMATIC, Settings
 from lesson.settings.toml_text import to_toml
 
@@ -45,29 +48,56 @@ NUMERIC = ("torch", "numpy", "cpu_capability")
 """Versions on which the exact results of a run depend."""
 
 
+@dataclass(frozen=True)
+class Words:
+    """How the user resumes a run, and chooses another folder, for error messages."""
+
+    resume: str = "resume it"
+    another: str = "choose another output folder"
+
+
+PLAIN_WORDS = Words()
+
+
 class RunFolder:
     """The files of one run."""
 
-    def __init__(self, path: Path | str) -> None:
-        self.path = path = Path(path)
+    def __init__(self, path: Path | str, words: Words = PLAIN_WORDS) -> None:
+        self.path, self.words = (path := Path(path)), words
         self.config, self.metrics = path / "config.toml", path / "metrics.jsonl"
         self.summary, self.model = path / "summary.json", path / "model.safetensors"
         self.clients = path / "clients.json"
         self.checkpoint, self.before = path / "checkpoint.safetensors", path / "checkpoint-before.safetensors"
 
-    def check(self, settings: Settings, resume: bool) -> None:
-        """Raise InputError if the folder cannot be used for these settings, or needs `resume`. Writes nothing."""
+    def check(self, settings: Settings, resume: bool, may_extend: bool = False) -> None:
+        """Raise InputError if the folder cannot be used for these settings, or needs `resume`. Writes nothing.
+
+        With `may_extend`, these settings may have more rounds or a larger time budget than the folder's run.
+        """
+        another, has_summary = self.words.another, os.path.lexists(self.summary)
         if self.config.exists():
-            if different := settings.differences(load_settings(str(self.config))):
-                raise InputError(
-                    f"{self.path} holds a run with other settings ({different[0]}); choose another output folder"
-                )
-            if not resume and not self.summary.exists():
-                raise InputError(f"{self.path} holds an unfinished run; resume it, or choose another output folder")
+            begun = load_settings(str(self.config))
+            longer = may_extend and _is_longer(settings.run, begun.run)
+            if different := settings.differences(_with_limits(begun, settings) if longer else begun):
+                raise InputError(f"{self.path} holds a run with other settings ({different[0]}); {another}")
+            if not resume and (longer or not has_summary):
+                what = f"a run of {_length(begun.run)}" if longer else "an unfinished run"
+                raise InputError(f"{self.path} holds {what}; {self.words.resume}, or {another}")
+            if longer and has_summary and not self._is_resumable:
+                raise InputError(f"{self.path} holds a finished run without a checkpoint to continue from; {another}")
         elif self.path.exists() and not self.path.is_dir():
-            raise InputError(f"{self.path} is a file, not a folder; choose another output folder")
+            raise InputError(f"{self.path} is a file, not a folder; {another}")
         elif self.path.exists() and any(self.path.glob("[!.]*")):
-            raise InputError(f"{self.path} is not empty and holds no run; choose another output folder")
+            raise InputError(f"{self.path} is not empty and holds no run; {another}")
+
+    def is_shorter_than(self, settings: Settings) -> bool:
+        """Return whether the folder holds a run with fewer rounds or a smaller time budget than these settings."""
+        return self.config.exists() and _is_longer(settings.run, load_settings(str(self.config)).run)
+
+    @property
+    def _is_resumable(self) -> bool:
+        """Whether there is a checkpoint."""
+        return self.checkpoint.exists() or self.before.exists()
 
     def settled(self, settings: Settings) -> Settings:
         """Return the settings with "auto" replaced by the values of the folder's run or, without one, this machine."""
@@ -85,24 +115,40 @@ class RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(f"{self.path} cannot be created: {error.strerror}; choose another output folder") from None
+            raise InputError(f"{self.path} cannot be created: {error.strerror}; {self.words.another}") from None
 
-    def begin(self, settings: Settings) -> None:
-        """Create the folder of this run or check an existing one; raise InputError if another process is writing it."""
+    def begin(self, settings: Settings, may_extend: bool = False) -> None:
+        """Create the folder of this run or check an existing one; raise InputError if another process is writing it.
+
+        With `may_extend`, the limits of an existing run become those of the settings.
+        """
         self.make()
+        versions = _versions(settings.run.device)
         with self.owned():
-            self.check(settings, resume=True)  # another process may have started a run here since the first check
+            # Another process may have started a run here since the first check.
+            self.check(settings, resume=True, may_extend=may_extend)
             remove_leftovers(self.path)
             if self.config.exists():
-                self._tell_other_versions(_versions(settings.run.device))
+                self._tell_other_versions(versions)
+                if self.is_shorter_than(settings):
+                    begun = load_settings(str(self.config))
+                    # Without a summary, the run counts as unfinished, whatever happens before its limits are written.
+                    self.summary.unlink(missing_ok=True)
+                    self._write_config(_with_limits(begun, settings), self._begun_with())
             else:
-                tables = {"format": FORMAT} | settings.to_sections() | {"versions": _versions(settings.run.device)}
-                write_whole(self.config, to_toml(tables).encode())
+                self._write_config(settings, versions)
+
+    def _write_config(self, settings: Settings, versions: dict[str, Any]) -> None:
+        write_whole(self.config, to_toml({"format": FORMAT} | settings.to_sections() | {"versions": versions}).encode())
+
+    def _begun_with(self) -> dict[str, Any]:
+        """Return the versions with which the run was started."""
+        begun = read_toml(self.config, "")[1].get("versions")
+        return begun if isinstance(begun, dict) else {}
 
     def _tell_other_versions(self, here: dict[str, str]) -> None:
         """Print a note if the run was started with versions that may compute differently."""
-        begun = read_toml(self.config, "")[1].get("versions")
-        begun = begun if isinstance(begun, dict) else {}
+        begun = self._begun_with()
         other = [name for name in NUMERIC if str(begun.get(name, here[name])) != here[name]]
         if other:
             told = ", ".join(f"{name} {printable(str(begun[name]), 40)} (here {here[name]})" for name in other)
@@ -113,8 +159,7 @@ class RunFolder:
         """Return the summary of a finished run; None if the run has not finished. Deletes nothing."""
         if not os.path.lexists(self.summary):
             return None
-        resumable = self.checkpoint.exists() or self.before.exists()
-        remedy = "remove it to resume from the checkpoint" if resumable else "remove the folder and rerun"
+        remedy = "remove it to resume from the checkpoint" if self._is_resumable else "remove the folder and rerun"
         return read_summary(self.summary, remedy)
 
     def read_clients(self) -> dict[str, Any]:
@@ -131,8 +176,7 @@ class RunFolder:
         try:
             yield
         except InputError:
-            kept = self.checkpoint.exists() or self.before.exists()
-            if not kept and not (self.metrics.exists() and self.metrics.stat().st_size):
+            if not self._is_resumable and not (self.metrics.exists() and self.metrics.stat().st_size):
                 for file in (self.config, self.metrics, self.path / FLIGHT, self.path / LOCK):
                     file.unlink(missing_ok=True)
                 with contextlib.suppress(OSError):  # the folder has other files
@@ -151,7 +195,7 @@ class RunFolder:
         except OSError as error:
             raise self._stopped(self.metrics, error) from None
 
-    def save(self, run: TrainingRun) -> None:
+    def save(self, run: ExecutableRun) -> None:
         """Write a checkpoint, and keep the previous one."""
         values, arrays = run.loop.state()
         try:
@@ -165,7 +209,7 @@ class RunFolder:
         with self._resumable():
             write_whole(self.checkpoint, content, before=self.before)
 
-    def load(self, run: TrainingRun) -> None:
+    def load(self, run: ExecutableRun) -> None:
         """Resume from the newest undamaged checkpoint, or start from the beginning if there is none."""
         if self.summary.exists():
             raise InputError(f"{self.path} has just been finished by another process; try again to read its results")
@@ -212,14 +256,21 @@ class RunFolder:
             raise InputError(f"{wrong[0]}; remove the folder and rerun")
         return None
 
-    def finish(self, run: TrainingRun, summary: dict[str, Any]) -> None:
-        """Write model, clients and summary, and remove the checkpoints."""
+    def finish(self, run: ExecutableRun, summary: dict[str, Any], *, keep_checkpoint: bool = False) -> None:
+        """Write model, clients and summary, and remove the checkpoints.
+
+        With `keep_checkpoint`, the last checkpoint is kept, so that the run can be continued with more rounds. It is
+        that of the last round, unless the run ended within a round.
+        """
         clients = clients_of(run)
+        if keep_checkpoint and not run.loop.stop_reason and self.metrics.exists():
+            self.save(run)
         with self._resumable():
             write_whole(self.model, safetensors.numpy.save(run.parameters()))
             write_whole(self.clients, json.dumps(clients, allow_nan=False).encode() + b"\n")
             write_whole(self.summary, (json.dumps(summary, allow_nan=False, indent=2) + "\n").encode())
-        self.delete_checkpoints()
+        if not keep_checkpoint:
+            self.delete_checkpoints()
 
     def delete_checkpoints(self) -> None:
         """Delete the checkpoints of a run that has ended; a folder that is not writable keeps them."""
@@ -238,6 +289,25 @@ class RunFolder:
 
     def _stopped(self, path: Path, error: OSError) -> RunStoppedError:
         return RunStoppedError(f"{path} cannot be written: {error.strerror}; {_REMEDY}")
+
+
+def _is_longer(limits: RunSettings, before: RunSettings) -> bool:
+    """Return whether a run with these limits is longer than before: in one of them, and shorter in none."""
+
+    def of(limits: RunSettings) -> tuple[float, float]:
+        return (math.inf if limits.rounds is None else limits.rounds), limits.time_budget_s
+
+    return of(limits) != of(before) and all(now >= then for now, then in zip(of(limits), of(before), strict=True))
+
+
+def _with_limits(settings: Settings, other: Settings) -> Settings:
+    """Return settings with the limits of others."""
+    limits = {"rounds": other.run.rounds, "time_budget_s": other.run.time_budget_s}
+    return settings.model_copy(update={"run": settings.run.model_copy(update=limits)})
+
+
+def _length(limits: RunSettings) -> str:
+    return f"{limits.rounds} rounds" if limits.rounds is not None else f"{limits.time_budget_s:g} s"
 
 
 def read_kept(path: Path, usual: Kept, kind: TypeAdapter[Any], remedy: str) -> Kept:

@@ -128,7 +128,7 @@ class Summary(BriefSummary):
 
     may_lack_scores = False
 
-    loss: Real
+    loss: Real | None
     bytes_up: Count
     bytes_down: Count
     wall_s: NotNegative

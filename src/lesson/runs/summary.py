@@ -6,12 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from lesson.core.arrays import FloatArray, IntArray
 from lesson.fleet.fleet import columns_of, finite_or_none, sample_by_latency
-from lesson.learn.build import TrainingRun
 from lesson.learn.metric import ACCURACY, Metric
+from lesson.runs.executable import ExecutableRun
 from lesson.runs.read_back import each_line
 from lesson.settings.settings import Settings
 
@@ -43,7 +40,8 @@ def summarize(
     """Return the summary of a run.
 
     `values` are the metrics of the final model by name, and `metric` is the one by which runs are compared.
-    `num_classes` is given if the loss is a cross-entropy, `stop_reason` if the run ended early.
+    The loss is NaN if it is unknown. `num_classes` is given if the loss is a cross-entropy, `stop_reason` if the run
+    ended early.
     """
     final = values[metric.name]
     others = {name: value for name, value in values.items() if name != metric.name}
@@ -68,7 +66,7 @@ def summarize(
         **metric.fields,
         metric.name: final,
         **({"metrics": others} if others else {}),
-        "loss": loss,
+        "loss": None if math.isnan(loss) else loss,
         metric.last10: sum(last) / len(last),
         "uploads": uploads,
         "rejected": sum(line.get("rejected", 0) for line in lines),
@@ -111,7 +109,7 @@ def _divergence_note(loss: float, num_classes: int | None) -> list[str]:
     overfitting nor skewed data explain. Other losses have no such scale.
     """
     guessing = math.log(max(num_classes, 2)) if num_classes else math.inf
-    if loss <= DIVERGED * guessing:
+    if not loss > DIVERGED * guessing:
         return []
     classes = "ten" if num_classes == 10 else f"{num_classes:,}"
     far = f"the final loss, {loss:.3g}, is far above {guessing:.1f}, that of guessing among {classes} classes"
@@ -130,15 +128,15 @@ MAX_CLIENTS = 2000
 """Maximum number of clients in clients.json; larger fleets are sampled evenly by latency."""
 
 
-def clients_of(run: TrainingRun) -> dict[str, Any]:
+def clients_of(run: ExecutableRun) -> dict[str, Any]:
     """Return the clients of a finished run as strict JSON values; None for what is unknown or infinite.
 
     Accuracies by class and by client are included only if the task has classes.
     """
-    fleet, evaluator = run.loop.fleet, run.evaluator
+    fleet = run.fleet
     chosen = sample_by_latency(fleet, MAX_CLIENTS)
-    by_class = None if evaluator.num_classes is None else evaluator.class_accuracy(run.model)
-    names = {"class_names": list(evaluator.class_names)} if evaluator.class_names else {}
+    by_class, class_names = (None, ()) if run.num_classes is None else run.class_accuracy()
+    names = {"class_names": list(class_names)} if class_names else {}
     return {
         "num_clients": len(fleet),
         **({} if by_class is None else {"class_accuracy": finite_or_none(by_class), **names}),
@@ -147,14 +145,6 @@ def clients_of(run: TrainingRun) -> dict[str, Any]:
             "number": chosen.tolist(),
             **columns_of(fleet, chosen),
             "num_samples": fleet.num_samples[chosen].tolist(),
-            **({} if by_class is None else {"accuracy": finite_or_none(_on_own_classes(run, chosen, by_class))}),
+            **({} if by_class is None else {"accuracy": finite_or_none(run.own_accuracy(chosen, by_class))}),
         },
     }
-
-
-def _on_own_classes(run: TrainingRun, clients: IntArray, by_class: FloatArray) -> FloatArray:
-    """Return the accuracy on test data with each client's own class distribution; NaN for a client without data."""
-    shares = run.evaluator.class_shares(clients, len(by_class))
-    accuracy = np.where(shares > 0, shares * by_class, 0.0).sum(axis=1)  # classes that a client lacks are ignored
-    accuracy[shares.sum(axis=1) == 0] = np.nan
-    return np.asarray(accuracy)

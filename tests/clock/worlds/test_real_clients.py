@@ -24,7 +24,8 @@ from helpers.wall import (
     told,
 )
 from lesson import FedAvg, Lesson, Settings, Simulation
-from lesson.clock.worlds import Event, Joined, Left, Reply
+from lesson.clock.loop import RoundLoop
+from lesson.clock.worlds import Event, Joined, Left, RemoteWorld, Reply, make_world
 from lesson.clock.worlds.clients import LOST, RESTARTED, TOO_LATE
 from lesson.clock.worlds.wall import MIN_PATIENCE_S, NOBODY_S
 from lesson.core.arrays import FloatArray, IntArray
@@ -187,6 +188,41 @@ def test_an_error_reply_frees_the_client() -> None:
     assert federation.fleet.latency_s.tolist() == [5.0, 6.0, 12.0]
 
 
+def test_transferred_bytes_are_counted() -> None:
+    """A reply has 7 bytes, a request 11. Client 0 is asked in every round, client 2, in tier 2, in rounds 1 and 3.
+    What client 1, lost at 3 s, sends at 16 s has been uploaded, too."""
+    federation, clients = on_the_wall(Lesson(10.0), make_fleet([5.0, 16.0, 18.0]), [[5.0], [16.0], [18.0]])
+    clients.clock.at(3.0, Left(1))
+    records = [federation.step() for _ in range(3)]
+    assert [(record.bytes_up, record.bytes_down) for record in records if record is not None] == [
+        (7, 3 * 11),
+        (3 * 7, 11),
+        (7, 2 * 11),
+    ]
+
+
+def test_transferred_bytes_in_simulated_time() -> None:
+    """Replies of 7 bytes count in the round in which they arrive in simulated time; client 1 is in tier 2."""
+    clients = FakeClients(FakeClock(), [[0.0], [0.0]])
+    fleet = replace(make_fleet([5.0, 16.0]), model_bits=8 * 100.0)
+    for counts_bytes, expected in ((True, [(7, 22), (14, 11)]), (False, [(100, 200), (200, 100)])):
+        world = RemoteWorld(make_world(fleet, Settings(), 0), clients, counts_bytes=counts_bytes)
+        loop = RoundLoop(Lesson(10.0), world)
+        records = [loop.step() for _ in range(2)]
+        assert [(record.bytes_up, record.bytes_down) for record in records if record is not None] == expected
+
+
+def test_rejections_and_disconnections_are_warnings() -> None:
+    heard, warned = list[str](), list[str]()
+    options = {"tell": heard.append, "warn": warned.append}
+    federation, clients = on_the_wall(FedAvg(), make_fleet([5.0, 5.0]), [[5.0], [9.0]], **options)
+    clients.clock.at(2.0, Left(1))
+    clients.clock.at(3.0, Joined(1))
+    federation.step()
+    assert heard == ["round 1: client 1 connected"]
+    assert warned == ["round 1: rejected update from client 1: node lost", "round 1: client 1 disconnected"]
+
+
 def test_every_fault_is_logged() -> None:
     heard: list[str] = []
     federation, clients = on_the_wall(FedAvg(), make_fleet([5.0, 5.0]), [[5.0], [9.0]], tell=heard.append)
@@ -199,10 +235,12 @@ def test_an_update_without_reply_is_given_up_and_the_client_estimated_slow() -> 
     """Client 1 is estimated at 5 s and gets the minimum patience, 60 s. In FedAvg all clients wait with it."""
     assert MIN_PATIENCE_S == 60.0
     federation, _ = on_the_wall(FedAvg(), make_fleet([5.0, 5.0]), [[5.0], ["silent", 6.0]])
-    first, second = federation.step(), federation.step()
+    first = federation.step()
+    assert federation.fleet.latency_s.tolist() == [5.0, 60.0]
+    second = federation.step()
     assert (told(first), reasons(first)) == ((60.0, [0, 1], [0]), [(1, "no reply")])
     assert told(second) == (66.0, [0, 1], [0, 1])
-    assert federation.fleet.latency_s.tolist() == [5.0, 60.0], "of 6 and 60 s, the longer"
+    assert federation.fleet.latency_s.tolist() == [5.0, 6.0], "of 6 and 60 s, the shorter"
 
 
 def test_patience_grows_with_what_is_expected() -> None:
@@ -423,6 +461,28 @@ def test_a_server_that_restarts_gives_up_what_was_in_flight() -> None:
     assert after.rejected == {RESTARTED: 1}
 
 
+def test_a_restarted_server_knows_what_clients_reported() -> None:
+    """At 20 s, when the server restarts, the update of client 2, there since 15 s, waits for 30 s. Its weight and its
+    metrics count then."""
+
+    def federation() -> tuple[Federation, FakeClients]:
+        clients = Weighing(FakeClock(), [[5.0], [12.0], [15.0]])
+        clients.tells = lambda client, _index: {"loss": float(client)}
+        return on_the_wall(Lesson(10.0), make_fleet([5.0, 18.0, 28.0]), clients)
+
+    before, _ = federation()
+    for _ in range(2):
+        before.step()
+    after, _ = federation()
+    values, arrays = before.state()
+    after.restore(json.loads(json.dumps(values, allow_nan=False)), arrays)
+    assert after.fleet.client_weight.tolist() == [3.0, 4.0, 5.0]
+    record = after.step()
+    assert record is not None
+    assert record.merged.tolist() == [2, 0]
+    assert after.world.reports.of_round(record) == [(5.0, {"loss": 2.0}), (3.0, {"loss": 0.0})]
+
+
 def test_a_restarted_server_works_with_the_connected_clients() -> None:
     """Of clients 0 and 1 only 1 is there again; 0 comes later, and its latency is new."""
     before, _ = on_the_wall(FedAvg(), make_fleet([5.0, 6.0]), [[5.0], [6.0]])
@@ -444,10 +504,11 @@ class Somewhere(Holding):
         self._rng = np.random.default_rng(seed)
         self._pending: list[Reply] = []
 
-    def send(self, updates: Updates, round: int, patience_s: FloatArray) -> None:
+    def send(self, updates: Updates, round: int, patience_s: FloatArray) -> int:
         self.num_sent += len(updates)
         assert np.all(patience_s == 3600.0)
         self._pending += [Reply(*update, fault=self.faults.get(update, "")) for update in updates.keys]
+        return 0
 
     def poll(self) -> Sequence[Event]:
         self._rng.shuffle(self._pending)  # type: ignore[arg-type]
@@ -704,7 +765,10 @@ def test_slower_work_is_slower_in_all_its_parts() -> None:
     federation.loop.strategy = _Longer()
     federation.step()
     assert federation.world._measured.seen_s[0, -1] == pytest.approx(40.0)
-    assert fleet.latency_s[0] == pytest.approx(40.0), "of two, the longer"
+    assert fleet.latency_s[0] == pytest.approx(20.0), "of two, the shorter"
+    clients.takes = [[48.0 + 40.0]]  # three times 12 s and 8 s are 44 s: twice as long as estimated once more
+    federation.step()
+    assert fleet.latency_s[0] == pytest.approx(40.0), "of three, the second longest"
     assert (fleet.compute_s[0], fleet.upload_s[0]) == (pytest.approx(24.0), pytest.approx(16.0))
 
 

@@ -27,6 +27,9 @@ class Collected:
     """Updates that arrived and were rejected because of their content."""
     rejections: tuple[Rejection, ...] = ()
     """All rejections since the last round closed: unfit updates, duplicates, and updates that were late or missing."""
+    num_bytes: tuple[int, int] | None = None
+    """Bytes that clients uploaded and downloaded since the last round closed, if they were counted. Otherwise, each
+    transfer has the size of the fleet's model."""
 
 
 class World(Protocol):

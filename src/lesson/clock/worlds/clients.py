@@ -33,6 +33,8 @@ class Reply:
     """Kind of fault, such as "no reply"; empty if the update can be used."""
     detail: str = ""
     """Details of the fault, for the log."""
+    num_bytes: int = field(default=0, compare=False)
+    """Size of the arrays in the reply."""
 
     @property
     def key(self) -> "Key":
@@ -56,6 +58,8 @@ class Joined:
     client: int
     latency_s: float = math.nan
     compute_s: float = math.nan
+    assumed_s: float = math.nan
+    """Latency to assume if none was ever measured."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +87,11 @@ class Clients(Protocol):
     Models do not pass through this interface except in checkpoints: the model server finds them by client and index.
     """
 
-    def send(self, updates: Updates, round: int, patience_s: FloatArray) -> None:
-        """Ask clients to train these updates, each from its base version; give up on each after `patience_s`."""
+    def send(self, updates: Updates, round: int, patience_s: FloatArray) -> int:
+        """Ask clients to train these updates, each from its base version; give up on each after `patience_s`.
+
+        Returns the size of the arrays that were sent, in bytes.
+        """
         ...
 
     def poll(self) -> Sequence[Event]:
@@ -130,6 +137,16 @@ class Reports:
     def open_round(self) -> None:
         """Discard the metrics of the last round."""
         self._released.clear()
+
+    def state(self, ledger: Ledger) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+        """Return the weights, and the metrics of the updates at the server, for `restore`."""
+        kept = [[*key, dict(self._metrics.get(key, {}))] for key in ledger.at_server.keys]
+        return {"metrics": kept}, {"client_weight": self._client_weight}
+
+    def restore(self, values: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Continue from what `state` returned; checkpoints of earlier versions have nothing of it."""
+        self._client_weight[:] = arrays.get("client_weight", self._client_weight)
+        self._metrics |= {(client, index): metrics for client, index, metrics in values.get("metrics", ())}
 
     def of_round(self, record: RoundRecord) -> list[tuple[float, Mapping[str, float]]]:
         """Return the weight and the metrics of each update aggregated in the round that has just closed."""

@@ -22,7 +22,11 @@ TELL_S = 30.0
 
 
 class RemoteWorld:
-    """Real clients in simulated time. `inner` determines in which round an update arrives."""
+    """Real clients in simulated time. `inner` determines in which round an update arrives.
+
+    `tell` is called with warnings. With `counts_bytes`, records have the actual sizes of arrays, instead of the size of
+    the fleet's model.
+    """
 
     def __init__(
         self,
@@ -31,8 +35,10 @@ class RemoteWorld:
         tell: Callable[[str], None] = lambda _: None,
         *,
         timeout_s: float = 3600.0,
+        counts_bytes: bool = False,
     ) -> None:
         self._inner, self._clients, self._tell = inner, clients, tell
+        self._counts_bytes, self._bytes_down = counts_bytes, 0
         self.timeout_s = timeout_s
         """Real seconds after which an update is given up."""
         self.fleet = replace(inner.fleet, client_weight=inner.fleet.client_weight.copy())
@@ -51,7 +57,7 @@ class RemoteWorld:
     def start(self, updates: Updates, ledger: Ledger, now_s: float) -> FloatArray:
         """Ask clients to train these updates; return when they arrive in simulated time."""
         arrives_s = self._inner.start(updates, ledger, now_s)
-        self._send(updates)
+        self._bytes_down += self._send(updates)
         return arrives_s
 
     def cancel(self, updates: Updates) -> None:
@@ -67,12 +73,13 @@ class RemoteWorld:
         """Wait until the updates that have arrived in simulated time have really arrived."""
         collected = self._inner.collect(due, ledger, now_s)
         self._give_up(collected.lost)
-        arrived = collected.arrived
+        arrived, bytes_up = collected.arrived, 0
         rejections = [*collected.rejections, *self._wait_for(set(arrived.keys), ledger)]
         usable: BoolArray = np.ones(len(arrived), dtype=np.bool_)
         unfit: BoolArray = np.zeros(len(arrived), dtype=np.bool_)
         for place, key in enumerate(arrived.keys):
             reply = self._early.pop(key)
+            bytes_up += reply.num_bytes
             if reply.fault:
                 usable[place], unfit[place] = False, reply.fault in OF_CONTENT
                 rejections.append(reply.rejection())
@@ -80,10 +87,12 @@ class RemoteWorld:
                 self.reports.add(reply)
         for rejection in rejections[len(collected.rejections) :]:
             self._tell(rejection_line(self._round, self.fleet.names, rejection))
+        num_bytes = (bytes_up, self._bytes_down) if self._counts_bytes else None
+        self._bytes_down = 0
         if usable.all():
-            return replace(collected, rejections=tuple(rejections))
+            return replace(collected, rejections=tuple(rejections), num_bytes=num_bytes)
         rejected = Updates.join(collected.unfit, arrived[unfit])
-        return Collected(arrived[usable], collected.lost, rejected, tuple(rejections))
+        return Collected(arrived[usable], collected.lost, rejected, tuple(rejections), num_bytes)
 
     def release(self, updates: Updates) -> None:
         """Discard the models of these updates."""
@@ -102,20 +111,25 @@ class RemoteWorld:
         """Return the state of the inner world and the models that wait at the server."""
         values, arrays = self._inner.state(ledger)
         arrays = {f"inner.{name}": array for name, array in arrays.items()}
-        return {"round": self._round, "inner": values}, arrays | waiting_models(self._clients, ledger)
+        told, weights = self.reports.state(ledger)
+        values = {"round": self._round, "inner": values, **told}
+        return values, arrays | weights | waiting_models(self._clients, ledger)
 
     def restore(
         self, values: Mapping[str, Any], arrays: dict[str, npt.NDArray[Any]], ledger: Ledger, now_s: float
     ) -> None:
         """Continue from what `state` returned; clients are asked again to train the updates in flight."""
         self._round = values["round"]
+        self.reports.restore(values, arrays)
         self._inner.restore(values["inner"], with_prefix(arrays, "inner."), ledger, now_s)
         restore_waiting_models(self._clients, ledger, arrays)
         self._send(ledger.updates_of(ledger.clients_in_flight()))
 
-    def _send(self, updates: Updates) -> None:
-        if len(updates):
-            self._clients.send(updates, self._round, np.full(len(updates), self.timeout_s))
+    def _send(self, updates: Updates) -> int:
+        """Ask clients to train; return the number of bytes sent."""
+        if not len(updates):
+            return 0
+        return self._clients.send(updates, self._round, np.full(len(updates), self.timeout_s))
 
     def _give_up(self, updates: Updates) -> None:
         if len(updates):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lesson.clock.estimates import TIMES, conservative_window
+from lesson.clock.estimates import TIMES, RecentLatencies
 from lesson.clock.ledger import Ledger
 from lesson.clock.records import rejection_line
 from lesson.clock.rejections import ALREADY_SEEN, OF_CONTENT, Rejection
@@ -22,6 +22,7 @@ from lesson.clock.worlds.clients import (
     Clients,
     Event,
     Joined,
+    Key,
     Left,
     Reply,
     Reports,
@@ -51,7 +52,11 @@ def patience_s(expected_s: FloatArray, timeout_s: float = math.inf) -> FloatArra
 
 
 class WallWorld:
-    """Remote clients in real time. The server estimates latencies from the arrivals it observes."""
+    """Remote clients in real time. The server estimates latencies from the arrivals it observes.
+
+    `tell` is called with log lines, and `warn` with those about rejected updates and disconnected clients; by default,
+    both are the same. `first_is_cold` says that nobody has been contacted yet; see `RecentLatencies`.
+    """
 
     varies = False
 
@@ -62,6 +67,8 @@ class WallWorld:
         tell: Callable[[str], None] = lambda _: None,
         *,
         timeout_s: float = math.inf,
+        warn: Callable[[str], None] | None = None,
+        first_is_cold: bool = False,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -71,8 +78,9 @@ class WallWorld:
         self.connected: BoolArray = self.fleet.reachable
         self.reports = Reports(self.fleet.client_weight)
         self._clients, self._tell, self._clock, self._sleep = clients, tell, clock, sleep
-        self._measured = conservative_window(len(fleet))
         self._timeout_s = timeout_s
+        self._warn = warn or tell
+        self._measured = RecentLatencies(len(fleet), first_is_cold=first_is_cold)
         self._round = 0
         self._zero_s = clock()
         self._last_connected_s = 0.0
@@ -81,6 +89,10 @@ class WallWorld:
         """Updates rejected because of their content since the last round closed; see `Collected.unfit`."""
         self._rejections: list[Rejection] = []
         """All rejections since the last round closed."""
+        self._bytes_up = self._bytes_down = 0
+        """Bytes of rejected updates that arrived, and of models that were sent, since the last round closed."""
+        self._bytes_of: dict[Key, int] = {}
+        """Bytes of updates that have arrived and have not been collected."""
 
     @property
     def elapsed_s(self) -> float:
@@ -104,7 +116,8 @@ class WallWorld:
     def start(self, updates: Updates, ledger: Ledger, now_s: float) -> FloatArray:  # noqa: ARG002
         """Ask clients to train these updates; return inf for each, as its arrival time is not known."""
         if len(updates):
-            self._clients.send(updates, self._round, patience_s(updates.expected_s, self._timeout_s))
+            wait_s = patience_s(updates.expected_s, self._timeout_s)
+            self._bytes_down += self._clients.send(updates, self._round, wait_s)
         return np.full(len(updates), np.inf)
 
     def cancel(self, updates: Updates) -> None:
@@ -134,14 +147,17 @@ class WallWorld:
 
     def collect(self, due: Updates, ledger: Ledger, now_s: float) -> Collected:  # noqa: ARG002
         """Return the updates that have arrived, and those rejected since the last round closed."""
-        collected = Collected(due, unfit=self._unfit, rejections=tuple(self._rejections))
+        num_bytes = self._bytes_up + sum(self._bytes_of.pop(key, 0) for key in due.keys), self._bytes_down
+        collected = Collected(due, unfit=self._unfit, rejections=tuple(self._rejections), num_bytes=num_bytes)
         self._unfit, self._rejections = NO_UPDATES, []
+        self._bytes_up = self._bytes_down = 0
         return collected
 
     def release(self, updates: Updates) -> None:
         """Discard the models of these updates."""
         self._clients.forget(updates)
         self.reports.release(updates)
+        self._bytes_up += sum(self._bytes_of.pop(key, 0) for key in updates.keys)  # canceled after their arrival
 
     def next_change_s(self, now_s: float) -> float:  # noqa: ARG002
         """Return inf: it is not known in advance when clients join or leave."""
@@ -153,8 +169,10 @@ class WallWorld:
 
     def state(self, ledger: Ledger) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
         """Return the measured latencies, and the models of updates that wait at the server."""
-        arrays = {"seen_s": self._measured.seen_s, "latency_s": self.fleet.latency_s}
-        return {"round": self._round}, arrays | waiting_models(self._clients, ledger)
+        measured = self._measured
+        arrays = {"seen_s": measured.seen_s, "is_cold": measured.is_cold, "latency_s": self.fleet.latency_s}
+        values, weights = self.reports.state(ledger)
+        return {"round": self._round, **values}, arrays | weights | waiting_models(self._clients, ledger)
 
     def restore(
         self,
@@ -166,11 +184,13 @@ class WallWorld:
         """Continue from what `state` returned with the clients that are connected now; updates in flight are lost."""
         self._zero_s, self._last_connected_s = self._clock() - now_s, now_s
         self._round = values["round"]
+        self.reports.restore(values, arrays)
         restore_waiting_models(self._clients, ledger, arrays)
         ledger.disconnect(np.flatnonzero(~self.connected))
         ledger.connect(np.flatnonzero(self.connected))
-        known = ledger.connected & np.isfinite(arrays["latency_s"])
+        known = np.isfinite(arrays["latency_s"])  # also of clients that are not connected, for when they are
         self._measured.seen_s[:] = arrays["seen_s"]
+        self._measured.is_cold[:] = arrays.get("is_cold", np.False_)  # checkpoints of earlier versions have none
         self.fleet.latency_s[known] = arrays["latency_s"][known]
         lost = ledger.drop(ledger.clients_in_flight())
         self.release(lost)
@@ -178,9 +198,10 @@ class WallWorld:
             self._note_rejected(Rejection(client, index, RESTARTED))
         ledger.reconsider(np.flatnonzero(ledger.idle))
 
-    def observe_latency(self, client: int, seconds: float) -> None:
-        """Update a client's latency estimate with a measured latency in seconds."""
-        self.fleet.latency_s[client] = self._measured.see(np.array([client]), np.array([seconds]))[0]
+    def observe_latency(self, client: int, seconds: float, *, is_complete: bool = True) -> None:
+        """Update a client's latency estimate with a measured latency; `is_complete` is false if there was no reply."""
+        latency_s = self.fleet.latency_s
+        latency_s[client] = self._measured.see(client, seconds, float(latency_s[client]), is_complete=is_complete)
 
     def _is_nobody_connected(self, ledger: Ledger, elapsed_s: float) -> bool:
         """Return whether no client is connected; raise RunStoppedError if none has been for NOBODY_S seconds."""
@@ -204,12 +225,15 @@ class WallWorld:
     def _handle_reply(self, reply: Reply, ledger: Ledger, now_s: float) -> None:
         client, current = reply.client, reply.is_current(ledger)
         if not reply.fault and ledger.was_received(*reply.key):
+            self._bytes_up += reply.num_bytes
             self._note_rejected(reply.rejection(ALREADY_SEEN))
         elif not reply.fault and current:
             ledger.arrive(client, now_s)
+            self._bytes_of[reply.key] = reply.num_bytes
             self.reports.add(reply)
             self._measure(client, ledger, now_s)
         else:
+            self._bytes_up += reply.num_bytes
             self._note_rejected(reply.rejection("" if reply.fault else TOO_LATE))
             if current:
                 self._reject(reply, ledger, now_s)
@@ -217,12 +241,12 @@ class WallWorld:
     def _note_rejected(self, rejection: Rejection) -> None:
         """Log a rejected update, and keep it for the record of the round."""
         self._rejections.append(rejection)
-        self._tell(rejection_line(self._round, self.fleet.names, rejection))
+        self._warn(rejection_line(self._round, self.fleet.names, rejection))
 
     def _reject(self, reply: Reply, ledger: Ledger, now_s: float) -> None:
         """Drop an update in flight because of the fault in its reply."""
         if reply.fault == NO_REPLY:
-            self._measure(reply.client, ledger, now_s)
+            self._measure(reply.client, ledger, now_s, is_complete=False)
         update = ledger.drop(np.array([reply.client]))
         self.release(update)
         if reply.fault in OF_CONTENT:
@@ -234,7 +258,7 @@ class WallWorld:
             self._clients.give_up(who)
             self._handle_reply(Reply(client, int(ledger.updates_of(who).index[0]), fault=LOST), ledger, now_s)
         ledger.disconnect(who)
-        self._tell(f"round {self._round}: client {self.fleet.names[client]} disconnected")
+        self._warn(f"round {self._round}: client {self.fleet.names[client]} disconnected")
 
     def _connect(self, joined: Joined, ledger: Ledger) -> None:
         client = joined.client
@@ -242,10 +266,13 @@ class WallWorld:
             self._measured.forget(client)
             self.observe_latency(client, joined.latency_s)
             self._divide(client, joined.compute_s / joined.latency_s)
+        elif not math.isfinite(self.fleet.latency_s[client]):
+            self.fleet.latency_s[client] = joined.assumed_s
+            self._divide(client, math.nan)
         ledger.connect(np.array([client]))
         self._tell(f"round {self._round}: client {self.fleet.names[client]} connected")
 
-    def _measure(self, client: int, ledger: Ledger, now_s: float) -> None:
+    def _measure(self, client: int, ledger: Ledger, now_s: float, *, is_complete: bool = True) -> None:
         """Update a client's latency estimate with the time since its start, scaled to the usual local training.
 
         The compute time keeps its share of the estimated latency.
@@ -256,7 +283,7 @@ class WallWorld:
         share = fleet.compute_s[client] / estimated_s if estimated_s != 0 else 0.0
         if update.compute_scale[0] != 1:
             took_s /= 1 + share * (update.compute_scale[0] - 1)
-        self.observe_latency(client, took_s)
+        self.observe_latency(client, took_s, is_complete=is_complete)
         self._divide(client, share)
 
     def _divide(self, client: int, share: float) -> None:

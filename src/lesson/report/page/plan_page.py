@@ -39,21 +39,33 @@ class Advice:
     on_time: float | None = None
 
 
-def fleet_data(
-    fleet: Fleet, deadline_s: float, source: str, advice: Advice | None = None, flags: str | None = None
-) -> dict[str, Any]:
-    """Return the data for `Explorer.mount`: the clients, the initial settings, and text on where the fleet comes from.
+@dataclass(frozen=True)
+class Origin:
+    """Where the clients of a page come from.
+
+    Attributes:
+        source: Text that names the file or the seed.
+        flags: Flags of `lesson run` for the same clients; None if there are none.
+        recording: File of the recording to which the fleet was fitted; None for other fleets.
+    """
+
+    source: str
+    flags: str | None = None
+    recording: str | None = None
+
+
+def fleet_data(fleet: Fleet, deadline_s: float, origin: Origin, advice: Advice | None = None) -> dict[str, Any]:
+    """Return the data for `Explorer.mount`: the clients, their origin and the initial settings.
 
     `num_clients` counts the whole fleet, so that the page can say if it holds only a part of it. The default advice is
-    the deadline proposed for the whole fleet. `flags` are those of `lesson run` for these clients, if there are any.
+    the deadline proposed for the whole fleet.
     """
     return {
         "clients": columns_of(fleet, sample_by_latency(fleet, MAX_CLIENTS)),
         "num_clients": len(fleet),
         "deadline_s": deadline_s,
         "ensure_first_tier": fleet.ensure_first_tier,
-        "source": source,
-        "flags": flags,
+        **asdict(origin),
         "advice": asdict(advice or Advice(propose_deadline_s(fleet))),
     }
 
@@ -62,15 +74,14 @@ def write_plan_page(
     path: Path | str,
     fleet: Fleet,
     deadline_s: float,
-    source: str,
+    origin: Origin,
     notes: Sequence[str] = (),
     advice: Advice | None = None,
-    flags: str | None = None,
 ) -> None:
     """Atomically write a page on which users can move the deadline and drop a file of latencies or a recording."""
     path = Path(path)
     check_page_path(path)
-    data = {"fleet": fleet_data(fleet, deadline_s, source, advice, flags), "notes": list(notes)}
+    data = {"fleet": fleet_data(fleet, deadline_s, origin, advice), "notes": list(notes)}
     part = f"{MAX_CLIENTS:,} of " if len(fleet) > MAX_CLIENTS else ""
     write_document(path, f"LESSON: a deadline for {part}{len(fleet):,} clients", [*EXPLORER, "plan.js"], data)
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -102,12 +103,13 @@ def _costs(group: Contender, metric: Metric) -> list[dict[str, Any]]:
 def _fleet(group: Contender) -> dict[str, Any]:
     """Return the clients of the first run in the format of the deadline explorer."""
     kept, settings, run = group.clients[0], group.settings, group.first
+    file = Path(settings.fleet.latencies).name
     return {
         "clients": kept["clients"],
         "num_clients": kept["num_clients"],
         "deadline_s": settings.strategy.deadline_s,
         "ensure_first_tier": settings.strategy.ensure_first_tier,
-        "source": "measured" if is_on_wall_clock(run) else f"seed {run.summary['seed']}",
+        "source": "measured" if is_on_wall_clock(run) else file or f"seed {run.summary['seed']}",
     }
 
 

@@ -10,7 +10,7 @@ const Explorer = (() => {
     const state = {};
     const picker = fleetPicker(
       section,
-      (fleet, source, flags) => begin(measured(fleet, source, flags)),
+      (fleet, origin) => begin(measured(fleet, origin)),
       () => begin(given(data)),
     );
     const controls = deadlineControls(choose, (ensure) => {
@@ -90,6 +90,7 @@ const Explorer = (() => {
       fleet: { ...clients, latency_s },
       source: data.source,
       flags: data.flags ?? null,
+      recording: data.recording ?? null,
       original: true,
       ensureFirstTier: data.ensure_first_tier,
       deadline_s: data.deadline_s ?? Infinity,
@@ -99,9 +100,9 @@ const Explorer = (() => {
   }
 
   /** A measured fleet is left unchanged: no client is promoted to tier 1 unless the user asks for it. */
-  function measured(fleet, source, flags) {
+  function measured(fleet, origin) {
     const numClients = fleet.name.length;
-    return { fleet, source, flags, original: false, ensureFirstTier: false, deadline_s: null, numClients, advice: null };
+    return { fleet, ...origin, original: false, ensureFirstTier: false, deadline_s: null, numClients, advice: null };
   }
 
   /** Increasing deadlines of two digits, from a quarter of the lowest latency to the highest; outliers are one last step. */
@@ -255,9 +256,13 @@ const Explorer = (() => {
         const bytes = await file.arrayBuffer(),
           isRecording = FlightJsonl.looksLikeOne(bytes);
         const fleet = (isRecording ? FlightJsonl : FleetCsv).read(bytes, file.name);
-        const flags = isRecording ? null : `--latencies ${ExplorerDeploy.shellWord(file.name)}`;
         alert.textContent = "";
-        take(fleet, isRecording ? `${file.name}, median latencies` : file.name, flags);
+        take(
+          fleet,
+          isRecording
+            ? { source: `${file.name}, median latencies`, flags: null, recording: file.name }
+            : { source: file.name, flags: `--latencies ${ExplorerDeploy.shellWord(file.name)}`, recording: null },
+        );
       } catch (error) {
         alert.textContent = error.message;
       }

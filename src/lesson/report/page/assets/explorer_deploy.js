@@ -38,6 +38,7 @@ const ExplorerDeploy = (() => {
               ": it depends on the tier.",
             )
           : null,
+        ...replayWords(state),
         ...commandWords(state, strategy),
       );
     }
@@ -102,6 +103,17 @@ const ExplorerDeploy = (() => {
       `--deadline ${deadline_s === Infinity ? "inf" : deadline_s}`,
     ];
     return [h("p", {}, ...words), Page.quoted(command.filter(Boolean).join(" "), "the command")];
+  }
+
+  /** The command that simulates strategies with the varying latencies of a recording; nothing for other fleets. */
+  function replayWords({ recording, deadline_s }) {
+    if (recording === null || deadline_s === Infinity) return [];
+    const strategies = STRATEGIES.map(([name]) => name).join(",");
+    const command = `lesson replay ${shellWord(recording)} --strategies ${strategies} --deadline ${deadline_s}`;
+    return [
+      h("p", {}, "To see what these strategies would have done while latencies varied as recorded:"),
+      Page.quoted(command, "the command of the replay"),
+    ];
   }
 
   /** A number as Python writes a float. */

@@ -1,0 +1,110 @@
+"""Which node is which client: names, keys, and nodes that come back under another id."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from lesson import InputError
+from lesson.flower.identity import Roster, key_of, latencies_by_name, names_of
+
+
+@dataclass(frozen=True)
+class Device:
+    """A node as the grid lists it."""
+
+    node_id: int
+    name: str = ""
+    public_key: bytes = b""
+
+
+# printf 'first' | sha256sum: a7937b64b8caa58f03721bb6bacf5c78cb235febe0e70b1b84cd99541461a08e
+FIRST_KEY = "key-a7937b64"
+
+
+def test_a_node_is_called_by_its_name_else_its_key_else_its_id() -> None:
+    nodes = [Device(7, "pi-3", b"first"), Device(8, "", b"first"), Device(9)]
+    assert names_of(nodes) == {7: "pi-3", 8: FIRST_KEY, 9: "9"}
+
+
+def test_equal_names_are_told_apart() -> None:
+    assert names_of([Device(7, "pi", b"first"), Device(8, "pi"), Device(9, "phone")]) == {
+        7: f"pi ({FIRST_KEY})",
+        8: "pi (8)",
+        9: "phone",
+    }
+
+
+def test_a_name_is_one_line_of_limited_length() -> None:
+    (name,) = names_of([Device(7, "a\nb" + 99 * "x")]).values()
+    assert name.startswith("a\\nbxxx")
+    assert len(name) == 60
+
+
+def admitted(roster: Roster, *nodes: Device, connected: Sequence[int] = ()) -> list[int]:
+    return list(roster.admit(nodes, connected).values())
+
+
+def test_a_node_with_the_key_of_a_client_is_that_client_again() -> None:
+    """Node 5 has the key of client 1, whose node 8 is gone; an id that was never seen is a new client."""
+    roster = Roster(4)
+    assert admitted(roster, Device(7, "", b"a"), Device(8, "", b"b")) == [0, 1]
+    assert admitted(roster, Device(5, "", b"b"), Device(6, "", b"c"), connected=[5, 6, 7]) == [1, 2]
+    assert [known.node_id for known in roster.nodes] == [7, 5, 6]
+    assert roster.names == [f"key-{key_of(Device(0, '', key))[:8]}" for key in (b"a", b"b", b"c")] + [3]
+
+
+def test_a_device_keeps_its_name_with_a_new_key() -> None:
+    roster = Roster(4)
+    admitted(roster, Device(7, "pi", b"a"), Device(8, "phone", b"b"))
+    assert admitted(roster, Device(9, "phone", b"new"), connected=[7, 9]) == [1]
+    assert roster.names == ["pi", "phone", 2, 3]
+    assert roster.nodes[1].key == key_of(Device(9, "phone", b"new"))
+
+
+def test_no_connected_node_loses_its_client() -> None:
+    """While node 7 is connected, another node with its name is a new client, and one with its key is left out."""
+    roster = Roster(4)
+    admitted(roster, Device(7, "pi", b"a"))
+    assert admitted(roster, Device(8, "pi"), Device(9, "", b"a"), connected=[7, 8, 9]) == [1]
+    assert roster.names[:2] == ["pi", "pi (8)"]
+    assert [known.node_id for known in roster.nodes] == [7, 8]
+
+
+def test_a_full_roster_takes_nobody_else() -> None:
+    roster = Roster(1)
+    assert roster.admit([Device(7), Device(8)]) == {7: 0}
+    assert roster.names == ["7"]
+
+
+def test_clients_are_known_again_after_a_restart(tmp_path: Path) -> None:
+    """The nodes come in another order, and with new ids; the third is new."""
+    roster = Roster(3, tmp_path / "nodes.json")
+    admitted(roster, Device(7, "pi", b"a"), Device(8, "", b"b"))
+    assert not (tmp_path / "nodes.json").exists(), "nobody knows yet whether the run begins"
+    roster.save()
+    again = Roster(3, tmp_path / "nodes.json")
+    assert admitted(again, Device(1, "tv", b"c"), Device(2, "", b"b"), Device(3, "pi", b"a")) == [2, 1, 0]
+    assert again.names[0] == "pi"
+    assert again.names[2] == "tv"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[", "is damaged"),
+        ('[{"name": "pi"}]', "is damaged"),
+        ('[{"name": "a", "key": "", "node_id": 1}, {"name": "b", "key": "", "node_id": 2}]', "more than 1 clients"),
+    ],
+)
+def test_a_damaged_file_is_one_line(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "nodes.json").write_text(text)
+    with pytest.raises(InputError, match=message):
+        Roster(1, tmp_path / "nodes.json")
+
+
+def test_latencies_by_name() -> None:
+    assert latencies_by_name({"pi": 3, "tv": 9.5}, ["tv", "phone"], 20.0) == ([9.5, 20.0], ["phone"])
+    with pytest.raises(InputError, match=r"latency_s must have names of connected nodes \(pi, …\), got tv"):
+        latencies_by_name({"tv": 9.5}, ["pi"], 20.0)
