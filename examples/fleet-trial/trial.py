@@ -31,7 +31,7 @@ from federation import Federation  # noqa: E402
 from local_processes import FederationError  # noqa: E402
 
 DATA = Path(lesson.__file__).parent / "learn" / "data" / "mnist"
-DEVICES = {"phone-ana": 0.0, "phone-ben": 1.0, "tablet-lab": 5.0, "pi-kitchen": 6.0, "pi-garage": 11.0, "pi-roof": 13.0}
+DEVICES = {"phone-ana": 0.0, "phone-ben": 0.5, "tablet-lab": 1.0, "pi-kitchen": 8.0, "pi-garage": 9.0, "pi-roof": 18.0}
 """Names of the devices, with the usual seconds that each sleeps per local training."""
 QUICK_DEVICES = {"phone-ana": 0.0, "tablet-lab": 2.0, "pi-roof": 6.0}
 ROUNDS, QUICK_ROUNDS = 24, 4

@@ -1,0 +1,91 @@
+"""Replays of recordings of a real federation: six SuperNodes with TLS and node keys, whose speeds change.
+
+Each recording is real, so these tests assert order, tiers and intervals, never seconds. docs/explanation/replay.md has
+the values.
+"""
+
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lesson.fleet.tiers import assign_tiers
+from lesson.flight.advice import choose_deadline_s
+from lesson.flight.check import check_recording
+from lesson.flight.fit import fit
+from lesson.flight.recording import FAILED, read_recording
+from lesson.flight.replay import Candidate, replay
+from lesson.flight.timeline import is_synchronous
+
+ROOT = Path(__file__).parent.parent.parent
+TRIAL = ROOT / "examples" / "fleet-trial"
+FEDAVG, LESSON = TRIAL / "recordings" / "fedavg.jsonl", TRIAL / "recordings" / "lesson.jsonl"
+BY_SPEED = ["phone-ana", "phone-ben", "tablet-lab", "pi-kitchen", "pi-garage", "pi-roof"]
+
+
+@pytest.fixture(scope="module")
+def trial() -> dict[str, Any]:
+    """The names of the script that recorded them."""
+    return runpy.run_path(str(TRIAL / "trial.py"))
+
+
+def test_recordings_are_complete() -> None:
+    fedavg, switched = read_recording(FEDAVG), read_recording(LESSON)
+    assert sorted(fedavg.names) == sorted(switched.names) == sorted(BY_SPEED)
+    assert len(fedavg.rounds) >= 20
+    assert is_synchronous(fedavg)
+    assert not is_synchronous(switched), "clients of slow tiers train through several rounds"
+    for recording in (fedavg, switched):
+        assert not np.any(recording.jobs.outcome == FAILED)
+    text = FEDAVG.read_text() + LESSON.read_text()
+    assert not re.search(r"127\.0\.0\.1|/home|/tmp", text), "neither addresses nor paths"
+
+
+def test_second_half_is_predicted() -> None:
+    """Median latencies, the tiers they give, and the mean round length."""
+    check = check_recording(read_recording(FEDAVG))
+    (rounds,) = [one for one in check.predictions if one.what == "round length"]
+    assert rounds.is_covered
+    assert rounds.error < 0.1
+    assert check.num_pairs == 15
+    assert check.order >= 13 / 15, "the phones and the tablet, and the two faster Pis, are nearly equal"
+    assert check.wrong_tiers == ()
+
+
+def test_replay_prefers_the_strategy_that_was_faster() -> None:
+    fitted = fit(read_recording(FEDAVG))
+    deadline_s = choose_deadline_s(fitted)
+    advice = replay(fitted, [Candidate(name, deadline_s) for name in ("lesson", "fedavg")]).advice
+    assert advice.outcome is not None
+    assert advice.outcome.candidate.strategy == "lesson"
+    assert advice.sentence.startswith("Use lesson, ")
+
+
+def test_tiers_are_those_of_the_second_run() -> None:
+    """At the deadline that the replay proposed, by the median latencies of each run."""
+    fedavg, switched = fit(read_recording(FEDAVG)), fit(read_recording(LESSON))
+    deadline_s = choose_deadline_s(fedavg)
+    tiers = [
+        dict(zip(one.names, assign_tiers(one.fleet().latency_s, deadline_s), strict=True)) for one in (fedavg, switched)
+    ]
+    assert tiers[0] == tiers[1]
+
+
+def test_measured_gain_lies_in_the_predicted_interval(trial: dict[str, Any]) -> None:
+    fedavg, switched = read_recording(FEDAVG), read_recording(LESSON)
+    gains = trial["compare"](fedavg, switched, choose_deadline_s(fit(fedavg)))
+    assert [gain.what for gain in gains] == ["updates per hour, weighted by age", "updates per hour"]
+    for gain in gains:
+        assert gain.measured > 1
+        assert gain.measured in gain.predicted
+
+
+def test_first_round_is_left_out(trial: dict[str, Any]) -> None:
+    recording = read_recording(FEDAVG)
+    later = trial["without_first_round"](recording)
+    assert later.rounds == recording.rounds[1:]
+    assert len(later.jobs) == len(recording.jobs) - 6
+    assert later.begin_s == later.jobs.asked_s.min() > recording.rounds[0].end_s
