@@ -35,7 +35,7 @@ def draw_recording(path: Path, seed: int, num_rounds: int) -> Recording:
         end_s = now_s + float(latency_s.max())
         events.append(Event(event="round", t_s=end_s, round=number, merged=[job["client"] for job in jobs]))
         now_s = end_s + OVERHEAD_S
-    path.write_text("".join(map(line_of, [Header(strategy="fedavg"), *events])))
+    path.write_text(line_of(Header(strategy="fedavg")) + "".join(map(line_of, events)))
     return read_recording(path)
 
 

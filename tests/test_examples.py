@@ -115,6 +115,16 @@ def test_figures_about_radio_are_the_real_ones(capsys: pytest.CaptureFixture[str
     assert [row for row in rows if f"| {row} |\n" not in text] == []
 
 
+@pytest.mark.slow
+def test_figures_about_replays_are_the_real_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(ROOT / "tools" / "fleet_figures.py"), run_name="__main__")
+    pages = [ROOT / "docs" / name for name in ("tutorials/fleet.md", "explanation/replay.md")]
+    shown = {line.strip() for page in pages for line in page.read_text().splitlines()}
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines() if line.strip()]
+    assert lines
+    assert [line for line in lines if line not in shown] == []
+
+
 def test_numbers_about_the_presets_in_the_docs_are_current(capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(ROOT / "tools" / "preset_figures.py"))
     printed, released = capsys.readouterr().out.splitlines()

@@ -21,7 +21,7 @@ def load_data(folder: Path, part: str, partition_id: int = 0, num_partitions: in
     images = np.frombuffer(gzip.decompress((folder / f"{part}-images-idx3-ubyte.gz").read_bytes()), np.uint8, offset=16)
     labels = np.frombuffer(gzip.decompress((folder / f"{part}-labels-idx1-ubyte.gz").read_bytes()), np.uint8, offset=8)
     mine = slice(partition_id, None, num_partitions)
-    return images.reshape(-1, 784)[mine].astype(np.float32) / 255, labels[mine]
+    return images.reshape(-1, 784)[mine].astype(np.float32) / np.float32(255), labels[mine]
 
 
 def train(model: list[Array], images: Array, labels: Labels, num_steps: int, lr: float) -> tuple[list[Array], float]:
