@@ -292,8 +292,8 @@ BAD = [
     (["plan", "--deadline", "auto", "--on-time", "often"], "--on-time must be a number, got 'often'"),
     (
         ["plan", "--deadline", "auto", "--on-time", "0.9"],
-        "--on-time has no effect unless latencies vary; set fading, speed_mps, spectrum, positions, slowdown, trace, "
-        "presence or estimate_error",
+        "--on-time has no effect unless latencies vary; set fading, speed_mps, spectrum, snr_trace, throughput, "
+        "positions, slowdown, trace, presence or estimate_error",
     ),
     (
         ["plan", "--latencies", "x.csv", "--deadline", "auto", "--on-time", "0.9"],

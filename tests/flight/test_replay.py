@@ -1,6 +1,7 @@
 """Replays of recordings agree with hand-worked schedules and with the truth from which recordings were drawn."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from lesson.flight.replay import MEASURES, Candidate, Spread, replay
 CANDIDATES = [Candidate("lesson", 10.0), Candidate("fedavg", 10.0), Candidate("fedcs", 10.0)]
 
 
-def constant(tmp_path: Path, **options: float) -> FittedFleet:
+def constant(tmp_path: Path, **options: Any) -> FittedFleet:
     """A fleet of three clients that always take 4 s, 9 s and 19 s, recorded for 20 rounds of FedAvg."""
     return fit(flight(tmp_path / "flight.jsonl", [[4.0, 9.0, 19.0]] * 20, **options))
 
@@ -95,6 +96,15 @@ def test_an_uncertain_gain_does_not_change_the_strategy(tmp_path: Path) -> None:
     result = replay(fit(flight(tmp_path / "f", rows)), candidates, num_replicates=40)
     advice = recommend(result)
     assert advice.sentence.startswith("Keep fedavg:")
+
+
+def test_synchronous_rounds_without_a_name_are_compared_as_fedavg(tmp_path: Path) -> None:
+    fitted = constant(tmp_path, strategy="")
+    advice = recommend(replay(fitted, CANDIDATES, num_replicates=2))
+    assert advice.compared_with == "fedavg"
+    assert recommend(replay(fitted, CANDIDATES[:1], num_replicates=2)).compared_with == (
+        "the recorded run (synchronous rounds)"
+    )
 
 
 def test_a_strategy_that_cannot_run_says_why(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from lesson.core.errors import InputError, unknown
 
 @dataclass(frozen=True)
 class DataCommand:
-    """Download a data set or measured channels, or draw how labels are split among clients.
+    """Download data sets and measured channels, or draw the labels of clients.
 
     Example: lesson data cifar10
     """

@@ -13,6 +13,7 @@ import numpy as np
 from lesson.core.arrays import FloatArray
 from lesson.flight.fit import FittedFleet
 from lesson.flight.replay import Candidate, Outcome, Replay, Spread, replay
+from lesson.flight.timeline import is_synchronous
 from lesson.planning.plan import round_up
 
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 1.0)
@@ -109,16 +110,17 @@ def _baseline(result: Replay, possible: Sequence[Outcome]) -> tuple[str, FloatAr
     """Return what to compare with, and its rate in each replicate.
 
     It is the recorded strategy: simulated, if it is one of the candidates, otherwise as it was recorded; or FedAvg if
-    the recording does not show its updates.
+    the recording does not show its updates. Synchronous rounds without a name have the schedule of FedAvg.
     """
     header = result.fitted.recording.header
+    recorded = header.strategy or ("fedavg" if is_synchronous(result.fitted.recording) else "")
     for outcome in possible:
         one = outcome.candidate
         same_deadline = not one.has_deadline or header.deadline_s is None or one.deadline_s == header.deadline_s
-        if one.strategy == header.strategy and same_deadline:
+        if one.strategy == recorded and same_deadline:
             return one.label, outcome.values["fresh_per_h"]
-    if np.isfinite(recorded := result.reality.values["fresh_per_h"]):
-        return f"the recorded run ({result.reality.strategy})", recorded
+    if np.isfinite(rate := result.reality.values["fresh_per_h"]):
+        return f"the recorded run ({result.reality.strategy})", rate
     for outcome in possible:
         if outcome.candidate.strategy == "fedavg":
             return outcome.candidate.label, outcome.values["fresh_per_h"]
