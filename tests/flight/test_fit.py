@@ -79,7 +79,7 @@ def test_a_cold_start_is_left_out(tmp_path: Path) -> None:
     assert fitted.observed[0].latency_s.tolist() == [4, 5, 4, 4, 4]
     assert fitted.observed[1].latency_s.tolist() == [9, 8, 8, 8, 8, 8]  # 9 s is not over 1.5 times 8 s
     assert len(fitted.notes) == 1
-    assert fitted.notes[0].startswith("the first reply of 1 clients is left out")
+    assert fitted.notes[0].startswith("the first reply is left out for 1 of 2 clients: it took")
 
 
 def test_failures_are_drawn_as_often_as_they_were_recorded(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_client_that_never_replies_is_unreachable_and_always_fails(tmp_path: P
     fitted = fit(flight(tmp_path / "f", [[5.0, -1.0]] * 6))
     assert fitted.fleet().latency_s.tolist() == [5.0, np.inf]
     assert fitted.draw_trace(0, 0).is_lost.reshape(2, -1).mean(axis=1).tolist() == [0.0, 1.0]
-    assert "no reply from b: every local training of theirs is simulated as failed" in fitted.notes
+    assert "no replies from b: all their local trainings are simulated as failed" in fitted.notes
 
 
 def test_clients_that_were_never_asked_are_left_out(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_unknown_compute_times_leave_the_split_unknown(tmp_path: Path) -> None:
 
 
 def test_a_recording_without_replies_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="f has no reply of any client"):
+    with pytest.raises(InputError, match="f has no replies from clients"):
         fit(flight(tmp_path / "f", [[-4.0]]))
 
 

@@ -25,7 +25,7 @@ from lesson.settings.settings import Settings
 MIN_OBSERVED = 5
 """Clients with fewer replies borrow the variation of all clients."""
 COLD = 1.5
-"""A client's first reply is left out if it took longer than all others, and over COLD times their median."""
+"""A client's first reply is left out if it took longer than all later ones, and more than COLD times their median."""
 MIN_TRACE, MAX_TRACE = 64, 512
 """Smallest and largest number of local trainings drawn per client; after that, a trace repeats."""
 JOIN_GAP_S = 30.0
@@ -60,10 +60,10 @@ class Observed:
 
 @dataclass(frozen=True, eq=False)
 class FittedFleet:
-    """Clients of a recording, as far as they were asked to train.
+    """The clients of a recording that were asked to train.
 
     Attributes:
-        recording: What the fleet was fitted to.
+        recording: Recording to which the fleet was fitted.
         names: Names of the clients.
         observed: Recorded jobs of each client.
         is_pooled: Clients with fewer than MIN_OBSERVED replies, shape (num_clients,).
@@ -72,8 +72,8 @@ class FittedFleet:
         energy_j: Mean energy of a client's local training in joules; NaN if unknown.
         overhead_s: Median time between the end of a round and the start of the next; 0 if rounds are unknown.
         intervals: Presence of clients that joined late or left, as (client, from_s, to_s) since `begin_s`.
-        begin_s: When the recording's first client was asked to train.
-        duration_s: From then to the last event.
+        begin_s: When the first client was asked to train, in seconds since the recording began.
+        duration_s: Seconds from then to the last event.
         notes: What was assumed or left out, one line each.
     """
 
@@ -170,7 +170,7 @@ def fit(recording: Recording) -> FittedFleet:
     jobs, notes = recording.jobs, list[str]()
     outcome, ended_s = jobs.outcome.copy(), jobs.ended_s.copy()
     if not np.any(outcome == ARRIVED):
-        raise InputError(f"{recording.name} has no reply of any client; record a run in which clients reply")
+        raise InputError(f"{recording.name} has no replies from clients; record a run in which clients reply")
     intervals = _joined(recording)
     explained = _ended_by_absence(recording, intervals)
     silent = [client for client in range(len(recording.names)) if not np.any(outcome[jobs.client == client] != OPEN)]
@@ -284,14 +284,14 @@ def _notes(recording: Recording, names: tuple[str, ...], replies: IntArray, cold
     if missing := len(recording.names) - len(names):
         notes.append(f"{missing} of {len(recording.names)} clients were never asked to train and are left out")
     if silent := [name for name, number in zip(names, replies.tolist(), strict=True) if not number]:
-        notes.append(f"no reply from {_listed(silent)}: every local training of theirs is simulated as failed")
+        notes.append(f"no replies from {_listed(silent)}: all their local trainings are simulated as failed")
     if few := [name for name, number in zip(names, replies.tolist(), strict=True) if 0 < number < MIN_OBSERVED]:
         how = "their variation is pooled from all clients" if has_pool else "their times are assumed to be constant"
         notes.append(f"fewer than {MIN_OBSERVED} replies from {_listed(few)}: {how}")
     if cold:
         notes.append(
-            f"the first reply of {cold} clients is left out: it took longer than all others and over {COLD:g} times "
-            "their median"
+            f"the first reply is left out for {cold} of {len(names)} clients: it took longer than all later ones, and "
+            f"more than {COLD:g} times their median"
         )
     return notes
 

@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.errors import InputError, printable
 from lesson.core.files import open_input
-from lesson.core.validation import MAX_SAMPLES
+from lesson.core.validation import MAX_SAMPLES, wanted_by
 
 FORMAT = 1
 FLIGHT = "flight.jsonl"
@@ -206,11 +206,12 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
         with open_input(path) as file:
             yield from _complete_lines(path, file)
     except FileNotFoundError:
-        raise InputError(f"{path} does not exist; a recording is written by lesson.flower, see docs") from None
+        remedy = "record a run with lesson.flower.RecordingGrid, or import a log with 'lesson record import'"
+        raise InputError(f"{path} does not exist; {remedy}") from None
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise InputError(f"{path} cannot be read: not a recording in UTF-8") from None
+        raise InputError(f"{path} cannot be read: it must be text in UTF-8") from None
 
 
 def _complete_lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, str]]:
@@ -248,9 +249,12 @@ def _parse(path: Path, number: int, text: str, kind: type[Item]) -> Item:
         first = error.errors(include_url=False)[0]
         if first["type"] == "json_invalid":
             raise InputError(f"{path} line {number} is not JSON: {printable(text, 60)}") from None
-        name = ".".join(map(str, first["loc"]))
+        name = ".".join(map(str, first["loc"])) or "an event"
+        if first["type"] == "missing":
+            raise InputError(f"{path} line {number}: {name} must be given") from None
+        must = first["ctx"]["error"] if first["type"] == "value_error" else f"must be {wanted_by(first)}"
         got = printable(json.dumps(first["input"], default=str), 60)
-        raise InputError(f"{path} line {number}: {name}: {first['msg']}, got {got}") from None
+        raise InputError(f"{path} line {number}: {name} {must}, got {got}") from None
 
 
 @dataclass
@@ -353,7 +357,7 @@ class _Events:
         if event.event == "connected":
             self.since_s[name] = event.t_s if since_s is None else since_s
         elif since_s is None:
-            self._fail(line, f"client '{name}' left, but it was not connected")
+            self._fail(line, f"client '{name}' left without an event 'connected'")
         elif event.t_s > since_s:
             self.intervals.append((name, since_s, event.t_s))
 
@@ -370,15 +374,16 @@ class _Events:
         if event.job is None:
             self._fail(line, "job must be given for the event 'asked'")
         if event.job in self.jobs:
-            self._fail(line, f"job '{event.job}' was asked twice")
+            self._fail(line, f"job '{event.job}' has a second event 'asked'")
         self.jobs[event.job] = _Job(self._client(line, event), event.kind, event.round, event.t_s)
 
     def _end(self, line: int, event: Event) -> None:
         job = self.jobs.get(event.job or "")
         if job is None:
-            self._fail(line, f"job '{event.job or ''}' ended, but it was never asked")
+            self._fail(line, f"job '{event.job or ''}' ended without an event 'asked'")
         if event.client is not None and event.client != job.client:
-            self._fail(line, f"job '{event.job}' was asked of client '{job.client}', got '{event.client}'")
+            who = f"'{job.client}', which was asked, got '{event.client}'"
+            self._fail(line, f"client of job '{event.job}' must be {who}")
         if job.outcome == ARRIVED or (job.outcome == FAILED and event.event == "failed"):
             self._fail(line, f"job '{event.job}' ended twice")
         if job.outcome == OPEN:  # a late reply to a job that the server had given up does not count
