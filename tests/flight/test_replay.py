@@ -195,7 +195,7 @@ def test_the_first_half_knows_nothing_of_the_second(tmp_path: Path) -> None:
 
 
 def test_a_short_recording_cannot_be_checked(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="has 3 complete rounds; a check needs at least 6"):
+    with pytest.raises(InputError, match="must have at least 6 complete rounds to be checked, got 3"):
         check_recording(flight(tmp_path / "f", [[4.0]] * 4))
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from lesson.core.arrays import FloatArray
-from lesson.core.errors import InputError
+from lesson.core.errors import InputError, printable
 from lesson.fleet.tiers import assign_tiers
 from lesson.flight.fit import FittedFleet, fit
 from lesson.flight.recording import ARRIVED, OPEN, Jobs, Recording
@@ -81,7 +81,8 @@ def check_recording(
     """
     lengths = round_lengths_s(recording)
     if len(lengths) < MIN_ROUNDS:
-        raise InputError(f"{recording.name} has {len(lengths)} complete rounds; a check needs at least {MIN_ROUNDS}")
+        got = f"got {len(lengths)}; record more rounds"
+        raise InputError(f"{recording.name} must have at least {MIN_ROUNDS} complete rounds to be checked, {got}")
     starts = {int(number): _start_s(recording, number) for number, _ in lengths}
     middle_s = starts[lengths[len(lengths) // 2][0]]
     fitted = fit(first_half(recording, middle_s))
@@ -221,7 +222,10 @@ def _recorded_candidate(recording: Recording, fitted: FittedFleet) -> Candidate:
     if header.strategy in STRATEGIES and header.strategy != "fedavg":
         return Candidate(header.strategy, deadline_s)
     if header.strategy != "fedavg" and not is_synchronous(recording):
-        raise InputError(f"{recording.name} does not name its strategy, and its rounds overlap; name it in the header")
+        raise InputError(
+            f"{recording.name} line 1: strategy must name a built-in strategy, because rounds overlap, "
+            f"got '{printable(header.strategy, 60)}'; 'lesson strategies' lists them"
+        )
     jobs = recording.jobs
     rounds = len(np.unique(jobs.round[jobs.round > 0]))
     fraction = len(jobs) / rounds / len(fitted.names) if rounds else 1.0

@@ -1,8 +1,8 @@
 """Federated evaluation: clients evaluate a model on their own data while the others continue to train.
 
-On the wall clock, a client evaluates only when it is idle, and it can train again when it has replied. Meanwhile, rounds
-end at their deadlines, and no latency that the server measures includes an evaluation. On the virtual
-clock, simulated time stands still while clients evaluate. After the last round, the server waits for all replies.
+On the wall clock, a client evaluates only when it is idle, and it can train again when it has replied. Meanwhile,
+rounds end at their deadlines, and no latency that the server measures includes an evaluation. On the virtual clock,
+simulated time stands still while clients evaluate. After the last round, the server waits for all replies.
 """
 
 import math
@@ -119,7 +119,7 @@ class FederatedEvaluation:
         return free
 
     def _begin(self, round: int, arrays: ArrayRecord, ledger: Ledger) -> set[int]:
-        """Draw and return the clients that evaluate this model; those not yet asked to evaluate an earlier one skip it."""
+        """Draw and return the clients that evaluate this model; those not yet asked about an earlier one skip it."""
         clients = np.flatnonzero(ledger.connected)
         evaluating = [client for client, _ in self._asked.values()]
         chosen = sample(np.union1d(clients, np.array(evaluating, dtype=np.int64)), self.fraction, self._random, round)

@@ -185,7 +185,7 @@ class LessonStrategy(FlowerStrategy):
             self.seed,
             tell,
         )
-        resuming = "" if folder is None else " and resume the run with resume=True"
+        again = "start the run again" if folder is None else "resume the run with resume=True"
         run = AppRun(
             loop,
             post.server,
@@ -194,7 +194,7 @@ class LessonStrategy(FlowerStrategy):
             evaluation,
             result,
             num_rounds,
-            UpdateWatch(self.max_rounds_without_update, f"read the log of the clients, correct what fails{resuming}"),
+            UpdateWatch(self.max_rounds_without_update, f"check the logs of the clients, fix the cause and {again}"),
             evaluate_fn,
             on_wall_clock=isinstance(world, WallWorld),
             roster=post.roster,
