@@ -18,7 +18,7 @@ from lesson.planning.plan import round_up
 
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 1.0)
 MARGIN = 1.1
-"""A proposed deadline is this many times the latency that a share of the clients meets, one for each of QUANTILES."""
+"""A deadline to try is this many times the latency that a share of the clients, one of QUANTILES, do not exceed."""
 NUM_TRIES = 20
 """Number of replicates with which deadlines are compared."""
 
@@ -128,11 +128,11 @@ def _baseline(result: Replay, possible: Sequence[Outcome]) -> tuple[str, FloatAr
 
 
 def _faster_but_unfair(result: Replay, possible: Sequence[Outcome], fair: Sequence[Outcome], best: Outcome) -> str:
-    """Return which faster strategies are not recommended because they never aggregate some clients."""
+    """Return which strategy with more updates is not recommended because it aggregates none of some clients."""
     rate = best.spread("fresh_per_h").mean
     faster = [one for one in possible if one not in fair and one.spread("fresh_per_h").mean > rate]
     if not faster:
         return ""
     names = [result.fitted.names[client] for client in faster[0].never_heard.tolist()]
     whom = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    return f"; {faster[0].candidate.label} would be faster, but never aggregates an update of {whom}"
+    return f"; {faster[0].candidate.label} would have more updates, but none from {whom}"

@@ -1,4 +1,4 @@
-"""How far a replay can be trusted: predicts the second half of a recording from the first, and compares."""
+"""Check of how far a replay can be trusted: predict the second half of a recording from the first, and compare."""
 
 import math
 from collections.abc import Callable

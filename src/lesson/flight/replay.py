@@ -76,7 +76,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean of a measure over the replicates, and the interval that holds the middle 95 % of them."""
+    """Mean of a measure over the replicates, and the interval of the middle 95 % of them."""
 
     mean: float
     low: float
@@ -112,7 +112,7 @@ class Outcome:
 
     @property
     def never_heard(self) -> IntArray:
-        """Clients that are aggregated in no replicate."""
+        """Clients whose updates are not aggregated in any replicate."""
         return np.flatnonzero(self.num_merged == 0)
 
 
@@ -128,7 +128,7 @@ class Reality:
 
 @dataclass(frozen=True, eq=False)
 class Replay:
-    """Recorded reality and its simulated alternatives."""
+    """A recorded run and its simulated alternatives."""
 
     fitted: FittedFleet
     reality: Reality
@@ -144,9 +144,9 @@ class Replay:
         return recommend(self)
 
     def table(self) -> "pd.DataFrame":
-        """Return one row per strategy with the mean, low and high end of each measure; the first row is the recording.
+        """Return a row per strategy with the mean and the interval of each measure; the first row is the recording.
 
-        Low and high are NaN for the recording. Strategies that cannot run have no row.
+        The ends of the interval, `low` and `high`, are NaN for the recording. Strategies that cannot run have no row.
         """
         import pandas as pd
 

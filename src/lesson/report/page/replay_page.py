@@ -14,9 +14,9 @@ from lesson.report.page.document import write_document
 from lesson.strategies import find_strategy
 
 MAX_CLIENTS = 60
-"""Most clients that are drawn; of more, those are shown that are evenly spaced by latency."""
+"""Largest number of clients drawn; a larger fleet is sampled evenly by latency."""
 MAX_POINTS = 200
-"""Most recorded latencies of a client that are drawn."""
+"""Largest number of recorded latencies drawn per client."""
 
 
 def write_replay_page(
