@@ -58,6 +58,13 @@ def test_latencies_are_smoothed_by_their_variation_from_job_to_job(tmp_path: Pat
     assert len(set(_latencies(fitted, 0)[0].tolist())) > 2
 
 
+def test_alternating_latencies_do_not_explode(tmp_path: Path) -> None:
+    # Steps of ln 1000 would give a kernel of width 4, whose draws reach millions of seconds.
+    fitted = fit(flight(tmp_path / "f", [[1.0], [1000.0]] * 10))
+    assert fitted.observed[0].bandwidth == 0.5
+    assert _latencies(fitted, 0).max() < 1000 * np.exp(0.5 * 5)
+
+
 def test_few_replies_borrow_the_variation_of_others(tmp_path: Path) -> None:
     rows = [[10.0, NAN], [20.0, NAN], [5.0, NAN], [10.0, 100.0], [10.0, NAN], [10.0, 100.0]]
     fitted = fit(flight(tmp_path / "f", rows))
@@ -117,6 +124,22 @@ def test_presence_is_that_of_clients_that_join_or_leave(tmp_path: Path) -> None:
     assert fitted.intervals == ((1, 0.0, 12.0), (1, 31.0, np.inf))
     # b failed at 13 s because it had left at 12 s: the presence explains it, so it is not a failure of its own.
     assert fitted.observed[1].is_lost.tolist() == [False, False]
+
+
+def test_a_client_that_left_and_connected_at_the_same_time_was_present(tmp_path: Path) -> None:
+    events = [("connected", 0.0), ("left", 12.0), ("connected", 12.0)]
+    extra = [{"event": event, "t_s": t_s, "client": "a"} for event, t_s in events]
+    assert fit(flight(tmp_path / "f", [[4.0, 8.0]] * 6, extra=extra)).presence() is None
+
+
+def test_a_client_that_was_asked_just_before_the_end_has_not_failed(tmp_path: Path) -> None:
+    # The recording ends at 48 s. Others took 8 s: c was asked 1 s before the end, and d 20 s.
+    asked = {"event": "asked", "round": 6}
+    extra = [{**asked, "t_s": 47.0, "client": "c", "job": "x"}, {**asked, "t_s": 28.0, "client": "d", "job": "y"}]
+    fitted = fit(flight(tmp_path / "f", [[4.0, 8.0]] * 6, extra=extra))
+    assert fitted.names == ("a", "b", "d")
+    assert fitted.fleet().latency_s.tolist() == [4.0, 8.0, np.inf]
+    assert "1 of 4 clients have no local training that ended and are left out" in fitted.notes
 
 
 def test_a_restart_of_the_server_is_not_an_absence(tmp_path: Path) -> None:

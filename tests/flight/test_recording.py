@@ -72,6 +72,10 @@ def test_a_restart_of_the_server_ends_jobs_and_connections(tmp_path: Path) -> No
         ([], 'line 1: a recording must start with {"flight": 1, …}, got an empty file'),
         ([ASKED], 'line 1: a recording must start with {"flight": 1, …}, got {"event"'),
         ([{"flight": 2}], "has format 2, this version reads up to 1; install a newer version"),
+        (
+            [{"flight": 1, "strategy": "\u001b[2J"}],
+            "line 1: strategy must not contain control characters",
+        ),
         ([HEADER], "has no training job; record a run in which clients train"),
         ([HEADER, '{"event": "asked", "t_s"'], 'line 2 is not JSON: {"event": "asked", "t_s"'),
         ([HEADER, "[1, 2]"], "line 2: an event must be a JSON object, got [1, 2]"),
@@ -156,6 +160,13 @@ def test_a_recording_is_continued_after_a_restart(tmp_path: Path) -> None:
     assert recording.jobs.asked_s.tolist() == [1.0, 3.0]
     assert recording.jobs.outcome.tolist() == [FAILED, OPEN]
     assert recording.header.strategy == "fedavg"
+
+
+def test_a_recording_whose_header_was_cut_off_begins_again(tmp_path: Path) -> None:
+    path = tmp_path / "flight.jsonl"
+    path.write_text('{"flight": 1, "beg')
+    FlightWriter(path, strategy="fedavg").write("asked", client="a", job="1")
+    assert read_recording(path).header.strategy == "fedavg"
 
 
 def test_the_writer_does_not_touch_other_files(tmp_path: Path) -> None:

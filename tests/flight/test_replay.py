@@ -1,17 +1,19 @@
 """Replays of recordings agree with hand-worked schedules and with the truth from which recordings were drawn."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from helpers.flights import flight
+from helpers.flights import flight, write_flight
 from lesson.core.errors import InputError
 from lesson.flight.advice import choose_deadline_s, deadlines_of, recommend
 from lesson.flight.check import check_recording, first_half
 from lesson.flight.fit import FittedFleet, fit
-from lesson.flight.recording import OPEN
+from lesson.flight.recording import OPEN, read_recording
 from lesson.flight.replay import MEASURES, Candidate, Spread, replay
 
 CANDIDATES = [Candidate("lesson", 10.0), Candidate("fedavg", 10.0), Candidate("fedcs", 10.0)]
@@ -89,6 +91,23 @@ def test_a_faster_strategy_that_leaves_clients_out_is_named_but_not_recommended(
     )
 
 
+def test_a_recorded_run_without_updates_is_no_baseline(tmp_path: Path) -> None:
+    path = write_flight(tmp_path / "f", [[4.0, 9.0]] * 8, strategy="other")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines = [line | {"merged": []} if line.get("event") == "round" else line for line in lines]
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    advice = recommend(replay(fit(read_recording(path)), [Candidate("fedavg", 10.0)], num_replicates=2))
+    # Two updates in rounds of 9 s: 800 per hour.
+    assert advice.sentence.startswith("Use fedavg: it aggregates updates of all 2 clients, 800 per hour")
+    assert advice.gain is None
+
+
+def test_nothing_is_recommended_if_no_round_ends(tmp_path: Path) -> None:
+    result = replay(constant(tmp_path), [Candidate("fedavg", 10.0)], num_replicates=2, horizon_s=5.0)
+    assert result.outcomes[0].values["updates_per_h"].tolist() == [0.0, 0.0]
+    assert recommend(result).outcome is None
+
+
 def test_an_uncertain_gain_does_not_change_the_strategy(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     rows = (10 * rng.lognormal(0, 0.5, (12, 3))).tolist()
@@ -144,8 +163,6 @@ def drawn(tmp_path: Path, seed: int, num_rounds: int = 40, sigma: float = 0.15) 
 
 def test_intervals_cover_what_another_recording_of_the_same_fleet_shows(tmp_path: Path) -> None:
     """Ten recordings of one truth: intervals fitted to each cover the mean round length of the next one."""
-    from lesson.flight.recording import read_recording
-
     recordings = [read_recording(drawn(tmp_path, seed)) for seed in range(10)]
     covered = 0
     for number, recording in enumerate(recordings):
@@ -157,8 +174,6 @@ def test_intervals_cover_what_another_recording_of_the_same_fleet_shows(tmp_path
 
 
 def test_a_check_predicts_the_second_half(tmp_path: Path) -> None:
-    from lesson.flight.recording import read_recording
-
     check = check_recording(read_recording(drawn(tmp_path, 3)), num_replicates=60)
     assert check.strategy == "fedavg"
     length = check.predictions[0]
@@ -191,7 +206,26 @@ def test_the_first_half_knows_nothing_of_the_second(tmp_path: Path) -> None:
     # The jobs of the third round began at 18 s; neither had ended at 20 s.
     assert half.jobs.outcome[-2:].tolist() == [OPEN, OPEN]
     assert np.isnan(half.jobs.compute_s[-2:]).all()
+    assert half.jobs.num_samples[-2:].tolist() == [0, 0]
     assert [one.round for one in half.rounds] == [1, 2]
+
+
+def test_a_check_needs_clients_in_both_halves(tmp_path: Path) -> None:
+    nan = float("nan")
+    rows = [[4.0, 9.0, nan, nan]] * 5 + [[nan, nan, 4.0, 9.0]] * 6
+    with pytest.raises(InputError, match="no client that replied in both halves"):
+        check_recording(flight(tmp_path / "f", rows), num_replicates=2)
+
+
+def test_the_share_of_late_replies_by_hand(tmp_path: Path) -> None:
+    # Rounds 1 to 6 are the first half: medians are 4 s and 9 s, so a deadline of 5 s puts a in tier 1 and b in tier 2.
+    # In rounds 7 to 13, a takes longer than 5 s twice and b longer than 10 s once: 3 of 14 replies are late.
+    rows = [[4.0, 9.0]] * 6 + [[6.0, 9.0], [4.0, 11.0], [6.0, 9.0], *([[4.0, 9.0]] * 4)]
+    recording = flight(tmp_path / "f", rows)
+    recording = replace(recording, header=recording.header.model_copy(update={"deadline_s": 5.0}))
+    late = check_recording(recording, num_replicates=2).predictions[2]
+    assert late.measured == pytest.approx(3 / 14)
+    assert late.predicted == Spread(0.0, 0.0, 0.0)
 
 
 def test_a_short_recording_cannot_be_checked(tmp_path: Path) -> None:

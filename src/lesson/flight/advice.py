@@ -46,6 +46,8 @@ def recommend(result: Replay) -> Advice:
     if not possible:
         return Advice("No strategy can be recommended: none of them can run with these clients.")
     heard = [len(result.fitted.names) - len(outcome.never_heard) for outcome in possible]
+    if not max(heard):
+        return Advice("No strategy can be recommended: none of them aggregates an update in this time.")
     fair = [outcome for outcome, number in zip(possible, heard, strict=True) if number == max(heard)]
     best = max(fair, key=lambda outcome: outcome.spread("fresh_per_h").mean)
     baseline, rates = _baseline(result, possible)
@@ -59,7 +61,7 @@ def recommend(result: Replay) -> Advice:
             None,
             baseline,
         )
-    if rates is None:
+    if rates is None or not np.all(np.asarray(rates) > 0):  # no ratio to nothing
         rate = best.spread("fresh_per_h")
         return Advice(
             f"Use {best.candidate.label}: it aggregates updates of {who} clients, "

@@ -228,8 +228,8 @@ def replay_settings(fitted: FittedFleet) -> Settings:
 
 
 def measure(records: Sequence[RoundRecord], energy_j: FloatArray) -> dict[str, float]:
-    """Return the measures of simulated rounds."""
-    end_s = records[-1].end_s if records else math.nan
+    """Return the measures of simulated rounds; without any, no update was aggregated."""
+    end_s = records[-1].end_s if records else math.inf
     staleness = np.concatenate([np.zeros(0), *(record.staleness for record in records)])
     merged = np.concatenate([np.zeros(0, dtype=np.int64), *(record.merged for record in records)])
     uploads = sum(record.uploads for record in records)
@@ -254,7 +254,7 @@ def age_weights(staleness: FloatArray) -> FloatArray:
 def reality_of(fitted: FittedFleet) -> Reality:
     """Return what the recorded strategy did."""
     recording = fitted.recording
-    rounds, jobs = rounds_of(recording), recording.jobs
+    rounds, jobs = [one for one in rounds_of(recording) if one.end_s > recording.begin_s], recording.jobs
     known = [one for one in rounds if one.merged is not None]
     names = {name: place for place, name in enumerate(fitted.names)}
     merged = [recording.names[client] for one in known for client in one.merged or ()]
