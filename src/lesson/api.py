@@ -298,7 +298,7 @@ def replay(
         recording: Recording of a federation, `flight.jsonl`.
         strategies: Names of strategies, or `module:Class`.
         deadline_s: Deadline in seconds of the strategies that have one; "auto" tries several and chooses the one with
-            which LESSON has the most updates per hour, weighted by age.
+            which LESSON has the most updates per hour, weighted by staleness.
         options: Options of individual strategies, such as `{"fedbuff": {"concurrency": 5}}`.
         num_replicates: Number of simulations per strategy, from 2 to 10,000, for intervals.
         time_budget_s: Length of a simulation in seconds; by default, that of the recording, and at least 10 rounds of

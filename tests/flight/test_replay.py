@@ -29,7 +29,7 @@ def test_constant_times_by_hand(tmp_path: Path) -> None:
     lesson, fedavg, fedcs = result.outcomes
     # The recording lasts 20 · 19 s = 380 s. LESSON: 38 rounds of 10 s; a and b are in tier 1, c in tier 2. That gives
     # 38 · 2 + 19 = 95 updates, or 95 / 380 · 3600 = 900 per hour. An update of c misses one version, so the mean
-    # staleness is 19 / 95, and weighted by age there are (76 + 19 / √2) / 380 · 3600 per hour.
+    # staleness is 19 / 95, and weighted by staleness there are (76 + 19 / √2) / 380 · 3600 per hour.
     assert result.horizon_s == 380.0
     assert lesson.values["round_s"].tolist() == [10.0] * 3
     assert lesson.values["updates_per_h"] == pytest.approx([900.0] * 3)
@@ -42,13 +42,13 @@ def test_constant_times_by_hand(tmp_path: Path) -> None:
     assert fedavg.values["round_s"].tolist() == [19.0] * 3
     # FedCS: a and b in 38 rounds of 10 s; c never.
     assert fedcs.values["updates_per_h"] == pytest.approx([76 / 380 * 3600] * 3)
-    assert fedcs.never_heard.tolist() == [2]
+    assert fedcs.never_served.tolist() == [2]
     reality = result.reality
     assert (reality.strategy, reality.num_rounds) == ("fedavg", 20)
     assert reality.values["round_s"] == 19.0
     assert reality.values["updates_per_h"] == pytest.approx(60 / 380 * 3600)
     assert reality.values["staleness"] == 0.0
-    assert not len(reality.never_heard)
+    assert not len(reality.never_served)
 
 
 def test_the_table_has_a_row_for_reality_and_each_strategy(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_the_table_has_a_row_for_reality_and_each_strategy(tmp_path: Path) -> No
     table = result.table()
     assert list(table.index) == ["recorded: fedavg", "lesson, 10 s", "fedavg", "fedcs, 10 s"]
     assert table.loc["lesson, 10 s", "updates_per_h_mean"] == pytest.approx(900)
-    assert table.loc["fedcs, 10 s", "never_heard"] == 1
+    assert table.loc["fedcs, 10 s", "never_served"] == 1
 
 
 def test_overhead_and_energy(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_the_recommendation_hears_everybody_and_is_faster(tmp_path: Path) -> Non
     assert advice.gain is not None
     assert advice.gain.mean == pytest.approx(expected)
     assert advice.sentence == (
-        f"Use lesson, 10 s: it has {expected:.2f} times as many updates per hour as fedavg, weighted by age "
+        f"Use lesson, 10 s: it has {expected:.2f} times as many updates per hour as fedavg, weighted by staleness "
         f"(95 % interval {expected:.2f}–{expected:.2f}), and aggregates updates of all 3 clients."
     )
 
@@ -87,7 +87,7 @@ def test_a_faster_strategy_that_leaves_clients_out_is_named_but_not_recommended(
     advice = recommend(replay(fitted, [Candidate("fedcs", 1.0), Candidate("fedavg", 1.0)], num_replicates=2))
     assert advice.sentence == (
         "Keep fedavg: of the strategies that aggregate updates of all 2 clients, it has the most updates per hour, "
-        "weighted by age; fedcs, 1 s would have more updates, but none from b."
+        "weighted by staleness; fedcs, 1 s would have more updates, but none from b."
     )
 
 

@@ -65,7 +65,7 @@ class ReplayCommand:
         metavar="S|auto",
         default="auto",
         help="Deadline of the strategies that have one; auto tries several and chooses the one with which LESSON has "
-        "the most updates per hour, weighted by age.",
+        "the most updates per hour, weighted by staleness.",
     )
     set: tuple[str, ...] = _replay(
         "--set",

@@ -178,7 +178,7 @@ def fit(recording: Recording) -> FittedFleet:
     explained = _ended_by_absence(recording, intervals)
     num_ended = np.bincount(jobs.client[outcome != OPEN], minlength=len(recording.names))
     slowest_s = np.max(jobs.latency_s[outcome == ARRIVED])
-    # Asked, and never heard of until the recording ends, although others have replied in less time.
+    # Asked, and no reply by the end of the recording, although others replied in less time.
     is_open = (num_ended[jobs.client] == 0) & (recording.end_s - jobs.asked_s >= slowest_s)
     outcome[is_open], ended_s[is_open] = FAILED, recording.end_s
     counts = (outcome != OPEN) & ~explained & (ended_s > jobs.asked_s)

@@ -36,11 +36,11 @@ MAX_ROUNDS = 200_000
 MEASURES = {
     "round_s": "round (s)",
     "updates_per_h": "updates / h",
-    "fresh_per_h": "weighted by age",
-    "staleness": "staleness",
+    "fresh_per_h": "weighted by staleness",
+    "staleness": "stale versions",
     "on_time": "on time",
     "wasted": "wasted",
-    "joules": "J / update",
+    "joules": "J per update",
 }
 """Measures of a strategy, with the headings of their columns."""
 
@@ -111,7 +111,7 @@ class Outcome:
         return Spread.of(self.values[measure])
 
     @property
-    def never_heard(self) -> IntArray:
+    def never_served(self) -> IntArray:
         """Clients whose updates are not aggregated in any replicate."""
         return np.flatnonzero(self.num_merged == 0)
 
@@ -122,7 +122,7 @@ class Reality:
 
     strategy: str
     values: dict[str, float]
-    never_heard: IntArray
+    never_served: IntArray
     num_rounds: int
 
 
@@ -151,11 +151,11 @@ class Replay:
         import pandas as pd
 
         recorded = {f"{name}_mean": value for name, value in self.reality.values.items()}
-        rows = {f"recorded: {self.reality.strategy}": recorded | {"never_heard": len(self.reality.never_heard)}}
+        rows = {f"recorded: {self.reality.strategy}": recorded | {"never_served": len(self.reality.never_served)}}
         for outcome in (one for one in self.outcomes if not one.problem):
             spreads = {name: vars(outcome.spread(name)) for name in MEASURES}
             row = {f"{name}_{end}": value for name, spread in spreads.items() for end, value in spread.items()}
-            rows[outcome.candidate.label] = row | {"never_heard": len(outcome.never_heard)}
+            rows[outcome.candidate.label] = row | {"never_served": len(outcome.never_served)}
         return pd.DataFrame.from_dict(rows, orient="index")
 
 
@@ -274,8 +274,8 @@ def reality_of(fitted: FittedFleet) -> Reality:
         "wasted": 1 - len(merged) / ended if known and ended else math.nan,
         "joules": float(np.mean(fitted.energy_j[clients])) if len(clients) else math.nan,
     }
-    heard = np.zeros(len(fitted.names), dtype=np.bool_)
-    heard[clients] = True
-    never = np.flatnonzero(~heard) if known else np.zeros(0, dtype=np.int64)
+    served = np.zeros(len(fitted.names), dtype=np.bool_)
+    served[clients] = True
+    never = np.flatnonzero(~served) if known else np.zeros(0, dtype=np.int64)
     title = recording.header.strategy or ("synchronous rounds" if synchronous else "recorded strategy")
     return Reality(title, values, never, len(rounds))

@@ -50,7 +50,7 @@ def replay_data(result: Replay, advice: Advice) -> dict[str, Any]:
         },
         "horizon_s": result.horizon_s,
         "measures": MEASURES,
-        "reality": reality.values | {"never_heard": [fitted.names[one] for one in reality.never_heard.tolist()]},
+        "reality": reality.values | {"never_served": [fitted.names[one] for one in reality.never_served.tolist()]},
         "outcomes": [_outcome(fitted, outcome) for outcome in result.outcomes],
         "advice": {
             "sentence": advice.sentence,
@@ -84,7 +84,7 @@ def _outcome(fitted: FittedFleet, outcome: Outcome) -> dict[str, Any]:
         "label": label,
         "problem": "",
         "values": {name: vars(outcome.spread(name)) for name in MEASURES},
-        "never_heard": [fitted.names[client] for client in outcome.never_heard.tolist()],
+        "never_served": [fitted.names[client] for client in outcome.never_served.tolist()],
     }
 
 

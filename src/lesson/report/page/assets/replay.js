@@ -34,7 +34,7 @@
     if (data.advice.gain)
       cards.unshift([
         `× ${number(data.advice.gain.mean, 2)}`,
-        "updates per hour, weighted by age",
+        "updates per hour, weighted by staleness",
         `${number(data.advice.gain.low, 2)} to ${number(data.advice.gain.high, 2)}, compared with ${data.advice.compared_with}`,
       ]);
     made.append(
@@ -77,7 +77,7 @@
     const error = (end) =>
       rows.map(({ values: { fresh_per_h: one } }) => (one.low === undefined ? 0 : Math.abs(one[end] - one.mean)));
     chart(made, {
-      alt: `Bars: updates per hour, weighted by age. ${rows.map((row) => `${row.label}: ${number(row.values.fresh_per_h.mean)}`).join("; ")}.`,
+      alt: `Bars: updates per hour, weighted by staleness. ${rows.map((row) => `${row.label}: ${number(row.values.fresh_per_h.mean)}`).join("; ")}.`,
       height: 90 + 44 * rows.length,
       zoom: false,
       traces: [
@@ -100,7 +100,7 @@
         },
       ],
       layout: {
-        xaxis: { title: { text: "updates per hour, weighted by age" }, rangemode: "tozero" },
+        xaxis: { title: { text: "updates per hour, weighted by staleness" }, rangemode: "tozero" },
         yaxis: { autorange: "reversed" },
         showlegend: false,
       },
@@ -111,24 +111,24 @@
     made.append(
       table(
         "Means; in parentheses, the middle 95 % of the simulations",
-        ["strategy", ...names.map((name) => data.measures[name]), "never heard"],
+        ["strategy", ...names.map((name) => data.measures[name]), "never served"],
         [
           [
             `recorded: ${data.recording.strategy}`,
             ...names.map((name) => shown(name, data.reality[name])),
-            data.reality.never_heard.join(", ") || "–",
+            data.reality.never_served.join(", ") || "–",
           ],
           ...possible.map((one) => [
             one.label,
             ...names.map((name) => withInterval(name, one.values[name])),
-            one.never_heard.join(", ") || "–",
+            one.never_served.join(", ") || "–",
           ]),
         ],
       ),
       h(
         "p",
         { class: "quiet" },
-        "On time: share of updates that arrive by the round in which they are due. Wasted: share of local trainings that failed or whose update was not aggregated. Never heard: clients whose updates are not aggregated in any simulation.",
+        "On time: share of updates that arrive by the round in which they are due. Wasted: share of local trainings that failed or whose update was not aggregated. Never served: clients whose updates are not aggregated in any simulation.",
       ),
     );
     const failed = data.outcomes.filter((outcome) => outcome.problem);
