@@ -16,7 +16,6 @@ from pydantic import TypeAdapter
 
 from lesson.core.errors import InputError, printable
 from lesson.core.files import write_whole
-from lesson.runs.folder import read_kept
 
 NODES = "nodes.json"
 """File in a run folder that lists the clients of a run on Flower."""
@@ -92,6 +91,8 @@ class Roster:
         """Name of each client; a number for those that may join later."""
         self._is_saved = True
         if self.path is not None:
+            from lesson.runs.folder import read_kept  # it imports torch, which recorders of other apps do not need
+
             kind = TypeAdapter(list[KnownNode])
             for known in kind.validate_python(read_kept(self.path, [], kind, "remove the folder and rerun")):
                 self._add(known)
