@@ -72,7 +72,7 @@ SWITCH = [
     ),
 ]
 """Changes that switch the recorded app from FedAvg to LESSON."""
-MEASURES = {"fresh_per_h": "updates per hour, weighted by age", "updates_per_h": "updates per hour"}
+MEASURES = {"fresh_per_h": "updates per hour, weighted by staleness", "updates_per_h": "updates per hour"}
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,7 @@ def compare(
         num_seeds: Number of seeds, from 1 to 1000, starting with the settings' `seed`.
         out: Output folder, with one subfolder per run; by default, a subfolder of runs/ named after the settings.
         settings: Settings of all runs; by default, `Settings()`.
-        options: Options of single strategies, such as `{"fedbuff": {"concurrency": 5}}`.
+        options: Options of individual strategies, such as `{"fedbuff": {"concurrency": 5}}`.
         resume: Whether to resume unfinished runs in the folder; otherwise, they are an error.
         num_processes: Number of processes; by default, one per core.
         data_dir: Folder for data sets; by default, LESSON_DATA_DIR or a folder in the user's cache.
@@ -297,16 +297,17 @@ def replay(
     Args:
         recording: Recording of a federation, `flight.jsonl`.
         strategies: Names of strategies, or `module:Class`.
-        deadline_s: Deadline in seconds of the strategies that have one; "auto" tries several and takes the one with
-            which LESSON has the most updates per hour, weighted by age.
-        options: Options of single strategies, such as `{"fedbuff": {"concurrency": 5}}`.
+        deadline_s: Deadline in seconds of the strategies that have one; "auto" tries several and chooses the one with
+            which LESSON has the most updates per hour, weighted by staleness.
+        options: Options of individual strategies, such as `{"fedbuff": {"concurrency": 5}}`.
         num_replicates: Number of simulations per strategy, from 2 to 10,000, for intervals.
-        time_budget_s: Length of a simulation in seconds; by default, that of the recording.
+        time_budget_s: Length of a simulation in seconds; by default, that of the recording, and at least 10 rounds of
+            the slowest client.
         seed: Random seed.
 
     Returns:
-        The recorded reality and the simulated outcomes; its method `table` returns them as a DataFrame, its property
-        `advice` the recommendation.
+        The recorded run and the simulated outcomes; `table()` returns them as a DataFrame, and `advice` is the
+        recommendation.
 
     Raises:
         InputError: An argument or the recording is invalid.

@@ -32,7 +32,8 @@ def test_clients_have_the_medians_of_their_replies(capsys: pytest.CaptureFixture
     ]  # fmt: skip
     assert plan["clients"][1]["compute_s"] == pytest.approx(0.75 * 11)
     assert plan["notes"] == [
-        "the first reply of 1 clients is left out: it took longer than all others and over 1.5 times their median",
+        "the first reply is left out for 1 of 3 clients: it took longer than all later ones, and more than 1.5 times "
+        "their median",
         "latencies are the medians of the recording; lesson replay simulates how they vary",
     ]
     assert main(["plan", "--flight", "flight.jsonl", "--deadline", "auto", "--html", "plan.html"]) == 0

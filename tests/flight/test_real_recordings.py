@@ -81,7 +81,7 @@ def test_tiers_and_order_are_those_of_the_second_run() -> None:
 def test_measured_gain_lies_in_the_predicted_interval(trial: dict[str, Any]) -> None:
     fedavg, switched = read_recording(FEDAVG), read_recording(LESSON)
     gains = trial["compare"](fedavg, switched, choose_deadline_s(fit(fedavg)))
-    assert [gain.what for gain in gains] == ["updates per hour, weighted by age", "updates per hour"]
+    assert [gain.what for gain in gains] == ["updates per hour, weighted by staleness", "updates per hour"]
     for gain in gains:
         assert gain.measured in gain.predicted
 

@@ -1,17 +1,19 @@
 """Replays of recordings agree with hand-worked schedules and with the truth from which recordings were drawn."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from helpers.flights import flight
+from helpers.flights import flight, write_flight
 from lesson.core.errors import InputError
 from lesson.flight.advice import choose_deadline_s, deadlines_of, recommend
 from lesson.flight.check import check_recording, first_half
 from lesson.flight.fit import FittedFleet, fit
-from lesson.flight.recording import OPEN
+from lesson.flight.recording import OPEN, read_recording
 from lesson.flight.replay import MEASURES, Candidate, Spread, replay
 
 CANDIDATES = [Candidate("lesson", 10.0), Candidate("fedavg", 10.0), Candidate("fedcs", 10.0)]
@@ -27,7 +29,7 @@ def test_constant_times_by_hand(tmp_path: Path) -> None:
     lesson, fedavg, fedcs = result.outcomes
     # The recording lasts 20 · 19 s = 380 s. LESSON: 38 rounds of 10 s; a and b are in tier 1, c in tier 2. That gives
     # 38 · 2 + 19 = 95 updates, or 95 / 380 · 3600 = 900 per hour. An update of c misses one version, so the mean
-    # staleness is 19 / 95, and weighted by age there are (76 + 19 / √2) / 380 · 3600 per hour.
+    # staleness is 19 / 95, and weighted by staleness there are (76 + 19 / √2) / 380 · 3600 per hour.
     assert result.horizon_s == 380.0
     assert lesson.values["round_s"].tolist() == [10.0] * 3
     assert lesson.values["updates_per_h"] == pytest.approx([900.0] * 3)
@@ -40,13 +42,13 @@ def test_constant_times_by_hand(tmp_path: Path) -> None:
     assert fedavg.values["round_s"].tolist() == [19.0] * 3
     # FedCS: a and b in 38 rounds of 10 s; c never.
     assert fedcs.values["updates_per_h"] == pytest.approx([76 / 380 * 3600] * 3)
-    assert fedcs.never_heard.tolist() == [2]
+    assert fedcs.never_served.tolist() == [2]
     reality = result.reality
     assert (reality.strategy, reality.num_rounds) == ("fedavg", 20)
     assert reality.values["round_s"] == 19.0
     assert reality.values["updates_per_h"] == pytest.approx(60 / 380 * 3600)
     assert reality.values["staleness"] == 0.0
-    assert not len(reality.never_heard)
+    assert not len(reality.never_served)
 
 
 def test_the_table_has_a_row_for_reality_and_each_strategy(tmp_path: Path) -> None:
@@ -54,7 +56,7 @@ def test_the_table_has_a_row_for_reality_and_each_strategy(tmp_path: Path) -> No
     table = result.table()
     assert list(table.index) == ["recorded: fedavg", "lesson, 10 s", "fedavg", "fedcs, 10 s"]
     assert table.loc["lesson, 10 s", "updates_per_h_mean"] == pytest.approx(900)
-    assert table.loc["fedcs, 10 s", "never_heard"] == 1
+    assert table.loc["fedcs, 10 s", "never_served"] == 1
 
 
 def test_overhead_and_energy(tmp_path: Path) -> None:
@@ -75,7 +77,7 @@ def test_the_recommendation_hears_everybody_and_is_faster(tmp_path: Path) -> Non
     assert advice.gain is not None
     assert advice.gain.mean == pytest.approx(expected)
     assert advice.sentence == (
-        f"Use lesson, 10 s: it has {expected:.2f} times as many updates per hour as fedavg, weighted by age "
+        f"Use lesson, 10 s: it has {expected:.2f} times as many updates per hour as fedavg, weighted by staleness "
         f"(95 % interval {expected:.2f}–{expected:.2f}), and aggregates updates of all 3 clients."
     )
 
@@ -85,8 +87,25 @@ def test_a_faster_strategy_that_leaves_clients_out_is_named_but_not_recommended(
     advice = recommend(replay(fitted, [Candidate("fedcs", 1.0), Candidate("fedavg", 1.0)], num_replicates=2))
     assert advice.sentence == (
         "Keep fedavg: of the strategies that aggregate updates of all 2 clients, it has the most updates per hour, "
-        "weighted by age; fedcs, 1 s would be faster, but never aggregates an update of b."
+        "weighted by staleness; fedcs, 1 s would have more updates, but none from b."
     )
+
+
+def test_a_recorded_run_without_updates_is_no_baseline(tmp_path: Path) -> None:
+    path = write_flight(tmp_path / "f", [[4.0, 9.0]] * 8, strategy="other")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines = [line | {"merged": []} if line.get("event") == "round" else line for line in lines]
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    advice = recommend(replay(fit(read_recording(path)), [Candidate("fedavg", 10.0)], num_replicates=2))
+    # Two updates in rounds of 9 s: 800 per hour.
+    assert advice.sentence.startswith("Use fedavg: it aggregates updates of all 2 clients, 800 per hour")
+    assert advice.gain is None
+
+
+def test_nothing_is_recommended_if_no_round_ends(tmp_path: Path) -> None:
+    result = replay(constant(tmp_path), [Candidate("fedavg", 10.0)], num_replicates=2, horizon_s=5.0)
+    assert result.outcomes[0].values["updates_per_h"].tolist() == [0.0, 0.0]
+    assert recommend(result).outcome is None
 
 
 def test_an_uncertain_gain_does_not_change_the_strategy(tmp_path: Path) -> None:
@@ -144,8 +163,6 @@ def drawn(tmp_path: Path, seed: int, num_rounds: int = 40, sigma: float = 0.15) 
 
 def test_intervals_cover_what_another_recording_of_the_same_fleet_shows(tmp_path: Path) -> None:
     """Ten recordings of one truth: intervals fitted to each cover the mean round length of the next one."""
-    from lesson.flight.recording import read_recording
-
     recordings = [read_recording(drawn(tmp_path, seed)) for seed in range(10)]
     covered = 0
     for number, recording in enumerate(recordings):
@@ -157,8 +174,6 @@ def test_intervals_cover_what_another_recording_of_the_same_fleet_shows(tmp_path
 
 
 def test_a_check_predicts_the_second_half(tmp_path: Path) -> None:
-    from lesson.flight.recording import read_recording
-
     check = check_recording(read_recording(drawn(tmp_path, 3)), num_replicates=60)
     assert check.strategy == "fedavg"
     length = check.predictions[0]
@@ -191,11 +206,30 @@ def test_the_first_half_knows_nothing_of_the_second(tmp_path: Path) -> None:
     # The jobs of the third round began at 18 s; neither had ended at 20 s.
     assert half.jobs.outcome[-2:].tolist() == [OPEN, OPEN]
     assert np.isnan(half.jobs.compute_s[-2:]).all()
+    assert half.jobs.num_samples[-2:].tolist() == [0, 0]
     assert [one.round for one in half.rounds] == [1, 2]
 
 
+def test_a_check_needs_clients_in_both_halves(tmp_path: Path) -> None:
+    nan = float("nan")
+    rows = [[4.0, 9.0, nan, nan]] * 5 + [[nan, nan, 4.0, 9.0]] * 6
+    with pytest.raises(InputError, match="no client that replied in both halves"):
+        check_recording(flight(tmp_path / "f", rows), num_replicates=2)
+
+
+def test_the_share_of_late_replies_by_hand(tmp_path: Path) -> None:
+    # Rounds 1 to 6 are the first half: medians are 4 s and 9 s, so a deadline of 5 s puts a in tier 1 and b in tier 2.
+    # In rounds 7 to 13, a takes longer than 5 s twice and b longer than 10 s once: 3 of 14 replies are late.
+    rows = [[4.0, 9.0]] * 6 + [[6.0, 9.0], [4.0, 11.0], [6.0, 9.0], *([[4.0, 9.0]] * 4)]
+    recording = flight(tmp_path / "f", rows)
+    recording = replace(recording, header=recording.header.model_copy(update={"deadline_s": 5.0}))
+    late = check_recording(recording, num_replicates=2).predictions[2]
+    assert late.measured == pytest.approx(3 / 14)
+    assert late.predicted == Spread(0.0, 0.0, 0.0)
+
+
 def test_a_short_recording_cannot_be_checked(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="has 3 complete rounds; a check needs at least 6"):
+    with pytest.raises(InputError, match="must have at least 6 complete rounds to be checked, got 3"):
         check_recording(flight(tmp_path / "f", [[4.0]] * 4))
 
 

@@ -20,7 +20,7 @@ from helpers.small_tasks import tiny_task
 
 def test_the_documented_app_trains(make_grid: MakeGrid) -> None:
     page = [block.text for block in blocks(ROOT / "docs" / "how-to" / "flower.md") if block.kind == "python"]
-    (server,) = [text for text in page if "LessonStrategy(deadline_s" in text]
+    (server,) = [text for text in page if "was: FedAvg()" in text]
     (step_size,) = [text for text in page if text.startswith("lr = ")]
     client, lock, rates, losses = ClientApp(), threading.Lock(), list[float](), list[float]()
     inputs = torch.tensor(np.random.default_rng(0).normal(size=(20, 2)), dtype=torch.float32)

@@ -337,7 +337,9 @@ def test_a_recording_that_cannot_be_written_changes_nothing(
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     warnings = [line for line in warnings if str(path) in line]
     assert len(warnings) == 1
-    assert warnings[0].startswith(f"{path} is not continued, the run is not affected: {path} line 1: a recording must")
+    assert warnings[0].startswith(
+        f"recording to {path} has stopped, but the run continues: {path} line 1: a recording must"
+    )
     assert grid.num_pushed == 6
 
 

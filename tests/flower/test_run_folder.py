@@ -340,7 +340,7 @@ def test_latencies_by_name_on_the_wall(make_grid: MakeGrid, tmp_path: Path, capl
     grid.names = names
     result = start(grid, None, num_rounds=1, clock="wall", latency_s={"pi": 1.0, "tv": 28.0, "car": 5.0})
     assert result.train_metrics_clientapp
-    assert "latency_s has no value for phone; 10 s are assumed" in caplog.messages
+    assert "latency_s has no value for phone; assuming 10 s" in caplog.messages
     with pytest.raises(InputError, match=r"latency_s must have names of connected nodes \(pi, phone, tv, …\), got car"):
         start(grid, None, num_rounds=1, clock="wall", latency_s={"car": 1.0})
 

@@ -268,7 +268,7 @@ def test_a_federation_whose_clients_all_fail_ends_with_an_error(make_grid: MakeG
         run(grid, strategy, num_rounds=99)
     assert str(caught.value).startswith("no update was aggregated in 4 rounds: ")
     assert "client error (code 2: <class 'RuntimeError'>:<'no data'>)" in str(caught.value)
-    assert str(caught.value).endswith("; read the log of the clients, correct what fails")
+    assert str(caught.value).endswith("; check the logs of the clients, fix the cause and start the run again")
     short = LessonStrategy(99.0, clock="virtual", latency_s=[5.0, 6.0, 7.0], fraction_evaluate=0.0)
     with pytest.raises(RunStoppedError, match="no update was aggregated in 2 rounds: 6 × client error"):
         run(grid, short, num_rounds=2)

@@ -102,7 +102,7 @@ def scenario_option(**attributes: Any) -> Any:
 
 def latencies_option(**attributes: Any) -> Any:
     """Return the option --latencies, which several commands have."""
-    about = "CSV file of measured latencies with the columns client,latency_s, instead of drawn clients."
+    about = "CSV file of measured latencies (client,latency_s), whose clients replace drawn ones."
     return option("--latencies", type=FILE, metavar="FILE.csv", help=about, **attributes)
 
 

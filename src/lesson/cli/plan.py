@@ -43,7 +43,7 @@ class PlanCommand:
         "--flight",
         type=FILE,
         metavar="FILE.jsonl",
-        help="Recording of a federation, flight.jsonl, instead of drawn clients.",
+        help="Recording of a federation, flight.jsonl, whose clients replace drawn ones.",
     )
     clients: int | None = _fleet("--clients", type=WHOLE, show_default="50", help="Number of clients to draw.")
     seed: int | None = _fleet("--seed", type=WHOLE, show_default="0", help="Random seed of the fleet.")

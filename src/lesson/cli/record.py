@@ -9,7 +9,7 @@ from lesson.core.files import check_output
 
 @dataclass(frozen=True)
 class ImportCommand:
-    """Convert the log of a federation from CSV to a recording.
+    """Convert the CSV log of a federation to a recording.
 
     Example: lesson record import log.csv -o flight.jsonl
     """
@@ -20,7 +20,7 @@ class ImportCommand:
         type=FILE,
         help="CSV file with a row per request to a client. Columns: client, asked_s, arrived_s (empty if no reply "
         "arrived); optionally round, compute_s, downloaded_s, trained_s, num_samples, energy_j, reason, failed_s. "
-        "Times are seconds, or ISO 8601 dates and times; the first one becomes 0.",
+        "Times are seconds, or ISO 8601 dates and times; the earliest becomes 0.",
     )
     out: Path = option("-o", "--out", type=FILE, default=Path("flight.jsonl"), help="Recording to write.")
 
@@ -33,7 +33,7 @@ class ImportCommand:
 
 record = Group(
     "record",
-    help="Import recordings of federations that other software has logged.",
+    help="Convert logs of other software to recordings of federations.",
     epilog="Example: lesson record import log.csv -o flight.jsonl",
 )
 record.add_section("Commands", **{"import": ImportCommand})

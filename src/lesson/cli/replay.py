@@ -44,13 +44,13 @@ _output = partial(option, heading="Output")
 
 @dataclass(frozen=True)
 class ReplayCommand:
-    """Replay a recording with other strategies and deadlines. Prints what they would have done, and which one to use.
+    """Simulate other strategies on the clients of a recording. Prints what they would have done, and recommends one.
 
     Example: lesson replay flight.jsonl --html replay.html
     """
 
     recording: Path = argument(
-        "recording", type=FILE, metavar="FLIGHT.jsonl", help="Recording of a federation, see 'lesson record'."
+        "recording", type=FILE, metavar="FLIGHT.jsonl", help="Recording of a federation, flight.jsonl."
     )
     strategies: str = _replay(
         "--strategies",
@@ -64,8 +64,8 @@ class ReplayCommand:
         type=SECONDS_OR_AUTO,
         metavar="S|auto",
         default="auto",
-        help="Deadline of the strategies that have one; auto tries several and takes the one with which LESSON has the "
-        "most updates per hour, weighted by age.",
+        help="Deadline of the strategies that have one; auto tries several and chooses the one with which LESSON has "
+        "the most updates per hour, weighted by staleness.",
     )
     set: tuple[str, ...] = _replay(
         "--set",
@@ -79,25 +79,30 @@ class ReplayCommand:
     time_budget: float | None = _replay(
         "--time-budget",
         type=SECONDS,
-        show_default="the recording's",
+        show_default="length of the recording, and at least 10 rounds of the slowest client",
         help="Length of a simulation in seconds.",
     )
     seed: int = _replay("--seed", type=WHOLE, default=0, help="Random seed.")
     check: bool = _replay(
-        "--check", is_flag=True, help="Predict the second half of the recording from the first instead, and compare."
+        "--check", is_flag=True, help="Instead, predict the second half of the recording from the first, and compare."
     )
     dataset: str | None = _training(
-        "--dataset", metavar="NAME", help="Also train on the recorded clients: a built-in task, see 'lesson tasks'."
+        "--dataset",
+        metavar="NAME",
+        help="Also train a built-in task on the recorded clients; 'lesson tasks' lists them.",
     )
     task: str | None = _training(
-        "--task", metavar="MODULE:FUNCTION", help="Also train: your own task, a function that returns a lesson.Task."
+        "--task", metavar="MODULE:FUNCTION", help="Also train your own task: a function that returns a lesson.Task."
     )
     seeds: int = _training("--seeds", type=WHOLE, default=3, help="Number of seeds to train with.")
     out: Path | None = _training(
-        "--out", type=DIR, show_default="runs/replay-NAME", help="Folder of the training runs and the fitted clients."
+        "--out",
+        type=DIR,
+        show_default="runs/replay-NAME",
+        help="Output folder for training runs and fitted clients.",
     )
     data_dir: Path | None = data_dir_option(heading="Training")
-    html: Path | None = _output("--html", type=FILE, help="Also write a page with figures and a snippet for Flower.")
+    html: Path | None = _output("--html", type=FILE, help="Also write a page with figures and code for a Flower app.")
     json: bool = _output("--json", is_flag=True, help="Print JSON instead of tables.")
 
     def run(self) -> None:

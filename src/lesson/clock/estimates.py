@@ -43,10 +43,10 @@ class SlidingWindow:
 class RecentLatencies:
     """The last five measured latencies of each real client; the estimate is the second longest of them.
 
-    So a single slow local training does not change the tier of a client, and two of the last five do, which is how
-    soon a client that has become slower is noticed. Of one measurement, the estimate is that one. If `first_is_cold`,
-    the first measurement of a client can only lower its estimate and is not kept: on first contact, the device installs
-    the app, imports libraries and fills its caches, and no later local training waits for this.
+    A single slow local training therefore does not move a client to a higher tier, but two of the last five do: this is
+    how soon a slower client is noticed. With only one measurement, the estimate is that one. If `first_is_cold`, the
+    first measurement of a client can only lower its estimate and is not kept: on first contact, the device installs the
+    app, imports libraries and fills its caches, which no later local training has to wait for.
     """
 
     def __init__(self, num_clients: int, *, first_is_cold: bool = False) -> None:

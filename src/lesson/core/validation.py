@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 
 from lesson.core.errors import InputError, unknown
 
@@ -83,26 +84,35 @@ class Checked(BaseModel):
     def _one_line(cls, error: ValidationError) -> str:
         """Return the first error that pydantic found, in one line."""
         first = error.errors(include_url=False)[0]
-        kind, context, got = first["type"], first.get("ctx", {}), shown(first["input"])
+        kind, got = first["type"], shown(first["input"])
         if kind == "extra_forbidden":
             return str(unknown("setting", str(first["loc"][0]), cls.model_fields))
         name = str(first["loc"][0]) if first["loc"] else ""
         if kind == "value_error":
-            return f"{name} {context['error']}".strip()
-        words = {
-            "greater_than": f"> {context.get('gt', 0):.10g}",
-            "greater_than_equal": f">= {context.get('ge', 0):.10g}",
-            "less_than": f"< {context.get('lt', 0):.10g}",
-            "less_than_equal": f"<= {context.get('le', 0):.10g}",
-            "finite_number": "a finite number",
-            "float_type": "a number",
-            "int_type": "a whole number",
-            "bool_type": "true or false",
-            "string_type": "text",
-            "literal_error": f"{context.get('expected')}",
-        }
-        must_be = cls.wanted.get(name) or words.get(kind, first["msg"])
-        return f"{name} must be {must_be}, got {got}"
+            return f"{name} {first.get('ctx', {})['error']}".strip()
+        return f"{name} must be {cls.wanted.get(name) or wanted_by(first)}, got {got}"
+
+
+def wanted_by(error: ErrorDetails) -> str:
+    """Return what a value must be according to an error that pydantic found."""
+    context = error.get("ctx", {})
+    words = {
+        "greater_than": f"> {context.get('gt', 0):.10g}",
+        "greater_than_equal": f">= {context.get('ge', 0):.10g}",
+        "less_than": f"< {context.get('lt', 0):.10g}",
+        "less_than_equal": f"<= {context.get('le', 0):.10g}",
+        "finite_number": "a finite number",
+        "float_type": "a number",
+        "int_type": "a whole number",
+        "bool_type": "true or false",
+        "string_type": "text",
+        "string_too_short": "text that is not empty",
+        "string_too_long": f"text of at most {context.get('max_length')} characters",
+        "list_type": "a list",
+        "model_type": "a JSON object",
+        "literal_error": f"{context.get('expected')}",
+    }
+    return words.get(error["type"], error["msg"])
 
 
 def plain(value: Any) -> Any:

@@ -18,7 +18,7 @@ from lesson.planning.plan import round_up
 
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 1.0)
 MARGIN = 1.1
-"""A proposed deadline is this many times the latency that a share of the clients meets, one for each of QUANTILES."""
+"""A deadline to try is this many times the latency that a share of the clients, one of QUANTILES, do not exceed."""
 NUM_TRIES = 20
 """Number of replicates with which deadlines are compared."""
 
@@ -30,7 +30,7 @@ class Advice:
     Attributes:
         sentence: The recommendation and its reason.
         outcome: The recommended outcome; None if there is nothing to recommend.
-        gain: Updates per hour, weighted by age, relative to `compared_with`; None if there is nothing to compare with.
+        gain: Updates per hour, weighted by staleness, relative to `compared_with`; None if nothing is compared.
         compared_with: What the gain refers to.
     """
 
@@ -45,25 +45,27 @@ def recommend(result: Replay) -> Advice:
     possible = [outcome for outcome in result.outcomes if not outcome.problem]
     if not possible:
         return Advice("No strategy can be recommended: none of them can run with these clients.")
-    heard = [len(result.fitted.names) - len(outcome.never_heard) for outcome in possible]
-    fair = [outcome for outcome, number in zip(possible, heard, strict=True) if number == max(heard)]
+    served = [len(result.fitted.names) - len(outcome.never_served) for outcome in possible]
+    if not max(served):
+        return Advice("No strategy can be recommended: none of them aggregates an update in this time.")
+    fair = [outcome for outcome, number in zip(possible, served, strict=True) if number == max(served)]
     best = max(fair, key=lambda outcome: outcome.spread("fresh_per_h").mean)
     baseline, rates = _baseline(result, possible)
-    who = f"all {len(result.fitted.names)}" if max(heard) == len(result.fitted.names) else f"{max(heard)}"
-    unheard = _faster_but_unfair(result, possible, fair, best)
+    who = f"all {len(result.fitted.names)}" if max(served) == len(result.fitted.names) else f"{max(served)}"
+    passed_over = _faster_but_unfair(result, possible, fair, best)
     if best.candidate.label == baseline:
         return Advice(
             f"Keep {baseline}: of the strategies that aggregate updates of {who} clients, it has the most updates per "
-            f"hour, weighted by age{unheard}.",
+            f"hour, weighted by staleness{passed_over}.",
             best,
             None,
             baseline,
         )
-    if rates is None:
+    if rates is None or not np.all(np.asarray(rates) > 0):  # no ratio to nothing
         rate = best.spread("fresh_per_h")
         return Advice(
-            f"Use {best.candidate.label}: it aggregates updates of {who} clients, "
-            f"{rate.mean:.0f} per hour weighted by age (95 % interval {rate.low:.0f}–{rate.high:.0f}){unheard}.",
+            f"Use {best.candidate.label}: it aggregates updates of {who} clients, {rate.mean:.0f} per hour, "
+            f"weighted by staleness (95 % interval {rate.low:.0f}–{rate.high:.0f}){passed_over}.",
             best,
         )
     gain = Spread.of(best.values["fresh_per_h"] / rates)
@@ -71,15 +73,15 @@ def recommend(result: Replay) -> Advice:
     interval = f"95 % interval {gain.low:.2f}–{gain.high:.2f}"
     if gain.low <= 1:
         return Advice(
-            f"Keep {baseline}: {best.candidate.label} has {times}, weighted by age, but the difference is not certain "
-            f"({interval}){unheard}.",
+            f"Keep {baseline}: {best.candidate.label} has {times}, weighted by staleness, but the difference is not "
+            f"certain ({interval}){passed_over}.",
             best,
             gain,
             baseline,
         )
     return Advice(
-        f"Use {best.candidate.label}: it has {times}, weighted by age ({interval}), and aggregates updates of {who} "
-        f"clients{unheard}.",
+        f"Use {best.candidate.label}: it has {times}, weighted by staleness ({interval}), and aggregates updates of "
+        f"{who} clients{passed_over}.",
         best,
         gain,
         baseline,
@@ -87,7 +89,7 @@ def recommend(result: Replay) -> Advice:
 
 
 def choose_deadline_s(fitted: FittedFleet, *, seed: int = 0, tell: Callable[[float], None] = lambda _: None) -> float:
-    """Return the deadline with which LESSON has the most updates per hour, weighted by age, in a few replicates."""
+    """Return the deadline with which LESSON has the most updates per hour, weighted by staleness, in NUM_TRIES runs."""
     deadlines = deadlines_of(fitted)
     best_s, best_rate = deadlines[0], -np.inf
     for deadline_s in deadlines:
@@ -128,11 +130,11 @@ def _baseline(result: Replay, possible: Sequence[Outcome]) -> tuple[str, FloatAr
 
 
 def _faster_but_unfair(result: Replay, possible: Sequence[Outcome], fair: Sequence[Outcome], best: Outcome) -> str:
-    """Return which faster strategies are not recommended because they never aggregate some clients."""
+    """Return which strategy with more updates is not recommended because it aggregates none of some clients."""
     rate = best.spread("fresh_per_h").mean
     faster = [one for one in possible if one not in fair and one.spread("fresh_per_h").mean > rate]
     if not faster:
         return ""
-    names = [result.fitted.names[client] for client in faster[0].never_heard.tolist()]
+    names = [result.fitted.names[client] for client in faster[0].never_served.tolist()]
     whom = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    return f"; {faster[0].candidate.label} would be faster, but never aggregates an update of {whom}"
+    return f"; {faster[0].candidate.label} would have more updates, but none from {whom}"

@@ -1,4 +1,4 @@
-"""How far a replay can be trusted: predicts the second half of a recording from the first, and compares."""
+"""Check of how far a replay can be trusted: predict the second half of a recording from the first, and compare."""
 
 import math
 from collections.abc import Callable
@@ -6,18 +6,21 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lesson.core.arrays import FloatArray
-from lesson.core.errors import InputError
+from lesson.core.arrays import BoolArray, FloatArray
+from lesson.core.errors import InputError, printable
 from lesson.fleet.tiers import assign_tiers
+from lesson.fleet.traces import WorkTrace
 from lesson.flight.fit import FittedFleet, fit
 from lesson.flight.recording import ARRIVED, OPEN, Jobs, Recording
 from lesson.flight.replay import NUM_REPLICATES, Candidate, Spread, measure, simulate_replicate
-from lesson.flight.timeline import is_synchronous, round_lengths_s, rounds_of
+from lesson.flight.timeline import grouped, is_synchronous, round_lengths_s, rounds_of
 from lesson.planning.plan import propose_deadline_s
 from lesson.strategies import STRATEGIES
 
 MIN_ROUNDS = 6
 """Number of rounds that a recording needs, three in each half."""
+MAX_DRAWN = 20_000_000
+"""Largest number of drawn latencies that are kept to compare with those of the second half."""
 
 
 @dataclass(frozen=True)
@@ -77,21 +80,28 @@ def check_recording(
     """Predict the second half of a recording from the first.
 
     Raises:
-        InputError: The recording is too short, or its strategy can neither be named nor inferred.
+        InputError: The recording is too short, no client replied in both halves, or its strategy can neither be named
+            nor inferred.
     """
     lengths = round_lengths_s(recording)
     if len(lengths) < MIN_ROUNDS:
-        raise InputError(f"{recording.name} has {len(lengths)} complete rounds; a check needs at least {MIN_ROUNDS}")
-    starts = {int(number): _start_s(recording, number) for number, _ in lengths}
-    middle_s = starts[lengths[len(lengths) // 2][0]]
+        got = f"got {len(lengths)}; record more rounds"
+        raise InputError(f"{recording.name} must have at least {MIN_ROUNDS} complete rounds to be checked, {got}")
+    middle_s = lengths[len(lengths) // 2][0]
     fitted = fit(first_half(recording, middle_s))
-    later = [seconds for number, seconds in lengths if starts[number] >= middle_s]
+    later = [seconds for begin_s, seconds in lengths if begin_s >= middle_s]
     candidate = _recorded_candidate(recording, fitted)
     strategy, until_s = candidate.make(), sum(later)
+    deadline_s = recording.header.deadline_s or propose_deadline_s(fitted.fleet())
+    comparison = _Halves(fitted, recording, middle_s, deadline_s, num_replicates)
+    if not comparison.later:
+        raise InputError(f"{recording.name} has no client that replied in both halves; record the same clients longer")
     values: dict[str, list[float]] = {"round_s": [], "updates_per_h": []}
     single_s: list[float] = []
     for replicate in range(num_replicates):
-        records = simulate_replicate(fitted, fitted.draw_trace(seed, replicate), strategy, replicate, until_s)
+        trace = fitted.draw_trace(seed, replicate)
+        records = simulate_replicate(fitted, trace, strategy, replicate, until_s)
+        comparison.add(trace)
         row = measure(records, fitted.energy_j)
         begins = [record.start_s for record in records]
         periods = np.diff(begins)
@@ -99,8 +109,6 @@ def check_recording(
         values["updates_per_h"].append(row["updates_per_h"])
         single_s += periods.tolist()
         tell(replicate + 1)
-    deadline_s = recording.header.deadline_s or propose_deadline_s(fitted.fleet())
-    comparison = _Halves(fitted, recording, middle_s, deadline_s, num_replicates, seed)
     merged = [one.merged for one in rounds_of(recording) if one.end_s > middle_s and one.merged is not None]
     last_s = max((one.end_s for one in rounds_of(recording)), default=math.nan)
     updates = sum(map(len, merged)) / (last_s - middle_s) * 3600 if merged else math.nan
@@ -131,11 +139,13 @@ def first_half(recording: Recording, middle_s: float) -> Recording:
     ended = jobs.ended_s[before] <= middle_s
     columns = {name: values[before] for name, values in vars(jobs).items() if isinstance(values, np.ndarray)}
     columns["outcome"] = np.where(ended, columns["outcome"], OPEN)
+    columns["num_samples"] = np.where(ended, columns["num_samples"], 0)
     for name in ("ended_s", "download_s", "compute_s", "energy_j"):
         columns[name] = np.where(ended, columns[name], np.nan)
+    reason = tuple(jobs.reason[place] if known else "" for place, known in zip(before, ended.tolist(), strict=True))
     return replace(
         recording,
-        jobs=Jobs(**columns, reason=tuple(jobs.reason[place] for place in before)),
+        jobs=Jobs(**columns, reason=reason),
         rounds=tuple(one for one in recording.rounds if one.end_s <= middle_s),
         intervals=tuple(
             (client, from_s, to_s if to_s <= middle_s else math.inf)
@@ -151,67 +161,69 @@ class _Halves:
     """Latencies of clients that replied in both halves of a recording."""
 
     def __init__(
-        self, fitted: FittedFleet, recording: Recording, middle_s: float, deadline_s: float, replicates: int, seed: int
+        self, fitted: FittedFleet, recording: Recording, middle_s: float, deadline_s: float, num_replicates: int
     ) -> None:
         jobs = recording.jobs
-        arrived = (jobs.asked_s >= middle_s) & (jobs.outcome == ARRIVED)
-        names = {name: place for place, name in enumerate(recording.names)}
+        arrived = np.flatnonzero((jobs.asked_s >= middle_s) & (jobs.outcome == ARRIVED))
+        jobs_of = dict(zip(recording.names, grouped(jobs.client[arrived], len(recording.names)), strict=True))
         self.later: dict[int, FloatArray] = {}
         """Latencies in the second half by client of the fitted fleet."""
         for client, name in enumerate(fitted.names):
-            latency_s = jobs.latency_s[arrived & (jobs.client == names[name])]
+            latency_s = jobs.latency_s[arrived[jobs_of[name]]]
             if len(latency_s) and not fitted.observed[client].is_lost.all():
                 self.later[client] = latency_s
-        self._fitted, self._deadline_s = fitted, deadline_s
-        self._median_s = fitted.fleet().latency_s
-        drawn = [fitted.draw_trace(seed, replicate) for replicate in range(replicates)]
-        shape = replicates, len(fitted.names), -1
-        latency_s = np.stack([one.compute_s + one.upload_s for one in drawn]).reshape(shape)
-        lost = [np.zeros(len(one.compute_s), np.bool_) if one.is_lost is None else one.is_lost for one in drawn]
-        self._drawn_s = np.where(np.stack(lost).reshape(shape), np.nan, latency_s)
+        self._clients = np.array(list(self.later), dtype=np.int64)
+        self._names, self._deadline_s = fitted.names, deadline_s
+        self._before_s = fitted.fleet().latency_s[self._clients]
+        self._after_s = np.array([np.median(latency_s) for latency_s in self.later.values()])
+        self._slot_s = assign_tiers(self._before_s, deadline_s) * deadline_s
+        self._num_later = np.array([len(latency_s) for latency_s in self.later.values()], dtype=np.int64)
+        self._num_kept = max(1, MAX_DRAWN // (num_replicates * max(1, len(self.later))))
+        self._drawn_s: list[FloatArray] = []
+        """Drawn latencies of these clients in each replicate, shape (num_clients, num_kept); NaN for failed ones."""
+        self._late_shares: list[float] = []
+
+    def add(self, trace: WorkTrace) -> None:
+        """Add the local trainings drawn for a replicate."""
+        shape = len(self._names), -1
+        drawn_s = (trace.compute_s + trace.upload_s).reshape(shape)[self._clients]
+        if trace.is_lost is not None:
+            drawn_s = np.where(trace.is_lost.reshape(shape)[self._clients], np.nan, drawn_s)
+        counts = np.arange(drawn_s.shape[1]) < self._num_later[:, None]  # as many as there are in the second half
+        num_late = int(np.count_nonzero(counts & (drawn_s > self._slot_s[:, None])))
+        num_replies = int(np.count_nonzero(counts & np.isfinite(drawn_s)))
+        self._late_shares.append(num_late / max(1, num_replies))
+        self._drawn_s.append(drawn_s[:, : self._num_kept].copy())
 
     def order(self) -> tuple[float, int]:
         """Return the share of pairs of clients in the same order by median latency in both halves, and their number."""
-        clients = list(self.later)
-        right = [
-            (self._median_s[one] < self._median_s[other]) == (np.median(self.later[one]) < np.median(self.later[other]))
-            for place, one in enumerate(clients)
-            for other in clients[:place]
-        ]
-        return (float(np.mean(right)) if right else math.nan), len(right)
+        before_s, after_s, count = self._before_s, self._after_s, len(self.later)
+        same = ((before_s[one] < before_s[:one]) == (after_s[one] < after_s[:one]) for one in range(count))
+        right = sum(int(np.count_nonzero(pairs)) for pairs in same)
+        num_pairs = count * (count - 1) // 2
+        return (right / num_pairs if num_pairs else math.nan), num_pairs
 
     def wrong_tiers(self) -> tuple[tuple[str, int, int], ...]:
         """Return the clients whose median latency is in another tier in the second half."""
-        clients = list(self.later)
-        before = assign_tiers(self._median_s[clients], self._deadline_s)
-        after = assign_tiers(np.array([np.median(self.later[client]) for client in clients]), self._deadline_s)
+        tiers = (assign_tiers(latency_s, self._deadline_s).tolist() for latency_s in (self._before_s, self._after_s))
         return tuple(
-            (self._fitted.names[client], int(one), int(other))
-            for client, one, other in zip(clients, before, after, strict=True)
+            (self._names[client], one, other)
+            for client, one, other in zip(self._clients.tolist(), *tiers, strict=True)
             if one != other
         )
 
     def late_share(self) -> Prediction:
         """Return the share of replies that take longer than the slot of their client's tier."""
-        clients = list(self.later)
-        slot_s = assign_tiers(self._median_s[clients], self._deadline_s) * self._deadline_s
-        late, known = 0.0, 0.0
-        for client, slot in zip(clients, slot_s.tolist(), strict=True):
-            drawn_s = self._drawn_s[:, client, : len(self.later[client])]  # as many as there are in the second half
-            late += np.count_nonzero(drawn_s > slot, axis=1)
-            known += np.count_nonzero(np.isfinite(drawn_s), axis=1)
-        measured = [self.later[client] > slot for client, slot in zip(clients, slot_s, strict=True)]
-        return Prediction(
-            "share of late replies", "", Spread.of(late / np.maximum(known, 1)), float(np.concatenate(measured).mean())
-        )
+        late = np.concatenate([one > slot for one, slot in zip(self.later.values(), self._slot_s, strict=True)])
+        return Prediction("share of late replies", "", Spread.of(np.array(self._late_shares)), float(late.mean()))
 
     def latency_coverage(self) -> float:
         """Return the share of latencies in the second half within the middle 95 % of those drawn for their client."""
-        inside = []
-        for client, latency_s in self.later.items():
-            low, high = np.nanquantile(self._drawn_s[:, client], [0.025, 0.975])
+        drawn_s, inside = np.stack(self._drawn_s), list[BoolArray]()
+        for place, latency_s in enumerate(self.later.values()):
+            low, high = np.nanquantile(drawn_s[:, place], [0.025, 0.975])
             inside.append((low <= latency_s) & (latency_s <= high))
-        return float(np.concatenate(inside).mean()) if inside else math.nan
+        return float(np.concatenate(inside).mean())
 
 
 def _recorded_candidate(recording: Recording, fitted: FittedFleet) -> Candidate:
@@ -221,12 +233,11 @@ def _recorded_candidate(recording: Recording, fitted: FittedFleet) -> Candidate:
     if header.strategy in STRATEGIES and header.strategy != "fedavg":
         return Candidate(header.strategy, deadline_s)
     if header.strategy != "fedavg" and not is_synchronous(recording):
-        raise InputError(f"{recording.name} does not name its strategy, and its rounds overlap; name it in the header")
+        raise InputError(
+            f"{recording.name} line 1: strategy must name a built-in strategy, because rounds overlap, "
+            f"got '{printable(header.strategy, 60)}'; 'lesson strategies' lists them"
+        )
     jobs = recording.jobs
     rounds = len(np.unique(jobs.round[jobs.round > 0]))
     fraction = len(jobs) / rounds / len(fitted.names) if rounds else 1.0
     return Candidate("fedavg", deadline_s, {"fraction": fraction} if fraction < 0.9 else {})
-
-
-def _start_s(recording: Recording, number: int) -> float:
-    return float(recording.jobs.asked_s[recording.jobs.round == number].min())

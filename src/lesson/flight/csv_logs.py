@@ -1,4 +1,4 @@
-"""Recordings from CSV files, for federations that other software has logged.
+"""Conversion of CSV logs of other software to recordings.
 
 A row is one job: which client was asked to train, when, and when its reply arrived; docs/reference/recordings.md
 describes the columns. Times are converted exactly, so a recording has the times of its file.
@@ -100,7 +100,7 @@ def _read(path: Path) -> tuple[list[_Row], "_Clock"]:
 
 
 def _end_unanswered(jobs: list[_Row], last: Decimal) -> None:
-    """Set when jobs failed for which the file does not say so: when the client was asked again, if it was.
+    """Set when jobs without a reply failed, if the file does not say so: when the client was asked again, if it was.
 
     Otherwise, a job with a reason failed at `last`, and one without a reason is left open.
     """

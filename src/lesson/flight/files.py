@@ -1,7 +1,6 @@
 """Writes a fitted fleet as the input files of a run, so that any strategy can be trained on it."""
 
 import csv
-import math
 from collections.abc import Iterable, Sequence
 from io import StringIO
 from pathlib import Path
@@ -21,7 +20,7 @@ def write_fleet(fitted: FittedFleet, folder: Path, *, seed: int = 0, replicate: 
     lost = [0] * len(trace.compute_s) if trace.is_lost is None else trace.is_lost.astype(int).tolist()
     times = zip(trace.compute_s.tolist(), trace.upload_s.tolist(), lost, strict=True)
     rows = (
-        [fitted.names[place // length], place % length + 1, f"{compute_s:.6f}", f"{upload_s:.6f}", fails]
+        [fitted.names[place // length], place % length + 1, compute_s, upload_s, fails]
         for place, (compute_s, upload_s, fails) in enumerate(times)
     )
     files = {
@@ -30,10 +29,7 @@ def write_fleet(fitted: FittedFleet, folder: Path, *, seed: int = 0, replicate: 
     }
     settings: dict[str, Any] = {"latencies": str(folder / "latencies.csv"), "trace": str(folder / "trace.csv")}
     if fitted.intervals:
-        spans = (
-            [fitted.names[client], f"{from_s:.3f}", "inf" if math.isinf(to_s) else f"{to_s:.3f}"]
-            for client, from_s, to_s in fitted.intervals
-        )
+        spans = ([fitted.names[client], from_s, to_s] for client, from_s, to_s in fitted.intervals)
         files[folder / "presence.csv"] = _csv(["client", "from_s", "to_s"], spans)
         settings["presence"] = str(folder / "presence.csv")
     folder.mkdir(parents=True, exist_ok=True)

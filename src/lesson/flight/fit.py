@@ -8,6 +8,7 @@ narrow kernel, because the slowest of a few recorded ones is not the slowest pos
 """
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,15 +20,17 @@ from lesson.core.random import stream
 from lesson.fleet.fleet import Fleet, measured_fleet
 from lesson.fleet.traces import Presence, WorkTrace
 from lesson.flight.recording import ARRIVED, FAILED, OPEN, RESTARTED, Recording
-from lesson.flight.timeline import rounds_of
+from lesson.flight.timeline import grouped, rounds_of
 from lesson.settings.settings import Settings
 
 MIN_OBSERVED = 5
 """Clients with fewer replies borrow the variation of all clients."""
 COLD = 1.5
-"""A client's first reply is left out if it took longer than all others, and over COLD times their median."""
+"""A client's first reply is left out if it took longer than all later ones, and more than COLD times their median."""
 MIN_TRACE, MAX_TRACE = 64, 512
 """Smallest and largest number of local trainings drawn per client; after that, a trace repeats."""
+MAX_BANDWIDTH = 0.5
+"""Largest width of the kernel, for clients whose latencies alternate; it raises their mean by exp(0.5²/2), or 13 %."""
 JOIN_GAP_S = 30.0
 """An absence shorter than this around a restart of the server is an artifact of the restart."""
 
@@ -55,15 +58,15 @@ class Observed:
         """
         steps = np.abs(np.diff(np.log(self.replies_s)))
         spread = float(np.median(steps)) / (0.6745 * math.sqrt(2)) if len(steps) else 0.0
-        return float(spread * len(self.replies_s) ** -0.2)
+        return min(MAX_BANDWIDTH, float(spread * len(self.replies_s) ** -0.2))
 
 
 @dataclass(frozen=True, eq=False)
 class FittedFleet:
-    """Clients of a recording, as far as they were asked to train.
+    """The clients of a recording that were asked to train.
 
     Attributes:
-        recording: What the fleet was fitted to.
+        recording: Recording to which the fleet was fitted.
         names: Names of the clients.
         observed: Recorded jobs of each client.
         is_pooled: Clients with fewer than MIN_OBSERVED replies, shape (num_clients,).
@@ -72,8 +75,8 @@ class FittedFleet:
         energy_j: Mean energy of a client's local training in joules; NaN if unknown.
         overhead_s: Median time between the end of a round and the start of the next; 0 if rounds are unknown.
         intervals: Presence of clients that joined late or left, as (client, from_s, to_s) since `begin_s`.
-        begin_s: When the recording's first client was asked to train.
-        duration_s: From then to the last event.
+        begin_s: When the first client was asked to train, in seconds since the recording began.
+        duration_s: Seconds from then to the last event.
         notes: What was assumed or left out, one line each.
     """
 
@@ -170,16 +173,19 @@ def fit(recording: Recording) -> FittedFleet:
     jobs, notes = recording.jobs, list[str]()
     outcome, ended_s = jobs.outcome.copy(), jobs.ended_s.copy()
     if not np.any(outcome == ARRIVED):
-        raise InputError(f"{recording.name} has no reply of any client; record a run in which clients reply")
+        raise InputError(f"{recording.name} has no replies from clients; record a run in which clients reply")
     intervals = _joined(recording)
     explained = _ended_by_absence(recording, intervals)
-    silent = [client for client in range(len(recording.names)) if not np.any(outcome[jobs.client == client] != OPEN)]
-    is_open = (outcome == OPEN) & np.isin(jobs.client, silent)  # asked, and never heard of until the recording ends
+    num_ended = np.bincount(jobs.client[outcome != OPEN], minlength=len(recording.names))
+    slowest_s = np.max(jobs.latency_s[outcome == ARRIVED])
+    # Asked, and no reply by the end of the recording, although others replied in less time.
+    is_open = (num_ended[jobs.client] == 0) & (recording.end_s - jobs.asked_s >= slowest_s)
     outcome[is_open], ended_s[is_open] = FAILED, recording.end_s
     counts = (outcome != OPEN) & ~explained & (ended_s > jobs.asked_s)
     kept, observed, cold = list[int](), list[Observed](), 0
-    for client in range(len(recording.names)):
-        mine = np.flatnonzero(counts & (jobs.client == client))
+    jobs_of = grouped(jobs.client, len(recording.names))
+    for client, asked in enumerate(jobs_of):
+        mine = asked[counts[asked]]
         latency_s, is_lost = ended_s[mine] - jobs.asked_s[mine], outcome[mine] == FAILED
         if len(mine) and _is_cold(latency_s, is_lost):
             mine, latency_s, is_lost, cold = mine[1:], latency_s[1:], is_lost[1:], cold + 1
@@ -195,6 +201,7 @@ def fit(recording: Recording) -> FittedFleet:
     ratios = [one.replies_s / np.median(one.replies_s) for one in observed if np.count_nonzero(~one.is_lost) > 1]
     pool = np.concatenate(ratios) if ratios else np.ones(1)
     notes += _notes(recording, names, replies, cold, has_pool=bool(ratios))
+    reported = [jobs.num_samples[jobs_of[client]] for client in kept]
     place = {client: number for number, client in enumerate(kept)}
     return FittedFleet(
         recording=recording,
@@ -202,8 +209,8 @@ def fit(recording: Recording) -> FittedFleet:
         observed=tuple(observed),
         is_pooled=is_pooled,
         pool=pool,
-        num_samples=_samples(recording, kept, notes),
-        energy_j=np.array([_mean(jobs.energy_j[jobs.client == client]) for client in kept]),
+        num_samples=_samples([one[one > 0] for one in reported], notes),
+        energy_j=np.array([_mean(jobs.energy_j[jobs_of[client]]) for client in kept]),
         overhead_s=_overhead_s(recording),
         intervals=_presence(recording, intervals, place),
         begin_s=recording.begin_s,
@@ -225,19 +232,28 @@ def _ended_by_absence(recording: Recording, intervals: list[tuple[int, float, fl
     """Return which jobs failed because their client left or the server restarted, shape (num_jobs,)."""
     jobs = recording.jobs
     explained = np.array([reason == RESTARTED for reason in jobs.reason])
+    left_s: dict[int, list[float]] = {}
     for client, _, to_s in intervals:
-        mine = (jobs.client == client) & (jobs.outcome == FAILED)
-        explained |= mine & (jobs.asked_s <= to_s) & (to_s <= jobs.ended_s + JOIN_GAP_S)
+        left_s.setdefault(client, []).append(to_s)
+    failed = np.flatnonzero(jobs.outcome == FAILED)
+    for group in grouped(jobs.client[failed], len(recording.names)):
+        if len(group) and (ends_s := left_s.get(int(jobs.client[failed[group[0]]]))):
+            mine = failed[group]
+            next_s = np.append(ends_s, np.inf)[np.searchsorted(ends_s, jobs.asked_s[mine], side="left")]
+            explained[mine] |= next_s <= jobs.ended_s[mine] + JOIN_GAP_S
     return explained
 
 
 def _joined(recording: Recording) -> list[tuple[int, float, float]]:
-    """Return when clients were connected, without the short absences that a restart of the server causes."""
-    joined: list[tuple[int, float, float]] = []
+    """Return when clients were connected; intervals that touch are joined.
+
+    So are those with a short absence between them that a restart of the server has caused.
+    """
+    joined, resumed_s = list[tuple[int, float, float]](), [*recording.resumed_s, math.inf]
     for client, from_s, to_s in recording.intervals:
         who, since_s, until_s = joined[-1] if joined else (-1, 0.0, 0.0)
-        restarted = any(until_s <= at_s <= from_s for at_s in recording.resumed_s)
-        if who == client and restarted and from_s - until_s < JOIN_GAP_S:
+        restarted = resumed_s[bisect_left(resumed_s, until_s)] <= from_s
+        if who == client and (from_s == until_s or (restarted and from_s - until_s < JOIN_GAP_S)):
             joined[-1] = client, since_s, to_s
         else:
             joined.append((client, from_s, to_s))
@@ -266,14 +282,12 @@ def _overhead_s(recording: Recording) -> float:
     return float(np.median(gaps)) if len(gaps) else 0.0
 
 
-def _samples(recording: Recording, kept: list[int], notes: list[str]) -> IntArray:
+def _samples(reported: list[IntArray], notes: list[str]) -> IntArray:
     """Return the samples of each client: the median of what it reported, or of all clients if it reported none."""
-    jobs = recording.jobs
-    reported = [jobs.num_samples[(jobs.client == client) & (jobs.num_samples > 0)] for client in kept]
     usual = [int(np.median(one)) for one in reported if len(one)]
-    if missing := len(kept) - len(usual):
+    if missing := len(reported) - len(usual):
         assumed = "1 sample is assumed" if not usual else f"{int(np.median(usual))} are assumed, the median of others"
-        notes.append(f"{missing} of {len(kept)} clients report no number of samples: {assumed}")
+        notes.append(f"{missing} of {len(reported)} clients report no number of samples: {assumed}")
     default = int(np.median(usual)) if usual else 1
     return np.array([int(np.median(one)) if len(one) else default for one in reported], dtype=np.int64)
 
@@ -281,17 +295,20 @@ def _samples(recording: Recording, kept: list[int], notes: list[str]) -> IntArra
 def _notes(recording: Recording, names: tuple[str, ...], replies: IntArray, cold: int, *, has_pool: bool) -> list[str]:
     """Return what the fit left out or assumed, one line each."""
     notes = []
-    if missing := len(recording.names) - len(names):
+    num_asked = len(np.unique(recording.jobs.client))
+    if missing := len(recording.names) - num_asked:
         notes.append(f"{missing} of {len(recording.names)} clients were never asked to train and are left out")
+    if unfinished := num_asked - len(names):
+        notes.append(f"{unfinished} of {num_asked} clients have no local training that ended and are left out")
     if silent := [name for name, number in zip(names, replies.tolist(), strict=True) if not number]:
-        notes.append(f"no reply from {_listed(silent)}: every local training of theirs is simulated as failed")
+        notes.append(f"no replies from {_listed(silent)}: all their local trainings are simulated as failed")
     if few := [name for name, number in zip(names, replies.tolist(), strict=True) if 0 < number < MIN_OBSERVED]:
         how = "their variation is pooled from all clients" if has_pool else "their times are assumed to be constant"
         notes.append(f"fewer than {MIN_OBSERVED} replies from {_listed(few)}: {how}")
     if cold:
         notes.append(
-            f"the first reply of {cold} clients is left out: it took longer than all others and over {COLD:g} times "
-            "their median"
+            f"the first reply is left out for {cold} of {len(names)} clients: it took longer than all later ones, and "
+            f"more than {COLD:g} times their median"
         )
     return notes
 

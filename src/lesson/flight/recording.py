@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.errors import InputError, printable
 from lesson.core.files import open_input
-from lesson.core.validation import MAX_SAMPLES
+from lesson.core.validation import MAX_SAMPLES, wanted_by
 
 FORMAT = 1
 FLIGHT = "flight.jsonl"
@@ -44,6 +44,7 @@ Seconds = Annotated[float, Field(ge=0, le=MAX_S, strict=True)]
 Count = Annotated[int, Field(ge=0, le=10**15, strict=True)]
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME, strict=True), AfterValidator(_check_name)]
 Text = Annotated[str, Field(max_length=1000, strict=True)]
+Title = Annotated[str, Field(max_length=1000, strict=True), AfterValidator(_check_name)]
 
 
 class _Line(BaseModel):
@@ -60,11 +61,11 @@ class Header(_Line):
 
     flight: Annotated[int, Field(ge=1, le=10**6, strict=True)] = FORMAT
     """Version of the format."""
-    began: Text = ""
+    began: Title = ""
     """When the run began, as an ISO 8601 date and time in UTC."""
-    source: Text = ""
+    source: Title = ""
     """Software that wrote the recording, such as "lesson 0.2.0, flwr 1.41.0"."""
-    strategy: Text = ""
+    strategy: Title = ""
     """Name of the strategy; empty if unknown."""
     deadline_s: Annotated[float, Field(gt=0, le=MAX_S, strict=True)] | None = None
     """Deadline of the strategy in seconds; None if it has none."""
@@ -206,11 +207,12 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
         with open_input(path) as file:
             yield from _complete_lines(path, file)
     except FileNotFoundError:
-        raise InputError(f"{path} does not exist; a recording is written by lesson.flower, see docs") from None
+        remedy = "record a run with lesson.flower.RecordingGrid, or import a log with 'lesson record import'"
+        raise InputError(f"{path} does not exist; {remedy}") from None
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise InputError(f"{path} cannot be read: not a recording in UTF-8") from None
+        raise InputError(f"{path} cannot be read: it must be text in UTF-8") from None
 
 
 def _complete_lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, str]]:
@@ -248,12 +250,15 @@ def _parse(path: Path, number: int, text: str, kind: type[Item]) -> Item:
         first = error.errors(include_url=False)[0]
         if first["type"] == "json_invalid":
             raise InputError(f"{path} line {number} is not JSON: {printable(text, 60)}") from None
-        name = ".".join(map(str, first["loc"]))
+        name = ".".join(map(str, first["loc"])) or "an event"
+        if first["type"] == "missing":
+            raise InputError(f"{path} line {number}: {name} must be given") from None
+        must = first["ctx"]["error"] if first["type"] == "value_error" else f"must be {wanted_by(first)}"
         got = printable(json.dumps(first["input"], default=str), 60)
-        raise InputError(f"{path} line {number}: {name}: {first['msg']}, got {got}") from None
+        raise InputError(f"{path} line {number}: {name} {must}, got {got}") from None
 
 
-@dataclass
+@dataclass(slots=True)
 class _Job:
     """A job while its recording is read."""
 
@@ -277,6 +282,8 @@ class _Events:
     path: Path
     now_s: float = 0.0
     jobs: dict[str, _Job] = field(default_factory=dict)
+    open_jobs: dict[str, _Job] = field(default_factory=dict)
+    """Jobs that have not ended."""
     rounds: list[tuple[int, Event]] = field(default_factory=list)
     since_s: dict[str, float] = field(default_factory=dict)
     """When each connected client connected."""
@@ -353,16 +360,16 @@ class _Events:
         if event.event == "connected":
             self.since_s[name] = event.t_s if since_s is None else since_s
         elif since_s is None:
-            self._fail(line, f"client '{name}' left, but it was not connected")
+            self._fail(line, f"client '{name}' left without an event 'connected'")
         elif event.t_s > since_s:
             self.intervals.append((name, since_s, event.t_s))
 
     def _resume(self, event: Event) -> None:
         """End all jobs and connections: the server process was restarted."""
         self.resumed_s.append(event.t_s)
-        for job in self.jobs.values():
-            if job.outcome == OPEN:
-                job.ended_s, job.outcome, job.reason = event.t_s, FAILED, RESTARTED
+        for job in self.open_jobs.values():
+            job.ended_s, job.outcome, job.reason = event.t_s, FAILED, RESTARTED
+        self.open_jobs.clear()
         self.intervals += [(name, since_s, event.t_s) for name, since_s in self.since_s.items() if event.t_s > since_s]
         self.since_s.clear()
 
@@ -370,18 +377,22 @@ class _Events:
         if event.job is None:
             self._fail(line, "job must be given for the event 'asked'")
         if event.job in self.jobs:
-            self._fail(line, f"job '{event.job}' was asked twice")
-        self.jobs[event.job] = _Job(self._client(line, event), event.kind, event.round, event.t_s)
+            self._fail(line, f"job '{event.job}' has a second event 'asked'")
+        job = _Job(self._client(line, event), event.kind, event.round, event.t_s)
+        self.jobs[event.job] = self.open_jobs[event.job] = job
 
     def _end(self, line: int, event: Event) -> None:
-        job = self.jobs.get(event.job or "")
+        name = event.job or ""
+        job = self.jobs.get(name)
         if job is None:
-            self._fail(line, f"job '{event.job or ''}' ended, but it was never asked")
+            self._fail(line, f"job '{name}' ended without an event 'asked'")
         if event.client is not None and event.client != job.client:
-            self._fail(line, f"job '{event.job}' was asked of client '{job.client}', got '{event.client}'")
+            who = f"'{job.client}', which was asked, got '{event.client}'"
+            self._fail(line, f"client of job '{event.job}' must be {who}")
         if job.outcome == ARRIVED or (job.outcome == FAILED and event.event == "failed"):
             self._fail(line, f"job '{event.job}' ended twice")
         if job.outcome == OPEN:  # a late reply to a job that the server had given up does not count
+            del self.open_jobs[name]
             job.ended_s, job.outcome = event.t_s, ARRIVED if event.event == "arrived" else FAILED
             job.num_samples, job.reason = event.num_samples or 0, event.reason
             job.energy_j = math.nan if event.energy_j is None else event.energy_j

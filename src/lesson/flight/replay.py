@@ -36,11 +36,11 @@ MAX_ROUNDS = 200_000
 MEASURES = {
     "round_s": "round (s)",
     "updates_per_h": "updates / h",
-    "fresh_per_h": "weighted by age",
-    "staleness": "staleness",
+    "fresh_per_h": "weighted by staleness",
+    "staleness": "stale versions",
     "on_time": "on time",
     "wasted": "wasted",
-    "joules": "J / update",
+    "joules": "J per update",
 }
 """Measures of a strategy, with the headings of their columns."""
 
@@ -76,7 +76,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean of a measure over the replicates, and the interval that holds the middle 95 % of them."""
+    """Mean of a measure over the replicates, and the interval of the middle 95 % of them."""
 
     mean: float
     low: float
@@ -111,8 +111,8 @@ class Outcome:
         return Spread.of(self.values[measure])
 
     @property
-    def never_heard(self) -> IntArray:
-        """Clients that are aggregated in no replicate."""
+    def never_served(self) -> IntArray:
+        """Clients whose updates are not aggregated in any replicate."""
         return np.flatnonzero(self.num_merged == 0)
 
 
@@ -122,13 +122,13 @@ class Reality:
 
     strategy: str
     values: dict[str, float]
-    never_heard: IntArray
+    never_served: IntArray
     num_rounds: int
 
 
 @dataclass(frozen=True, eq=False)
 class Replay:
-    """Recorded reality and its simulated alternatives."""
+    """A recorded run and its simulated alternatives."""
 
     fitted: FittedFleet
     reality: Reality
@@ -144,18 +144,18 @@ class Replay:
         return recommend(self)
 
     def table(self) -> "pd.DataFrame":
-        """Return one row per strategy with the mean, low and high end of each measure; the first row is the recording.
+        """Return a row per strategy with the mean and the interval of each measure; the first row is the recording.
 
-        Low and high are NaN for the recording. Strategies that cannot run have no row.
+        The ends of the interval, `low` and `high`, are NaN for the recording. Strategies that cannot run have no row.
         """
         import pandas as pd
 
         recorded = {f"{name}_mean": value for name, value in self.reality.values.items()}
-        rows = {f"recorded: {self.reality.strategy}": recorded | {"never_heard": len(self.reality.never_heard)}}
+        rows = {f"recorded: {self.reality.strategy}": recorded | {"never_served": len(self.reality.never_served)}}
         for outcome in (one for one in self.outcomes if not one.problem):
             spreads = {name: vars(outcome.spread(name)) for name in MEASURES}
             row = {f"{name}_{end}": value for name, spread in spreads.items() for end, value in spread.items()}
-            rows[outcome.candidate.label] = row | {"never_heard": len(outcome.never_heard)}
+            rows[outcome.candidate.label] = row | {"never_served": len(outcome.never_served)}
         return pd.DataFrame.from_dict(rows, orient="index")
 
 
@@ -228,8 +228,8 @@ def replay_settings(fitted: FittedFleet) -> Settings:
 
 
 def measure(records: Sequence[RoundRecord], energy_j: FloatArray) -> dict[str, float]:
-    """Return the measures of simulated rounds."""
-    end_s = records[-1].end_s if records else math.nan
+    """Return the measures of simulated rounds; without any, no update was aggregated."""
+    end_s = records[-1].end_s if records else math.inf
     staleness = np.concatenate([np.zeros(0), *(record.staleness for record in records)])
     merged = np.concatenate([np.zeros(0, dtype=np.int64), *(record.merged for record in records)])
     uploads = sum(record.uploads for record in records)
@@ -254,7 +254,7 @@ def age_weights(staleness: FloatArray) -> FloatArray:
 def reality_of(fitted: FittedFleet) -> Reality:
     """Return what the recorded strategy did."""
     recording = fitted.recording
-    rounds, jobs = rounds_of(recording), recording.jobs
+    rounds, jobs = [one for one in rounds_of(recording) if one.end_s > recording.begin_s], recording.jobs
     known = [one for one in rounds if one.merged is not None]
     names = {name: place for place, name in enumerate(fitted.names)}
     merged = [recording.names[client] for one in known for client in one.merged or ()]
@@ -274,8 +274,8 @@ def reality_of(fitted: FittedFleet) -> Reality:
         "wasted": 1 - len(merged) / ended if known and ended else math.nan,
         "joules": float(np.mean(fitted.energy_j[clients])) if len(clients) else math.nan,
     }
-    heard = np.zeros(len(fitted.names), dtype=np.bool_)
-    heard[clients] = True
-    never = np.flatnonzero(~heard) if known else np.zeros(0, dtype=np.int64)
+    served = np.zeros(len(fitted.names), dtype=np.bool_)
+    served[clients] = True
+    never = np.flatnonzero(~served) if known else np.zeros(0, dtype=np.int64)
     title = recording.header.strategy or ("synchronous rounds" if synchronous else "recorded strategy")
     return Reality(title, values, never, len(rounds))

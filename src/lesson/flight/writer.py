@@ -42,7 +42,7 @@ class FlightWriter:
         self._last_s, self._zero_s = 0.0, clock()
         self.num_jobs = 0
         """Number of jobs so far; the next job may use it as its name."""
-        if self.path.exists() and self.path.stat().st_size:
+        if self._drop_incomplete_line():
             self._continue()
             return
         began = datetime.now(UTC).isoformat(timespec="seconds")
@@ -72,18 +72,21 @@ class FlightWriter:
 
     def _continue(self) -> None:
         """Continue the recording in the file."""
-        self._drop_incomplete_line()
         self._last_s, self.num_jobs = read_progress(self.path)
         self._zero_s = self._clock() - self._last_s
         self.write("resumed")
 
-    def _drop_incomplete_line(self) -> None:
-        """Remove what a killed process left of its last line."""
+    def _drop_incomplete_line(self) -> bool:
+        """Remove what a killed process left of its last line; return whether the file holds anything else."""
+        if not self.path.exists():
+            return False
         try:
             with open_to_change(self.path) as file:
                 content = file.read()
                 if content.startswith(b'{"flight"'):  # otherwise it is somebody else's file
-                    file.truncate(content.rfind(b"\n") + 1)
+                    content = content[: content.rfind(b"\n") + 1]
+                    file.truncate(len(content))
+                return bool(content)
         except OSError as error:
             raise InputError(f"{self.path} cannot be written: {error.strerror}") from None
 

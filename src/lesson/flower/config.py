@@ -93,7 +93,7 @@ def settings_of(config: Mapping[str, Any], num_clients: int, deadline_s: float |
     }
     settings = load_settings(config["scenario"], changes, flags)
     if settings.fleet.latencies:
-        raise InputError("[fleet] latencies must not be set on Flower, where the clients themselves take part")
+        raise InputError("[fleet] latencies must not be set on Flower, where clients are real; leave it unset")
     _check_dataset(settings.data.dataset)  # `set` and a settings file can change it, too
     return settings
 

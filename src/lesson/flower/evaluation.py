@@ -1,8 +1,8 @@
 """Federated evaluation: clients evaluate a model on their own data while the others continue to train.
 
-On the wall clock, a client evaluates only when it is idle, and it takes part in training again when it has replied. No
-latency that the server measures includes an evaluation, and rounds end at their deadlines meanwhile. On the virtual
-clock, simulated time stands still while clients evaluate. After the last round, the server waits for all replies.
+On the wall clock, a client evaluates only when it is idle, and it can train again when it has replied. Meanwhile,
+rounds end at their deadlines, and no latency that the server measures includes an evaluation. On the virtual clock,
+simulated time stands still while clients evaluate. After the last round, the server waits for all replies.
 """
 
 import math
@@ -64,7 +64,7 @@ class FederatedEvaluation:
     """Share of the connected clients that evaluate a model; 0 turns evaluation off."""
     on_wall: bool = True
     pause_s: float = 0.0
-    """On the wall clock, the next round opens at most this much later because all clients are evaluating."""
+    """On the wall clock, the longest delay of the next round in seconds if all clients are evaluating."""
     timeout_s: float = 3600.0
     seed: int = 0
     tell: Callable[[str], None] = lambda _: None
@@ -80,8 +80,8 @@ class FederatedEvaluation:
     def after_round(self, round: int, arrays: ArrayRecord, ledger: Ledger) -> None:
         """Begin the evaluation of a round's model if it is due, and ask clients that have become idle.
 
-        On the virtual clock, the server waits for all replies. On the wall clock, it waits only if no client is
-        training, for at most `pause_s`, or until one of them can train again.
+        On the virtual clock, the server waits for all replies. On the wall clock, it waits only while no client is
+        training, for at most `pause_s`; after that, only until at least one client can train again.
         """
         if self.every and self.fraction and round % self.every == 0:
             self._begin(round, arrays, ledger)
@@ -119,7 +119,7 @@ class FederatedEvaluation:
         return free
 
     def _begin(self, round: int, arrays: ArrayRecord, ledger: Ledger) -> set[int]:
-        """Draw and return the clients that evaluate this model; those not yet asked about an earlier one skip that."""
+        """Draw and return the clients that evaluate this model; those not yet asked about an earlier one skip it."""
         clients = np.flatnonzero(ledger.connected)
         evaluating = [client for client, _ in self._asked.values()]
         chosen = sample(np.union1d(clients, np.array(evaluating, dtype=np.int64)), self.fraction, self._random, round)
@@ -160,7 +160,7 @@ class FederatedEvaluation:
         return np.array(sent, dtype=np.int64)
 
     def _wait(self, goes_on: Callable[[], bool] = lambda: True, ledger: Ledger | None = None) -> None:
-        """Poll until all replies have arrived, but not longer than `goes_on` returns True, nor than the timeout."""
+        """Poll until all replies have arrived, `goes_on` returns False, or the timeout has passed."""
         until_s = time.monotonic() + self.timeout_s
         while self._asked and goes_on() and time.monotonic() < until_s:
             for event in self.poll():

@@ -29,7 +29,7 @@ ROUNDING_S = 1e-3
 
 @dataclass(frozen=True)
 class Moment:
-    """A point in time on a clock that is never set, and in seconds since 1970."""
+    """A point in time on a monotonic clock, and in seconds since 1970."""
 
     clock_s: float
     unix_s: float

@@ -1,4 +1,4 @@
-"""Which node is which client: devices keep their name and their client number when they reconnect, and after a resume.
+"""Assigns nodes to clients: a device keeps its name and its client number when it reconnects or a run is resumed.
 
 A node gets a new id with every registration, so ids do not identify a device. Its key does, and so does its name, which
 an operator gives it: `flwr supernode register KEY --name pi-3`.
@@ -16,7 +16,6 @@ from pydantic import TypeAdapter
 
 from lesson.core.errors import InputError, printable
 from lesson.core.files import write_whole
-from lesson.runs.folder import read_kept
 
 NODES = "nodes.json"
 """File in a run folder that lists the clients of a run on Flower."""
@@ -55,7 +54,7 @@ def _name(node: Node, *, is_shared: bool) -> str:
 
 
 def given_names(nodes: Iterable[Node]) -> dict[int, str]:
-    """Return the names of the nodes that were registered with one, unless it is a mere number, by node id."""
+    """Return the names of the nodes that were registered with one that is not just a number, by node id."""
     named = [node for node in nodes if node.name and not node.name.isdigit()]
     return names_of(named)
 
@@ -89,9 +88,11 @@ class Roster:
         self.nodes: list[KnownNode] = []
         """The node of each client."""
         self.names: list[int | str] = list(range(self.num_clients))
-        """Name of each client; a number for those who may join later."""
+        """Name of each client; a number for those that may join later."""
         self._is_saved = True
         if self.path is not None:
+            from lesson.runs.folder import read_kept  # it imports torch, which recorders of other apps do not need
+
             kind = TypeAdapter(list[KnownNode])
             for known in kind.validate_python(read_kept(self.path, [], kind, "remove the folder and rerun")):
                 self._add(known)

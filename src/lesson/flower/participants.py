@@ -67,7 +67,7 @@ def on_the_wall(
     if isinstance(given, dict):
         latency_s[clients], missing = latencies_by_name(given, [roster.names[client] for client in clients], deadline_s)
         if missing:
-            warn(f"latency_s has no value for {', '.join(missing)}; {deadline_s:g} s are assumed")
+            warn(f"latency_s has no value for {', '.join(missing)}; assuming {deadline_s:g} s")
     elif given is not None and is_new:  # otherwise, the checkpoint has newer estimates
         latency_s[clients] = _one_for_each(given, len(clients))
 

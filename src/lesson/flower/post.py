@@ -280,7 +280,7 @@ class GridClients:
         for node in (one.node_id for one in nodes if one.node_id not in clients):
             if node not in self._ask_at_s:
                 self._ask_at_s[node] = math.inf
-                full = f"the run has {self.num_clients} clients already, its maximum"
+                full = f"the run already has its maximum of {self.num_clients} clients"
                 why = full if len(roster.nodes) == roster.num_clients else "another node with its key is connected"
                 self.warn(f"ignoring node {node}: {why}")
         return events

@@ -104,8 +104,8 @@ class Profiler:
     ) -> dict[int, Profile | None]:
         """Ask nodes like `ask`, but measure with a second request.
 
-        With the first one, a device installs the app, imports libraries and fills its caches, for which no later
-        message waits.
+        When it receives the first one, a device installs the app, imports libraries and fills its caches, which no
+        later message has to wait for.
         """
         first = self.ask(grid, nodes)
         second = self.ask(grid, [node for node, profile in first.items() if profile is not None], answered)

@@ -1,7 +1,7 @@
 """Records what happens in a federation while any strategy runs; docs/reference/recordings.md describes the recording.
 
-`RecordingGrid` passes every call on to Flower's grid and notes who was asked, who replied and who is connected. Times
-and sample counts are recorded, but neither data nor weights. A problem with the recording never affects the federation.
+`RecordingGrid` forwards every call to Flower's grid and records which clients were asked, replied and are connected. It
+records times and sample counts, but neither data nor weights. Problems with the recording never affect the federation.
 """
 
 import math
@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 
 
 class RecordingGrid(Grid):
-    """A grid that records all exchanges with clients; a drop-in for the grid that it wraps.
+    """A drop-in replacement for the grid that it wraps, which records all exchanges with clients.
 
     `send_and_receive` polls more often than Flower's own, so that each reply gets its own arrival time. If the
     recording cannot be written, a warning is logged, and the run continues without it.
@@ -199,7 +199,7 @@ class RecordingGrid(Grid):
             except Exception as error:
                 path, self._log = self._log.path, None
                 why = error if isinstance(error, InputError) else describe(error)
-                logger.warning(f"{path} is not continued, the run is not affected: {why}")
+                logger.warning(f"recording to {path} has stopped, but the run continues: {why}")
                 return None
 
 

@@ -121,7 +121,7 @@ class AppFolder:
         except (OSError, ValueError, safetensors.SafetensorError) as error:
             raise InputError(f"{path} cannot be read: {error}; restore a copy, or {WORDS.another}") from None
         if found.keys() != set(layout.names):
-            raise InputError(f"{path} holds another model than initial_arrays; {WORDS.another}")
+            raise InputError(f"{path} holds a different model than initial_arrays; {WORDS.another}")
         return ArrayRecord({name: Array(found[name]) for name in layout.names})
 
 

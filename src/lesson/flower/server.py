@@ -50,7 +50,7 @@ from lesson.strategies import STRATEGIES, fleet_for
 
 Clock = Literal["virtual", "wall"]
 WORDS = Words("set resume=true to continue it", "choose another out")
-REMEDY = "read the log of the clients, correct what fails and start the run again with resume=true"
+REMEDY = "check the logs of the clients, fix the cause and start the run again with resume=true"
 WAIT_S = 300.0
 """Seconds to wait for nodes before the run is aborted."""
 
@@ -174,7 +174,7 @@ def clock_of(named: str, grid: Grid, timeout_s: float) -> Clock:
     """
     if named != "auto":
         return "virtual" if named == "virtual" else "wall"
-    wait_for_nodes(grid, "the least number of nodes", 1, timeout_s, lambda nodes: (nodes, ""))
+    wait_for_nodes(grid, "the minimum number of nodes", 1, timeout_s, lambda nodes: (nodes, ""))
     return "virtual" if in_simulation(grid) else "wall"
 
 

@@ -79,13 +79,13 @@ class LessonStrategy(FlowerStrategy):
     `latency_s` is given. On the virtual clock, for Flower's simulation, `latency_s` is the latency of each partition;
     by default, latencies are drawn as for the paper's clients.
 
-    With `out`, the run is written to a run folder with checkpoints, and `resume` continues the run in this folder, also
-    with more rounds than before. `start` raises RunStoppedError if `max_rounds_without_update` rounds have aggregated
-    nothing because updates failed; `result` then holds the result so far.
+    With `out`, the run is written to a run folder with checkpoints, and `resume` continues the run in this folder,
+    optionally with more rounds than before. `start` raises RunStoppedError if `max_rounds_without_update` rounds have
+    aggregated nothing because updates failed; `result` then holds the result so far.
     """
 
     result: Result
-    """The result of the last call of `start`, also if it has raised an error."""
+    """The result of the last call of `start`, even if it raised an error."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class LessonStrategy(FlowerStrategy):
     ) -> Result:
         """Run `num_rounds` rounds; see Flower's `Strategy.start`.
 
-        `timeout` limits in seconds how long the server waits for nodes at the start, and for each reply of a node.
+        `timeout` is the longest time in seconds that the server waits for nodes at the start, and for each reply.
         Clients evaluate the model after the last round, and after every `evaluate_every` rounds.
         """
         check_number("timeout", timeout)
@@ -185,7 +185,7 @@ class LessonStrategy(FlowerStrategy):
             self.seed,
             tell,
         )
-        resuming = "" if folder is None else " and resume the run with resume=True"
+        again = "start the run again" if folder is None else "resume the run with resume=True"
         run = AppRun(
             loop,
             post.server,
@@ -194,7 +194,7 @@ class LessonStrategy(FlowerStrategy):
             evaluation,
             result,
             num_rounds,
-            UpdateWatch(self.max_rounds_without_update, f"read the log of the clients, correct what fails{resuming}"),
+            UpdateWatch(self.max_rounds_without_update, f"check the logs of the clients, fix the cause and {again}"),
             evaluate_fn,
             on_wall_clock=isinstance(world, WallWorld),
             roster=post.roster,

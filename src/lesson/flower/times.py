@@ -24,13 +24,13 @@ class Times:
     """Begin and end of the work, in seconds since 1970 by the client's clock."""
     ended: float
     compute_s: float
-    """Duration of the work, by a clock that is never set."""
+    """Duration of the work in seconds, on a monotonic clock."""
 
 
 def report_times(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
     """Add to each reply when the work on the message began and ended: `ClientApp(mods=[report_times, …])`.
 
-    As the first mod, it also measures the time of the others. `RecordingGrid` removes the times from the reply before
+    As the first mod, it includes the time of the others. `RecordingGrid` removes the times from the reply before
     the strategy sees it.
     """
     began, begin_s = time.time(), time.perf_counter()

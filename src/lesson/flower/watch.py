@@ -57,7 +57,7 @@ class UpdateWatch:
     def _why(self) -> str:
         """Return the most frequent reasons."""
         if not self._reasons:
-            return "the strategy started no client, or none arrived"
+            return "the strategy started no client, or no update arrived"
         named = [f"{count} × {reason}" for reason, count in self._reasons.most_common(SHOWN)]
         more = len(self._reasons) - len(named)
         return ", ".join(named) + (f" and {more} other reasons" if more > 1 else " and another reason" if more else "")

@@ -14,9 +14,9 @@ from lesson.report.page.document import write_document
 from lesson.strategies import find_strategy
 
 MAX_CLIENTS = 60
-"""Most clients that are drawn; of more, those are shown that are evenly spaced by latency."""
+"""Largest number of clients drawn; a larger fleet is sampled evenly by latency."""
 MAX_POINTS = 200
-"""Most recorded latencies of a client that are drawn."""
+"""Largest number of recorded latencies drawn per client."""
 
 
 def write_replay_page(
@@ -50,7 +50,7 @@ def replay_data(result: Replay, advice: Advice) -> dict[str, Any]:
         },
         "horizon_s": result.horizon_s,
         "measures": MEASURES,
-        "reality": reality.values | {"never_heard": [fitted.names[one] for one in reality.never_heard.tolist()]},
+        "reality": reality.values | {"never_served": [fitted.names[one] for one in reality.never_served.tolist()]},
         "outcomes": [_outcome(fitted, outcome) for outcome in result.outcomes],
         "advice": {
             "sentence": advice.sentence,
@@ -84,7 +84,7 @@ def _outcome(fitted: FittedFleet, outcome: Outcome) -> dict[str, Any]:
         "label": label,
         "problem": "",
         "values": {name: vars(outcome.spread(name)) for name in MEASURES},
-        "never_heard": [fitted.names[client] for client in outcome.never_heard.tolist()],
+        "never_served": [fitted.names[client] for client in outcome.never_served.tolist()],
     }
 
 

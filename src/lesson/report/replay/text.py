@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # it imports torch, which takes seconds
 COLUMNS = {
     "round_s": "round\n(s)",
     "updates_per_h": "updates\n/ h",
-    "fresh_per_h": "weighted\nby age",
+    "fresh_per_h": "weighted by\nstaleness",
     "staleness": "stale\nversions",
     "on_time": "on\ntime",
     "wasted": "wasted",
@@ -45,14 +45,14 @@ def print_replay(result: Replay, advice: Advice, notes: Sequence[str], console: 
     table.add_column("strategy", no_wrap=True)
     for name in known:
         table.add_column(COLUMNS[name], justify="right", no_wrap=True)
-    table.add_column("never\nheard", justify="right")
+    table.add_column("never\nserved", justify="right")
     reality = result.reality
     cells = [_cell(name, reality.values[name]) for name in known]
-    table.add_row(f"recorded: {reality.strategy}", *cells, _names(result, reality.never_heard.tolist()), style="bold")
+    table.add_row(f"recorded: {reality.strategy}", *cells, _names(result, reality.never_served.tolist()), style="bold")
     for outcome in result.outcomes:
         if not outcome.problem:
             shown = [_shown(name, outcome) for name in known]
-            table.add_row(outcome.candidate.label, *shown, _names(result, outcome.never_heard.tolist()))
+            table.add_row(outcome.candidate.label, *shown, _names(result, outcome.never_served.tolist()))
     console.print(table)
     console.print(Text.assemble((advice.sentence, "bold")))
     for outcome in result.outcomes:

@@ -33,7 +33,7 @@ const ExplorerDeploy = (() => {
           ? h(
               "p",
               {},
-              "In the client app, take the step size from the message, ",
+              "In the client app, read the step size from the message, ",
               h("code", {}, 'message.content["config"]["lr"]'),
               ": it depends on the tier.",
             )
@@ -111,7 +111,7 @@ const ExplorerDeploy = (() => {
     const strategies = STRATEGIES.map(([name]) => name).join(",");
     const command = `lesson replay ${shellWord(recording)} --strategies ${strategies} --deadline ${deadline_s}`;
     return [
-      h("p", {}, "To see what these strategies would have done while latencies varied as recorded:"),
+      h("p", {}, "To simulate these strategies with latencies that vary as recorded:"),
       Page.quoted(command, "the command of the replay"),
     ];
   }

@@ -17,7 +17,7 @@ const FlightJsonl = (() => {
     const jobs = jobsOf(events(bytes, file), file).filter(({ kind }) => kind === "train");
     if (!jobs.length) throw new Error(`${file} has no training job; record a run in which clients train`);
     if (!jobs.some(({ outcome }) => outcome === "arrived"))
-      throw new Error(`${file} has no reply of any client; record a run in which clients reply`);
+      throw new Error(`${file} has no replies from clients; record a run in which clients reply`);
     const byClient = Map.groupBy(jobs, ({ client }) => client);
     const clients = [...byClient.keys()]
       .sort()
@@ -87,7 +87,7 @@ const FlightJsonl = (() => {
         throw wrong(`client must be given for the event '${event.event}'`);
       if (event.event === "asked") {
         if (!event.job) throw wrong("job must be given for the event 'asked'");
-        if (jobs.has(event.job)) throw wrong(`job '${event.job}' was asked twice`);
+        if (jobs.has(event.job)) throw wrong(`job '${event.job}' has a second event 'asked'`);
         const { client, kind = "train" } = event;
         jobs.set(event.job, { client, kind, asked_s: now_s, outcome: "open", compute_s: NaN });
       } else if (event.event === "arrived" || event.event === "failed") end(jobs.get(event.job), event, wrong);
@@ -98,9 +98,9 @@ const FlightJsonl = (() => {
   }
 
   function end(job, { event, t_s, job: name, client, compute_s, downloaded_s, trained_s }, wrong) {
-    if (!job) throw wrong(`job '${name ?? ""}' ended, but it was never asked`);
+    if (!job) throw wrong(`job '${name ?? ""}' ended without an event 'asked'`);
     if (client && client !== job.client)
-      throw wrong(`job '${name}' was asked of client '${job.client}', got '${client}'`);
+      throw wrong(`client of job '${name}' must be '${job.client}', which was asked, got '${client}'`);
     const isOver = job.outcome === "failed" || job.outcome === "restarted";
     if (job.outcome === "arrived" || (isOver && event === "failed")) throw wrong(`job '${name}' ended twice`);
     if (isOver) return; // a late reply to a job that the server had given up does not count
@@ -132,7 +132,7 @@ const FlightJsonl = (() => {
     try {
       return new TextDecoder("utf-8", { fatal: true }).decode(bytes);
     } catch {
-      throw new Error(`${file} cannot be read: not a recording in UTF-8`);
+      throw new Error(`${file} cannot be read: it must be text in UTF-8`);
     }
   }
 

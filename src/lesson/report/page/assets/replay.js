@@ -29,12 +29,12 @@
     const cards = [
       [`${run.clients}`, "clients", `${run.rounds} rounds of ${run.strategy}`],
       [`${number(run.duration_s / 60, 1)} min`, "recorded", run.began ? `from ${run.began}` : ""],
-      [`${number(run.overhead_s, 1)} s`, "between two rounds", "median; the simulation has the same"],
+      [`${number(run.overhead_s, 1)} s`, "between two rounds", "median, also used in the simulations"],
     ];
     if (data.advice.gain)
       cards.unshift([
         `× ${number(data.advice.gain.mean, 2)}`,
-        "updates per hour, weighted by age",
+        "updates per hour, weighted by staleness",
         `${number(data.advice.gain.low, 2)} to ${number(data.advice.gain.high, 2)}, compared with ${data.advice.compared_with}`,
       ]);
     made.append(
@@ -53,7 +53,7 @@
       ),
     );
     if (data.advice.snippet) {
-      made.append(h("h3", {}, "Use it on Flower"), quoted(data.advice.snippet, "the lines for a Flower app"));
+      made.append(h("h3", {}, "Use it on Flower"), quoted(data.advice.snippet, "the code for a Flower app"));
       made.append(
         h(
           "p",
@@ -68,7 +68,7 @@
     const made = section(
       "strategies",
       "What other strategies would have done",
-      "The clients of the recording, simulated with other strategies. Bars are means, lines hold the middle 95 % of the simulations, which include the uncertainty of the recording itself. An update counts 1 / √(1 + staleness): an update that started from an older model is worth less.",
+      "Other strategies, simulated on the clients of the recording. Bars show means, and error bars the middle 95 % of the simulations, which includes the uncertainty due to the length of the recording. Each update counts 1 / √(1 + staleness), so an update that started from an older model counts less.",
     );
     const rows = [
       { label: `recorded: ${data.recording.strategy}`, values: { fresh_per_h: { mean: data.reality.fresh_per_h } } },
@@ -77,7 +77,7 @@
     const error = (end) =>
       rows.map(({ values: { fresh_per_h: one } }) => (one.low === undefined ? 0 : Math.abs(one[end] - one.mean)));
     chart(made, {
-      alt: `Bars: updates per hour, weighted by age. ${rows.map((row) => `${row.label}: ${number(row.values.fresh_per_h.mean)}`).join("; ")}.`,
+      alt: `Bars: updates per hour, weighted by staleness. ${rows.map((row) => `${row.label}: ${number(row.values.fresh_per_h.mean)}`).join("; ")}.`,
       height: 90 + 44 * rows.length,
       zoom: false,
       traces: [
@@ -100,7 +100,7 @@
         },
       ],
       layout: {
-        xaxis: { title: { text: "updates per hour, weighted by age" }, rangemode: "tozero" },
+        xaxis: { title: { text: "updates per hour, weighted by staleness" }, rangemode: "tozero" },
         yaxis: { autorange: "reversed" },
         showlegend: false,
       },
@@ -110,25 +110,25 @@
     );
     made.append(
       table(
-        "Means, some with the middle 95 % of the simulations",
-        ["strategy", ...names.map((name) => data.measures[name]), "never heard"],
+        "Means; in parentheses, the middle 95 % of the simulations",
+        ["strategy", ...names.map((name) => data.measures[name]), "never served"],
         [
           [
             `recorded: ${data.recording.strategy}`,
             ...names.map((name) => shown(name, data.reality[name])),
-            data.reality.never_heard.join(", ") || "–",
+            data.reality.never_served.join(", ") || "–",
           ],
           ...possible.map((one) => [
             one.label,
             ...names.map((name) => withInterval(name, one.values[name])),
-            one.never_heard.join(", ") || "–",
+            one.never_served.join(", ") || "–",
           ]),
         ],
       ),
       h(
         "p",
         { class: "quiet" },
-        "On time: updates that arrive in the round in which the server expects them. Wasted: local trainings that failed or were not aggregated. Never heard: clients of which no update is aggregated in any simulation.",
+        "On time: share of updates that arrive by the round in which they are due. Wasted: share of local trainings that failed or whose update was not aggregated. Never served: clients whose updates are not aggregated in any simulation.",
       ),
     );
     const failed = data.outcomes.filter((outcome) => outcome.problem);
@@ -147,7 +147,7 @@
     section(
       "trained",
       "Accuracy",
-      "Models trained on the simulated clients, with one draw of their times.",
+      "Models trained on the simulated clients; all runs use the same draw of their times.",
     ).append(
       table(
         "Mean over seeds",
@@ -161,7 +161,7 @@
     const made = section(
       "clients",
       "Clients",
-      "Recorded latencies, from the request to the reply. A client's future latencies are drawn from these.",
+      "Recorded latencies, from each request to its reply. The simulations draw a client's latencies from these.",
     );
     const rows = data.clients.filter((client) => client.latency_s.length);
     chart(made, {
@@ -192,7 +192,7 @@
         yaxis: { title: { text: "latency (s)" }, type: spread(rows) > 50 ? "log" : "linear", rangemode: "tozero" },
       },
       numbers: table(
-        "Aggregated updates of each client in a simulation, mean",
+        "Mean number of aggregated updates of each client in a simulation",
         ["client", "median (s)", "replies", "failures", ...data.outcomes.map((outcome) => outcome.label)],
         data.clients.map((client) => [
           `${client.name}${client.pooled ? " (few replies)" : ""}`,
@@ -214,7 +214,7 @@
     const made = section("notes", "Notes");
     const lines = [
       ...data.notes,
-      `Each simulation lasts ${number(data.horizon_s)} s. It assumes that a client's latency does not depend on how many others train at the same time. If clients share a network or a machine, a strategy that starts fewer of them at once is faster than predicted.`,
+      `Each simulation lasts ${number(data.horizon_s)} s. It assumes that a client's latency does not depend on how many others train at the same time. If clients share a network or a machine, a strategy that starts fewer of them at once may be faster than predicted.`,
     ];
     made.append(
       h(
