@@ -14,7 +14,7 @@ from lesson.flight.advice import choose_deadline_s, deadlines_of, recommend
 from lesson.flight.check import check_recording, first_half
 from lesson.flight.fit import FittedFleet, fit
 from lesson.flight.recording import OPEN, read_recording
-from lesson.flight.replay import MEASURES, Candidate, Spread, replay
+from lesson.flight.replay import MEASURES, Candidate, Spread, horizon_of, replay
 
 CANDIDATES = [Candidate("lesson", 10.0), Candidate("fedavg", 10.0), Candidate("fedcs", 10.0)]
 
@@ -40,6 +40,7 @@ def test_constant_times_by_hand(tmp_path: Path) -> None:
     # FedAvg: 20 rounds of 19 s with 3 updates each.
     assert fedavg.values["updates_per_h"] == pytest.approx([60 / 380 * 3600] * 3)
     assert fedavg.values["round_s"].tolist() == [19.0] * 3
+    assert np.isnan(fedavg.values["on_time"]).all()  # it has no slots
     # FedCS: a and b in 38 rounds of 10 s; c never.
     assert fedcs.values["updates_per_h"] == pytest.approx([76 / 380 * 3600] * 3)
     assert fedcs.never_served.tolist() == [2]
@@ -67,6 +68,17 @@ def test_overhead_and_energy(tmp_path: Path) -> None:
     assert result.outcomes[1].values["round_s"] == pytest.approx([399 / 20] * 2)
     assert result.reality.values["round_s"] == pytest.approx(399 / 20)
     assert np.isnan(result.outcomes[0].values["joules"]).all()
+    known = replay(replace(constant(tmp_path), energy_j=np.array([1.0, 2.0, 3.0])), CANDIDATES, num_replicates=2)
+    # LESSON aggregates 38, 38 and 19 updates: (38 · 1 + 38 · 2 + 19 · 3) / 95 J. FedAvg aggregates 20 of each client.
+    assert known.outcomes[0].values["joules"] == pytest.approx([171 / 95] * 2)
+    assert known.reality.values["joules"] == 2.0
+
+
+def test_the_horizon_by_hand(tmp_path: Path) -> None:
+    # Two rounds of 4 s with 1 s between them are less than 10 · (4 + 1) s, and 300 of them more than 200 · (4 + 1) s.
+    assert horizon_of(fit(flight(tmp_path / "short", [[4.0]] * 2, overhead_s=1.0))) == 50.0
+    assert horizon_of(fit(flight(tmp_path / "long", [[4.0]] * 300, overhead_s=1.0))) == 1000.0
+    assert horizon_of(fit(flight(tmp_path / "usual", [[4.0]] * 20, overhead_s=1.0))) == 20 * 4 + 19
 
 
 def test_the_recommendation_hears_everybody_and_is_faster(tmp_path: Path) -> None:
