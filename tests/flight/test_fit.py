@@ -1,5 +1,6 @@
 """Fleets fitted to recordings, by hand."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from helpers.flights import flight
 from lesson.core.errors import InputError
 from lesson.flight.fit import fit
+from lesson.flight.recording import read_recording
 
 NAN = float("nan")
 
@@ -87,6 +89,44 @@ def test_a_cold_start_is_left_out(tmp_path: Path) -> None:
     assert fitted.observed[1].latency_s.tolist() == [9, 8, 8, 8, 8, 8]  # 9 s is not over 1.5 times 8 s
     assert len(fitted.notes) == 1
     assert fitted.notes[0].startswith("the first reply is left out for 1 of 2 clients: it took")
+
+
+def test_three_replies_do_not_show_a_cold_start(tmp_path: Path) -> None:
+    assert fit(flight(tmp_path / "f", [[30.0], [4.0], [4.0]])).observed[0].latency_s.tolist() == [30.0, 4.0, 4.0]
+
+
+def test_failed_jobs_keep_their_own_latency_and_have_no_upload(tmp_path: Path) -> None:
+    # b has two replies after 10 s and two failures after 2 s. All clients are constant, so the pooled variation is 1.
+    fitted = fit(flight(tmp_path / "f", [[4.0, 10.0], [4.0, -2.0]] * 2))
+    assert fitted.is_pooled.tolist() == [True, True]
+    trace = fitted.draw_trace(0, 0)
+    assert trace.is_lost is not None
+    assert trace.is_lost.any()
+    assert set((trace.compute_s + trace.upload_s)[trace.is_lost].tolist()) == {2.0}
+    assert set(trace.upload_s[trace.is_lost].tolist()) == {0.0}
+    assert set(trace.upload_s[~trace.is_lost].tolist()) == {1.0, 2.5}
+
+
+def test_a_failure_just_before_the_client_was_seen_to_leave_is_explained(tmp_path: Path) -> None:
+    # The last job of a failed at 52 s. At 80 s, the server noticed that a had left; at 83 s, it would be too late.
+    for left_s, num_jobs in ((80.0, 6), (83.0, 7)):
+        extra = [{"event": "connected", "t_s": 0.0, "client": "a"}, {"event": "left", "t_s": left_s, "client": "a"}]
+        fitted = fit(flight(tmp_path / "f", [[4.0, 8.0]] * 6 + [[-4.0, 8.0]], extra=extra))
+        assert len(fitted.observed[0].latency_s) == num_jobs
+
+
+def test_presence_counts_from_the_first_request(tmp_path: Path) -> None:
+    events: list[dict[str, object]] = [
+        {"event": "connected", "t_s": 1.0, "client": "a"},
+        {"event": "left", "t_s": 5.0, "client": "a"},
+        {"event": "connected", "t_s": 7.0, "client": "a"},
+        {"event": "asked", "t_s": 10.0, "client": "a", "job": "1"},
+        {"event": "arrived", "t_s": 14.0, "job": "1"},
+        {"event": "left", "t_s": 20.0, "client": "a"},
+    ]
+    path = tmp_path / "f"
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in [{"flight": 1}, *events]))
+    assert fit(read_recording(path)).intervals == ((0, 0.0, 10.0),)
 
 
 def test_failures_are_drawn_as_often_as_they_were_recorded(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from lesson.flight.advice import choose_deadline_s, deadlines_of, recommend
 from lesson.flight.check import check_recording, first_half
 from lesson.flight.fit import FittedFleet, fit
 from lesson.flight.recording import OPEN, read_recording
-from lesson.flight.replay import MEASURES, Candidate, Spread, replay
+from lesson.flight.replay import MEASURES, Candidate, Spread, horizon_of, reality_of, replay
 
 CANDIDATES = [Candidate("lesson", 10.0), Candidate("fedavg", 10.0), Candidate("fedcs", 10.0)]
 
@@ -40,6 +40,7 @@ def test_constant_times_by_hand(tmp_path: Path) -> None:
     # FedAvg: 20 rounds of 19 s with 3 updates each.
     assert fedavg.values["updates_per_h"] == pytest.approx([60 / 380 * 3600] * 3)
     assert fedavg.values["round_s"].tolist() == [19.0] * 3
+    assert np.isnan(fedavg.values["on_time"]).all()  # it has no slots
     # FedCS: a and b in 38 rounds of 10 s; c never.
     assert fedcs.values["updates_per_h"] == pytest.approx([76 / 380 * 3600] * 3)
     assert fedcs.never_served.tolist() == [2]
@@ -67,6 +68,17 @@ def test_overhead_and_energy(tmp_path: Path) -> None:
     assert result.outcomes[1].values["round_s"] == pytest.approx([399 / 20] * 2)
     assert result.reality.values["round_s"] == pytest.approx(399 / 20)
     assert np.isnan(result.outcomes[0].values["joules"]).all()
+    known = replay(replace(constant(tmp_path), energy_j=np.array([1.0, 2.0, 3.0])), CANDIDATES, num_replicates=2)
+    # LESSON aggregates 38, 38 and 19 updates: (38 · 1 + 38 · 2 + 19 · 3) / 95 J. FedAvg aggregates 20 of each client.
+    assert known.outcomes[0].values["joules"] == pytest.approx([171 / 95] * 2)
+    assert known.reality.values["joules"] == 2.0
+
+
+def test_the_horizon_by_hand(tmp_path: Path) -> None:
+    # Two rounds of 4 s with 1 s between them are less than 10 · (4 + 1) s, and 300 of them more than 200 · (4 + 1) s.
+    assert horizon_of(fit(flight(tmp_path / "short", [[4.0]] * 2, overhead_s=1.0))) == 50.0
+    assert horizon_of(fit(flight(tmp_path / "long", [[4.0]] * 300, overhead_s=1.0))) == 1000.0
+    assert horizon_of(fit(flight(tmp_path / "usual", [[4.0]] * 20, overhead_s=1.0))) == 20 * 4 + 19
 
 
 def test_the_recommendation_hears_everybody_and_is_faster(tmp_path: Path) -> None:
@@ -80,6 +92,31 @@ def test_the_recommendation_hears_everybody_and_is_faster(tmp_path: Path) -> Non
         f"Use lesson, 10 s: it has {expected:.2f} times as many updates per hour as fedavg, weighted by staleness "
         f"(95 % interval {expected:.2f}–{expected:.2f}), and aggregates updates of all 3 clients."
     )
+
+
+def test_the_recorded_strategy_with_another_deadline_is_compared_as_recorded(tmp_path: Path) -> None:
+    recording = flight(tmp_path / "f", [[4.0, 9.0, 19.0]] * 20, strategy="lesson")
+    for deadline_s, compared_with in ((10.0, "lesson, 10 s"), (5.0, "the recorded run (lesson)")):
+        header = recording.header.model_copy(update={"deadline_s": deadline_s})
+        result = replay(fit(replace(recording, header=header)), CANDIDATES, num_replicates=2)
+        assert recommend(result).compared_with == compared_with
+
+
+def test_the_staleness_of_overlapping_rounds_is_unknown_unless_it_was_recorded(tmp_path: Path) -> None:
+    events: list[dict[str, object]] = [
+        {"event": "asked", "t_s": 0.0, "client": "a", "job": "1", "round": 1},
+        {"event": "asked", "t_s": 5.0, "client": "b", "job": "2", "round": 2},
+        {"event": "arrived", "t_s": 9.0, "job": "1"},
+        {"event": "arrived", "t_s": 10.0, "job": "2"},
+    ]
+    for staleness, known in ((None, False), ([0, 3], True)):
+        last = {"event": "round", "t_s": 10.0, "round": 2, "merged": ["a", "b"], "staleness": staleness}
+        (tmp_path / "f").write_text("".join(f"{json.dumps(line)}\n" for line in [{"flight": 1}, *events, last]))
+        values = reality_of(fit(read_recording(tmp_path / "f"))).values
+        assert values["updates_per_h"] == 720.0
+        # With staleness 0 and 3, the two updates count as 1 + 1 / √4.
+        assert values["fresh_per_h"] == pytest.approx(1.5 / 10 * 3600 if known else np.nan, nan_ok=True)
+        assert values["staleness"] == pytest.approx(1.5 if known else np.nan, nan_ok=True)
 
 
 def test_a_faster_strategy_that_leaves_clients_out_is_named_but_not_recommended(tmp_path: Path) -> None:
@@ -208,6 +245,22 @@ def test_the_first_half_knows_nothing_of_the_second(tmp_path: Path) -> None:
     assert np.isnan(half.jobs.compute_s[-2:]).all()
     assert half.jobs.num_samples[-2:].tolist() == [0, 0]
     assert [one.round for one in half.rounds] == [1, 2]
+
+
+def test_the_first_half_includes_what_ended_at_its_end_and_no_later_departure(tmp_path: Path) -> None:
+    extra = [{"event": "connected", "t_s": 0.0, "client": "a"}, {"event": "left", "t_s": 30.0, "client": "a"}]
+    half = first_half(flight(tmp_path / "f", [[4.0, 9.0]] * 4, extra=extra), 18.0)
+    assert half.jobs.ended_s.tolist() == [4.0, 9.0, 13.0, 18.0]
+    assert half.intervals == ((0, 0.0, np.inf),)
+
+
+def test_a_check_samples_as_many_clients_as_were_asked(tmp_path: Path) -> None:
+    # Two of four clients are asked in each round of 5 s: 2 / 5 · 3600 updates per hour.
+    nan = float("nan")
+    rows = [[5.0, 5.0, nan, nan], [nan, nan, 5.0, 5.0]] * 8
+    updates = check_recording(flight(tmp_path / "f", rows), num_replicates=2).predictions[1]
+    assert updates.predicted.mean == pytest.approx(1440)
+    assert updates.measured == pytest.approx(1440)
 
 
 def test_a_check_needs_clients_in_both_halves(tmp_path: Path) -> None:

@@ -308,6 +308,17 @@ def test_what_is_not_sent_has_failed(make_grid: MakeGrid, tmp_path: Path) -> Non
     assert found.jobs.reason[1].startswith("not sent")
 
 
+def test_nobody_waits_for_the_reply_to_a_message_that_was_not_sent(make_grid: MakeGrid, tmp_path: Path) -> None:
+    """The grid returns '' in place of the id of this message. Without a timeout, a reply to it would never come."""
+    grid = make_grid(client_app(), 2)
+    here, gone = sorted(grid.nodes)
+    grid.offline = {gone}
+    content = RecordDict({"arrays": ArrayRecord([np.zeros(1)]), "config": ConfigRecord({"server-round": 1})})
+    sent = [Message(content, node, "train") for node in (here, gone)]
+    assert len(recording(grid, tmp_path / "f").send_and_receive(sent)) == 1
+    assert jobs_of(read_recording(tmp_path / "f")) == [(str(here), 1, ARRIVED), (str(gone), 1, FAILED)]
+
+
 def test_a_reply_that_flower_cannot_decode_has_failed(make_grid: MakeGrid, tmp_path: Path) -> None:
     grid = make_grid(client_app(), 1)
     recorded = recording(grid, tmp_path / "f")

@@ -48,6 +48,19 @@ def test_a_healthy_client_in_a_high_tier_is_waited_for() -> None:
     assert counts(federation([["client error"], [118.0]], [5.0, 118.0]), 13) == 13 * [0]
 
 
+def test_a_client_that_has_recovered_is_waited_for() -> None:
+    """Client 0 always fails. Client 1 fails once, so rounds count until its second update, of 118 s, is aggregated.
+
+    While it trains the third one, they do not count.
+    """
+    takes: list[list[Took]] = [["client error"], ["client error", 118.0]]
+    told = counts(federation(takes, [5.0, 118.0]), 22, UpdateWatch(99, ""))
+    merged = told.index(0)
+    assert told[:merged] == list(range(1, merged + 1))
+    assert 10 < merged < 16
+    assert told[merged:] == (22 - merged) * [0]
+
+
 def test_an_aggregation_resets_the_count() -> None:
     """Client 0 fails three times and succeeds in the fourth round, the last one that counted being the third."""
     takes: list[list[Took]] = [[*3 * ["client error"], 5.0, "client error"]]

@@ -79,7 +79,7 @@ class ReplayCommand:
     time_budget: float | None = _replay(
         "--time-budget",
         type=SECONDS,
-        show_default="length of the recording, and at least 10 rounds of the slowest client",
+        show_default="length of the recording, but 10 to 200 rounds of the slowest client",
         help="Length of a simulation in seconds.",
     )
     seed: int = _replay("--seed", type=WHOLE, default=0, help="Random seed.")

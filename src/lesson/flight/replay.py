@@ -30,8 +30,9 @@ if TYPE_CHECKING:  # it takes a while to import
     from lesson.flight.advice import Advice
 
 NUM_REPLICATES = 100
-MIN_LATENCIES = 10
-"""A simulation lasts as long as the recording, and at least this many times the slowest client's latency."""
+MIN_LATENCIES, MAX_LATENCIES = 10, 200
+"""A simulation lasts as long as the recording, within these multiples of the slowest client's latency. Traces repeat
+after a few hundred local trainings, so a longer simulation would not show more."""
 MAX_ROUNDS = 200_000
 MEASURES = {
     "round_s": "round (s)",
@@ -201,9 +202,9 @@ def replay(
 
 
 def horizon_of(fitted: FittedFleet) -> float:
-    """Return how long to simulate: as long as the recording, or several rounds of the slowest client if it is short."""
-    slowest_s = max(float(np.median(one.replies_s)) for one in fitted.observed)
-    return max(fitted.duration_s, MIN_LATENCIES * (slowest_s + fitted.overhead_s))
+    """Return how long to simulate: as long as the recording, within multiples of the slowest client's latency."""
+    slowest_s = max(float(np.median(one.replies_s)) for one in fitted.observed) + fitted.overhead_s
+    return min(max(fitted.duration_s, MIN_LATENCIES * slowest_s), MAX_LATENCIES * slowest_s)
 
 
 def simulate_replicate(

@@ -130,7 +130,7 @@ class RecordingGrid(Grid):
         When training messages have been answered, the end of a round is recorded.
         """
         sent = list(messages)
-        waiting, replies = set(self.push_messages(sent)), list[Message]()
+        waiting, replies = {number for number in self.push_messages(sent) if number}, list[Message]()
         asked = self._record(ExchangeLog.clients_of, waiting) or {}
         until_s = math.inf if timeout is None else time.monotonic() + timeout
         while waiting and (left_s := until_s - time.monotonic()) > 0:

@@ -219,7 +219,7 @@ class WallWorld:
                 self._disconnect(client, ledger, now_s)
             case Joined(client=client) if not ledger.connected[client] and not ledger.excluded[client]:
                 self._connect(event, ledger)
-            case Returned(client=client):
+            case Returned(client=client) if not ledger.connected[client]:
                 ledger.connect(np.array([client]))
 
     def _handle_reply(self, reply: Reply, ledger: Ledger, now_s: float) -> None:
