@@ -284,7 +284,8 @@ def test_drive_tests_are_downloaded_resumed_and_converted(
     tmp_path: Path, server: Server, small_drive_tests: Source
 ) -> None:
     server.breaks_off = True
-    with pytest.raises(InputError, match=r"cannot be downloaded \(\w+\); run the command again to resume"):
+    remedy = "run the command again to resume, or put a copy of 5G-production-dataset.zip into"
+    with pytest.raises(InputError, match=rf"cannot be downloaded \(\w+\); {remedy}"):
         download.get_drive_tests(tmp_path, small_drive_tests)
     output = download.get_drive_tests(tmp_path, small_drive_tests)
     assert server.ranges[1].startswith("bytes=")

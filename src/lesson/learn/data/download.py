@@ -128,7 +128,10 @@ def get_drive_tests(folder: Path, source: Source = DRIVE_TESTS) -> Path:
     """
     folder, given = folder / drive_tests.FOLDER, folder / drive_tests.ARCHIVE
     archive = given if given.exists() else folder / drive_tests.ARCHIVE
-    download(source, archive)
+    try:
+        download(source, archive)
+    except InputError as error:
+        raise InputError(f"{error}, or put a copy of {drive_tests.ARCHIVE} into {given.parent}") from None
     drive_tests.convert(archive, folder / drive_tests.CONVERTED)
     return folder / drive_tests.CONVERTED
 
