@@ -104,7 +104,7 @@ def test_many_tiers_are_cut_and_said_so() -> None:
 def test_notes_tell_of_unreachable_and_promoted_clients() -> None:
     shown = text(make_fleet([12.0, 25.0, np.inf], ensure_first_tier=True), 10.0, width=120)
     assert "note: tier 1 would be empty: the latency of the fastest client, 0, is set to 10 s instead of 12 s" in shown
-    assert "note: 1 of 3 clients are unreachable and in no tier" in shown
+    assert "note: 1 of 3 clients is unreachable and in no tier" in shown
     assert "FedCS has no clients: tier 1 is empty" in text(make_fleet([12.0]), 10.0)
 
 
@@ -188,3 +188,11 @@ def test_figures_that_cannot_be_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("count", [1, 2, 5, 40])
 def test_tiers_have_colors_of_their_own(count: int) -> None:
     assert len(set(tier_colors(count))) == count
+
+
+def test_wide_tables_are_not_cut_off_in_narrow_terminals() -> None:
+    # "0.01069 – 0.01093" makes the table of tiers wider than 80 characters.
+    shown = text(make_fleet([0.010691, 0.010932, 0.022232, 0.023331]), 0.011, settings=Settings(slowdown=0.3))
+    assert "0.01069 – 0.01093" in shown
+    assert "on time" in shown
+    assert "…" not in shown

@@ -15,23 +15,32 @@ from lesson.report.palette import tier_colors
 MAX_TIERS_SHOWN = 14
 MIN_ROUND_WIDTH, MAX_ROUND_WIDTH = 3, 9
 MIN_WIDTH = 80
+WIDEST = 1000
 _ROUNDING = 1e-9
 """Allowance for floating-point errors, as in 100 * 0.285 = 28.499999999999996."""
 
 
 def print_plan(plan: Plan, title: str, notes: list[str], console: Console) -> None:
     """Print a plan and notes about it. Lines wrap in narrow terminals, but numbers are never cut off."""
-    console.width = max(console.width, MIN_WIDTH)
+    tiers, deadlines = _tier_table(plan), _deadline_table(plan)
+    widest = console.options.update(width=WIDEST)
+    widths = [console.measure(table, options=widest).maximum for table in (tiers, deadlines)]
+    console.width = max(console.width, MIN_WIDTH, *widths)
     console.print(Text(title, style="bold"))
     console.print()
-    console.print(_tier_table(plan))
+    console.print(tiers)
     console.print(_round_lengths(plan))
     console.print()
     console.print(_schedule(plan, console))
     console.print()
-    console.print(_deadline_table(plan))
+    console.print(deadlines)
     for note in notes:
         console.print(Text.assemble(("note: ", "yellow"), note))
+
+
+def counted(number: int, what: str) -> str:
+    """Return a number of things, such as "1 client" or "2 clients"."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _tier_table(plan: Plan) -> RenderableType:
@@ -175,7 +184,8 @@ def plan_notes(plan: Plan) -> list[str]:
     if any(row.promoted for row in plan.deadlines):
         notes.append("* tier 1 would be empty; the fastest client is assumed to meet this deadline")
     if plan.num_unreachable:
-        notes.append(f"{plan.num_unreachable} of {len(plan.fleet)} clients are unreachable and in no tier")
+        verb = "is" if plan.num_unreachable == 1 else "are"
+        notes.append(f"{plan.num_unreachable} of {len(plan.fleet)} clients {verb} unreachable and in no tier")
     return notes + varying_notes(plan)
 
 
