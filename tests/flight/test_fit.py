@@ -209,3 +209,8 @@ def test_a_recording_without_replies_is_an_error(tmp_path: Path) -> None:
 def _latencies(fitted, replicate):  # type: ignore[no-untyped-def]
     trace = fitted.draw_trace(0, replicate)
     return (trace.compute_s + trace.upload_s).reshape(len(fitted.names), -1)
+
+
+def test_replies_that_took_no_time_cannot_be_fitted(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="has no usable reply: none took longer than 0 s; check its times"):
+        fit(flight(tmp_path / "f", [[0.0]]))

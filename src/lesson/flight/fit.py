@@ -195,6 +195,8 @@ def fit(recording: Recording) -> FittedFleet:
             share = np.where(np.isnan(share) & ~np.isnan(share).all(), _median(share), share)
             kept.append(client)
             observed.append(Observed(latency_s, np.where(is_lost, 1.0, share), is_lost))
+    if not any(not one.is_lost.all() for one in observed):
+        raise InputError(f"{recording.name} has no usable reply: none took longer than 0 s; check its times")
     names = tuple(recording.names[client] for client in kept)
     replies = np.array([np.count_nonzero(~one.is_lost) for one in observed])
     is_pooled = (replies < MIN_OBSERVED) & (replies > 0)
