@@ -3,6 +3,7 @@
 Settings given by name, as in `compare(["lesson", "fedavg"], beta=0.1)`, override those in `settings`, or the defaults.
 """
 
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -313,7 +314,10 @@ def replay(
         InputError: An argument or the recording is invalid.
     """
     fitted = fit(read_recording(recording))
-    chosen = choose_deadline_s(fitted, seed=seed) if deadline_s == "auto" else float(deadline_s)
+    if time_budget_s is not None and not 0 < time_budget_s < math.inf:
+        raise InputError(f"time_budget_s must be > 0 and finite, got {time_budget_s:g}")
+    auto = deadline_s == "auto"
+    chosen = choose_deadline_s(fitted, horizon_s=time_budget_s, seed=seed) if auto else float(deadline_s)
     own = options_of(strategies, {}, options)
     candidates = [Candidate(name, chosen, own[name]) for name in strategies]
     return run_replay(fitted, candidates, num_replicates=num_replicates, horizon_s=time_budget_s, seed=seed)

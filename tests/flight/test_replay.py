@@ -154,6 +154,49 @@ def test_an_uncertain_gain_does_not_change_the_strategy(tmp_path: Path) -> None:
     assert advice.sentence.startswith("Keep fedavg:")
 
 
+def test_a_gain_of_less_than_a_hundredth_does_not_change_the_strategy(tmp_path: Path) -> None:
+    # Both clients always take 10 s. The recorded rounds lasted 10.05 s, the last one 10 s, so that 20 rounds took
+    # 200.95 s; LESSON needs 10.05 s per round as well, which is at most 1.005 times as fast.
+    fitted = fit(flight(tmp_path / "f", [[10.0, 10.0]] * 20, strategy="Mine", overhead_s=0.05))
+    advice = recommend(replay(fitted, [Candidate("lesson", 11.0)], num_replicates=2))
+    assert advice.sentence == (
+        "Keep the recorded run (Mine): lesson, 11 s has 1.00 times as many updates per hour as the recorded run "
+        "(Mine), weighted by staleness, but the difference is too small (95 % interval 1.00–1.00)."
+    )
+
+
+def test_flowers_name_of_the_recorded_strategy_is_recognized(tmp_path: Path) -> None:
+    fitted = fit(flight(tmp_path / "f", [[10.0, 10.0]] * 20, strategy="FedAvg"))
+    advice = recommend(replay(fitted, [Candidate("fedavg", 11.0)], num_replicates=2))
+    assert advice.sentence == (
+        "Keep the recorded run (FedAvg): of the strategies that aggregate updates of all 2 clients, it has the most "
+        "updates per hour, weighted by staleness."
+    )
+
+
+def test_one_reply_per_client_gives_no_interval(tmp_path: Path) -> None:
+    fitted = fit(flight(tmp_path / "f", [[4.0, 9.0, 19.0]]))
+    advice = recommend(replay(fitted, CANDIDATES, num_replicates=2))
+    assert "weighted by staleness (no interval, because no client replied twice), and" in advice.sentence
+
+
+def test_nothing_is_recommended_if_nothing_arrives_in_time(tmp_path: Path) -> None:
+    result = replay(constant(tmp_path), CANDIDATES, num_replicates=2, horizon_s=1.0)
+    assert recommend(result).sentence == (
+        "No strategy can be recommended: none of them aggregates an update in 1 s; simulate a longer time."
+    )
+    # In 12 s, LESSON aggregates updates of a and b, and FedAvg, which was recorded, none: no gain can be computed.
+    advice = recommend(replay(constant(tmp_path), CANDIDATES[:2], num_replicates=2, horizon_s=12.0))
+    assert advice.gain is None
+    assert advice.sentence.startswith("Use lesson, 10 s: it aggregates updates of 2 clients, 720 per hour")
+
+
+def test_the_search_for_a_deadline_simulates_the_given_time(tmp_path: Path) -> None:
+    # In 10 s, only 4.4 s and 9.9 s see the end of a round: a at 4.4 s and 8.8 s, and a and b at 9.9 s. Two updates in
+    # 8.8 s are more per hour than two in 9.9 s. In the whole recording, 9.9 s has more than 4.4 s.
+    assert choose_deadline_s(constant(tmp_path), horizon_s=10.0) == 4.4
+
+
 def test_synchronous_rounds_without_a_name_are_compared_as_fedavg(tmp_path: Path) -> None:
     fitted = constant(tmp_path, strategy="")
     advice = recommend(replay(fitted, CANDIDATES, num_replicates=2))

@@ -21,6 +21,8 @@ MARGIN = 1.1
 """A deadline to try is this many times the latency that a share of the clients, one of QUANTILES, do not exceed."""
 NUM_TRIES = 20
 """Number of replicates with which deadlines are compared."""
+MIN_GAIN = 1.01
+"""A strategy is recommended instead of the recorded one if the low end of its gain is at least this."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,13 +49,17 @@ def recommend(result: Replay) -> Advice:
         return Advice("No strategy can be recommended: none of them can run with these clients.")
     served = [len(result.fitted.names) - len(outcome.never_served) for outcome in possible]
     if not max(served):
-        return Advice("No strategy can be recommended: none of them aggregates an update in this time.")
+        return Advice(
+            f"No strategy can be recommended: none of them aggregates an update in {result.horizon_s:g} s; simulate a "
+            "longer time."
+        )
     fair = [outcome for outcome, number in zip(possible, served, strict=True) if number == max(served)]
     best = max(fair, key=lambda outcome: outcome.spread("fresh_per_h").mean)
     baseline, rates = _baseline(result, possible)
     who = f"all {len(result.fitted.names)}" if max(served) == len(result.fitted.names) else f"{max(served)}"
     passed_over = _faster_but_unfair(result, possible, fair, best)
-    if best.candidate.label == baseline:
+    is_recorded = best.candidate.strategy == result.fitted.recording.header.strategy.lower()
+    if best.candidate.label == baseline or (is_recorded and _same_deadline(result, best)):
         return Advice(
             f"Keep {baseline}: of the strategies that aggregate updates of {who} clients, it has the most updates per "
             f"hour, weighted by staleness{passed_over}.",
@@ -71,10 +77,13 @@ def recommend(result: Replay) -> Advice:
     gain = Spread.of(best.values["fresh_per_h"] / rates)
     times = f"{gain.mean:.2f} times as many updates per hour as {baseline}"
     interval = f"95 % interval {gain.low:.2f}–{gain.high:.2f}"
-    if gain.low <= 1:
+    if not any(np.count_nonzero(~one.is_lost) > 1 for one in result.fitted.observed):
+        interval = "no interval, because no client replied twice"
+    if gain.low < MIN_GAIN:
+        why = "is too small" if gain.high < MIN_GAIN else "is not certain"
         return Advice(
-            f"Keep {baseline}: {best.candidate.label} has {times}, weighted by staleness, but the difference is not "
-            f"certain ({interval}){passed_over}.",
+            f"Keep {baseline}: {best.candidate.label} has {times}, weighted by staleness, but the difference "
+            f"{why} ({interval}){passed_over}.",
             best,
             gain,
             baseline,
@@ -88,13 +97,20 @@ def recommend(result: Replay) -> Advice:
     )
 
 
-def choose_deadline_s(fitted: FittedFleet, *, seed: int = 0, tell: Callable[[float], None] = lambda _: None) -> float:
+def choose_deadline_s(
+    fitted: FittedFleet,
+    *,
+    horizon_s: float | None = None,
+    seed: int = 0,
+    tell: Callable[[float], None] = lambda _: None,
+) -> float:
     """Return the deadline with which LESSON has the most updates per hour, weighted by staleness, in NUM_TRIES runs."""
     deadlines = deadlines_of(fitted)
     best_s, best_rate = deadlines[0], -np.inf
     for deadline_s in deadlines:
         tell(deadline_s)
-        outcome = replay(fitted, [Candidate("lesson", deadline_s)], num_replicates=NUM_TRIES, seed=seed).outcomes[0]
+        tried = [Candidate("lesson", deadline_s)]
+        outcome = replay(fitted, tried, num_replicates=NUM_TRIES, horizon_s=horizon_s, seed=seed).outcomes[0]
         rate = -np.inf if outcome.problem else outcome.spread("fresh_per_h").mean
         if rate > best_rate:
             best_s, best_rate = deadline_s, rate
@@ -117,16 +133,20 @@ def _baseline(result: Replay, possible: Sequence[Outcome]) -> tuple[str, FloatAr
     header = result.fitted.recording.header
     recorded = header.strategy or ("fedavg" if is_synchronous(result.fitted.recording) else "")
     for outcome in possible:
-        one = outcome.candidate
-        same_deadline = not one.has_deadline or header.deadline_s is None or one.deadline_s == header.deadline_s
-        if one.strategy == recorded and same_deadline:
-            return one.label, outcome.values["fresh_per_h"]
+        if outcome.candidate.strategy == recorded and _same_deadline(result, outcome):
+            return outcome.candidate.label, outcome.values["fresh_per_h"]
     if np.isfinite(rate := result.reality.values["fresh_per_h"]):
         return f"the recorded run ({result.reality.strategy})", rate
     for outcome in possible:
         if outcome.candidate.strategy == "fedavg":
             return outcome.candidate.label, outcome.values["fresh_per_h"]
     return "", None
+
+
+def _same_deadline(result: Replay, outcome: Outcome) -> bool:
+    """Return whether the outcome has the deadline of the recorded strategy, as far as both have one."""
+    one, recorded_s = outcome.candidate, result.fitted.recording.header.deadline_s
+    return not one.has_deadline or recorded_s is None or one.deadline_s == recorded_s
 
 
 def _faster_but_unfair(result: Replay, possible: Sequence[Outcome], fair: Sequence[Outcome], best: Outcome) -> str:
