@@ -1,6 +1,7 @@
 """`lesson replay` on small recordings: tables, JSON, the page, the check, and one-line errors."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -99,3 +100,24 @@ def test_a_file_that_is_no_recording(tmp_path: Path, capsys: pytest.CaptureFixtu
     path.write_text("client,latency_s\n")
     assert main(["replay", str(path)]) == 2
     assert "a recording must start with" in capsys.readouterr().err
+
+
+def test_the_table_fits_into_80_columns(
+    constant: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["replay", constant, "--strategies", "lesson,fedcs", "--deadline", "10", *QUICK]) == 0
+    lines = re.sub("\x1b\\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().out).splitlines()
+    assert max(map(len, lines)) <= 80
+    # The interval of updates per hour and the names of clients are left out.
+    row = next(line.split() for line in lines if line.startswith(" fedcs, 10 s"))
+    assert row == ["fedcs,", "10", "s", "10", "720", "720", "(720–720)", "0.00", "100%", "0%", "1"]
+
+
+def test_a_replay_without_training_says_that_it_compares_schedules(
+    constant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["replay", constant, "--strategies", "fedavg", "--json", "--deadline", "10", *QUICK]) == 0
+    assert json.loads(capsys.readouterr().out)["notes"][-1].startswith("updates per hour compare schedules, not models")

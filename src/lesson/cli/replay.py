@@ -37,6 +37,8 @@ from lesson.strategies import options_of, split_changes
 if TYPE_CHECKING:  # it imports torch, which takes seconds and is not needed for --help
     from lesson.experiments.study import Study
 
+UNTRAINED = "updates per hour compare schedules, not models; to compare accuracy, train with --dataset or --task"
+
 _replay = partial(option, heading="Replay")
 _training = partial(option, heading="Training")
 _output = partial(option, heading="Output")
@@ -131,13 +133,14 @@ class ReplayCommand:
         advice = result.advice
         study = self._train(result) if self.trains else None
         trained = [] if study is None else accuracy_rows(study)
+        notes = fitted.notes if self.trains else (*fitted.notes, UNTRAINED)
         if self.html is not None:
             command = shlex.join(["lesson", *sys.argv[1:]])
-            write_replay_page(self.html, result, advice, notes=fitted.notes, command=command, trained=trained)
+            write_replay_page(self.html, result, advice, notes=notes, command=command, trained=trained)
         if self.json:
-            print(as_json(replay_data(result, advice) | {"notes": list(fitted.notes), "trained": trained}))
+            print(as_json(replay_data(result, advice) | {"notes": list(notes), "trained": trained}))
             return
-        print_replay(result, advice, fitted.notes, PipedConsole())
+        print_replay(result, advice, notes, PipedConsole())
         if study is not None:
             self._print_study(study)
         if self.html is not None:
@@ -196,7 +199,12 @@ class ReplayCommand:
     def _deadline_s(self, fitted: FittedFleet, tell: Any) -> float:
         if self.deadline != "auto":
             return self.deadline
-        return choose_deadline_s(fitted, seed=self.seed, tell=lambda one: tell(f"Trying a deadline of {one:g} s"))
+        return choose_deadline_s(
+            fitted,
+            horizon_s=self.time_budget,
+            seed=self.seed,
+            tell=lambda one: tell(f"Trying a deadline of {one:g} s"),
+        )
 
     def _candidates(self, deadline_s: float) -> list[Candidate]:
         """Return the strategies to simulate; raise InputError if one is unknown or needs training."""

@@ -12,7 +12,7 @@ from rich.text import Text
 from lesson.flight.advice import Advice
 from lesson.flight.check import Check, Prediction
 from lesson.flight.replay import Outcome, Replay, Spread
-from lesson.report.plan.text import percent
+from lesson.report.plan.text import counted, percent
 
 if TYPE_CHECKING:  # it imports torch, which takes seconds
     from lesson.experiments.study import Study
@@ -28,18 +28,36 @@ COLUMNS = {
 }
 SHARES = ("on_time", "wasted")
 INTERVALS = ("updates_per_h", "fresh_per_h")
-"""Measures that are shown with their intervals."""
+"""Measures that are shown with their intervals; in terminals narrower than MIN_WIDTH, only the last of them."""
 MAX_NAMED = 3
 MIN_WIDTH = 100
+WIDEST = 1000
 
 
 def print_replay(result: Replay, advice: Advice, notes: Sequence[str], console: Console) -> None:
     """Print what happened, what would have happened with other strategies, and the recommendation."""
-    console.width = max(console.width, MIN_WIDTH)
+    if console.is_terminal and console.width < MIN_WIDTH:
+        table = _table(result, INTERVALS[-1:], max_named=0)
+        console.width = max(console.width, console.measure(table, options=console.options.update(width=WIDEST)).maximum)
+    else:
+        table = _table(result, INTERVALS)
+        console.width = max(console.width, MIN_WIDTH)
     fitted = result.fitted
-    span = f"{fitted.duration_s:.0f} s, {result.reality.num_rounds} rounds"
-    console.print(Text(f"{fitted.recording.name}: {len(fitted.names)} clients, {span}", style="bold"))
+    clients, rounds = counted(len(fitted.names), "client"), counted(result.reality.num_rounds, "round")
+    title = f"{fitted.recording.name}: {clients}, {fitted.duration_s:.0f} s, {rounds}"
+    console.print(Text(title, style="bold"))
     console.print()
+    console.print(table)
+    console.print(Text.assemble((advice.sentence, "bold")))
+    for outcome in result.outcomes:
+        if outcome.problem:
+            console.print(Text.assemble(("note: ", "yellow"), f"{outcome.candidate.label}: {outcome.problem}"))
+    for note in notes:
+        console.print(Text.assemble(("note: ", "yellow"), note))
+
+
+def _table(result: Replay, intervals: Sequence[str], max_named: int = MAX_NAMED) -> Table:
+    """Return the recorded run and the simulated strategies; measures in `intervals` are shown with their intervals."""
     known = [name for name in COLUMNS if name != "joules" or _energy_is_known(result)]
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("strategy", no_wrap=True)
@@ -48,18 +66,14 @@ def print_replay(result: Replay, advice: Advice, notes: Sequence[str], console: 
     table.add_column("never\nserved", justify="right")
     reality = result.reality
     cells = [_cell(name, reality.values[name]) for name in known]
-    table.add_row(f"recorded: {reality.strategy}", *cells, _names(result, reality.never_served.tolist()), style="bold")
+    table.add_row(
+        f"recorded: {reality.strategy}", *cells, _names(result, reality.never_served.tolist(), max_named), style="bold"
+    )
     for outcome in result.outcomes:
         if not outcome.problem:
-            shown = [_shown(name, outcome) for name in known]
-            table.add_row(outcome.candidate.label, *shown, _names(result, outcome.never_served.tolist()))
-    console.print(table)
-    console.print(Text.assemble((advice.sentence, "bold")))
-    for outcome in result.outcomes:
-        if outcome.problem:
-            console.print(Text.assemble(("note: ", "yellow"), f"{outcome.candidate.label}: {outcome.problem}"))
-    for note in notes:
-        console.print(Text.assemble(("note: ", "yellow"), note))
+            shown = [_shown(name, outcome, name in intervals) for name in known]
+            table.add_row(outcome.candidate.label, *shown, _names(result, outcome.never_served.tolist(), max_named))
+    return table
 
 
 def print_check(check: Check, name: str, console: Console) -> None:
@@ -115,9 +129,9 @@ def _value(prediction: Prediction, value: float) -> str:
     return percent(value) if prediction.what.startswith("share") else f"{value:.4g} {prediction.unit}".strip()
 
 
-def _shown(measure: str, outcome: Outcome) -> str:
+def _shown(measure: str, outcome: Outcome, has_interval: bool) -> str:
     spread = outcome.spread(measure)
-    return _with_interval(measure, spread) if measure in INTERVALS else _cell(measure, spread.mean)
+    return _with_interval(measure, spread) if has_interval else _cell(measure, spread.mean)
 
 
 def _with_interval(measure: str, spread: Spread) -> str:
@@ -132,11 +146,13 @@ def _cell(measure: str, value: float) -> str:
     return f"{value:.2f}" if measure == "staleness" else f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _names(result: Replay, clients: list[int]) -> str:
-    """Return the names of clients, cut after MAX_NAMED."""
+def _names(result: Replay, clients: list[int], max_named: int) -> str:
+    """Return the names of clients, cut after `max_named`; their number if that is 0."""
     names = [result.fitted.names[client] for client in clients]
-    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-    return ", ".join(names[:MAX_NAMED]) + more if names else "–"
+    if not names or not max_named:
+        return f"{len(names)}" if names else "–"
+    more = f" and {len(names) - max_named} more" if len(names) > max_named else ""
+    return ", ".join(names[:max_named]) + more
 
 
 def _energy_is_known(result: Replay) -> bool:
