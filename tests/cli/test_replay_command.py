@@ -112,7 +112,7 @@ def test_the_table_fits_into_80_columns(
     lines = re.sub("\x1b\\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().out).splitlines()
     assert max(map(len, lines)) <= 80
     # The interval of updates per hour and the names of clients are left out.
-    row = next(line.split() for line in lines if line.startswith(" fedcs, 10 s"))
+    row = next(line.split() for line in lines if line.startswith("fedcs, 10 s"))
     assert row == ["fedcs,", "10", "s", "10", "720", "720", "(720–720)", "0.00", "100%", "0%", "1"]
 
 

@@ -48,6 +48,8 @@ def print_replay(result: Replay, advice: Advice, notes: Sequence[str], console: 
     console.print(Text(title, style="bold"))
     console.print()
     console.print(table)
+    if not table.show_edge:
+        console.print()
     console.print(Text.assemble((advice.sentence, "bold")))
     for outcome in result.outcomes:
         if outcome.problem:
@@ -59,7 +61,7 @@ def print_replay(result: Replay, advice: Advice, notes: Sequence[str], console: 
 def _table(result: Replay, intervals: Sequence[str], max_named: int = MAX_NAMED) -> Table:
     """Return the recorded run and the simulated strategies; measures in `intervals` are shown with their intervals."""
     known = [name for name in COLUMNS if name != "joules" or _energy_is_known(result)]
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True, show_edge=max_named > 0)
     table.add_column("strategy", no_wrap=True)
     for name in known:
         table.add_column(COLUMNS[name], justify="right", no_wrap=True)
