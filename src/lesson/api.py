@@ -313,6 +313,12 @@ def replay(
     Raises:
         InputError: An argument or the recording is invalid.
     """
+    if isinstance(strategies, str) or not len(strategies):
+        raise InputError(f"strategies must be a list of names such as ['lesson', 'fedavg'], got {strategies!r}")
+    if deadline_s != "auto" and (isinstance(deadline_s, bool | str) or not deadline_s > 0):
+        raise InputError(f"deadline_s must be a number > 0 or 'auto', got {deadline_s!r}")
+    if seed < 0:
+        raise InputError(f"seed must be >= 0, got {seed}")
     fitted = fit(read_recording(recording))
     if time_budget_s is not None and not 0 < time_budget_s < math.inf:
         raise InputError(f"time_budget_s must be > 0 and finite, got {time_budget_s:g}")

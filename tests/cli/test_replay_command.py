@@ -78,6 +78,7 @@ def test_a_check_says_what_was_predicted(tmp_path: Path, capsys: pytest.CaptureF
             "oort cannot be replayed: it needs update_loss, which a recording does not show; leave it out",
         ),
         (["--deadline", "-1"], "--deadline must be > 0, got -1"),
+        (["--out", "x"], "--out has no effect unless models are trained; give --dataset or --task"),
         (["--replicates", "1"], "the number of replicates must be from 2 to 10000, got 1"),
         (["--time-budget", "0"], "--time-budget must be > 0 and finite, got 0"),
         (["--set", "num_clients=3"], "--set must name a strategy's option, such as fedbuff.concurrency=5"),

@@ -217,6 +217,34 @@ def test_a_strategy_that_cannot_run_says_why(tmp_path: Path) -> None:
     assert "needs compute_s and upload_s of every client" in outcome.problem
 
 
+def test_a_strategy_that_can_run_in_some_draws_has_a_row_and_a_note(tmp_path: Path) -> None:
+    # FedCS has no client if the first reply of the only fast client is drawn as 12 s, over the deadline of 10 s.
+    fitted = fit(flight(tmp_path / "f", [[8.0, 30.0], [8.0, 30.0], [8.0, 30.0], [12.0, 30.0]] * 5))
+    outcome = replay(fitted, [Candidate("fedcs", 10.0)], num_replicates=40).outcomes[0]
+    assert not outcome.problem
+    failed = int(outcome.note.removeprefix("it cannot run in ").partition(" of 40 simulations: ")[0])
+    assert 0 < failed < 40
+    assert np.count_nonzero(outcome.values["updates_per_h"] == 0) == failed
+
+
+def test_one_client_that_takes_days_does_not_set_the_length_of_simulations(tmp_path: Path) -> None:
+    fitted = fit(flight(tmp_path / "f", [[10.0] * 10 + [1e6]] * 5))
+    # 90 % of eleven clients are ten: the tenth takes 10 s. The recording is longer than 200 times that, but eleven
+    # clients that take 10 s (and one 10⁶ s) have 20,000 local trainings only in 20,000 s, so 200 · 10 s counts.
+    assert horizon_of(fitted) == 2000.0
+    many = fit(flight(tmp_path / "g", [[10.0] * 26] * 800))
+    # 26 clients at 10 s have 20,000 local trainings in 7692 s; 200 latencies are 2000 s; the recording lasts 8000 s.
+    assert horizon_of(many) == 2000.0
+
+
+def test_a_note_says_that_fedbuff_trains_only_some_clients_by_default(tmp_path: Path) -> None:
+    fitted = fit(flight(tmp_path / "f", [[10.0] * 25] * 5))
+    usual = replay(fitted, [Candidate("fedbuff", 1.0)], num_replicates=2).outcomes[0]
+    assert usual.note == "it trains 20 of the 25 clients at once; --set fedbuff.concurrency=25 lets all of them train"
+    every = replay(fitted, [Candidate("fedbuff", 1.0, {"concurrency": 25})], num_replicates=2).outcomes[0]
+    assert every.note == ""
+
+
 def test_failures_are_counted_as_waste(tmp_path: Path) -> None:
     fitted = fit(flight(tmp_path / "f", [[5.0, 8.0], [-2.0, 8.0]] * 20))
     outcome = replay(fitted, [Candidate("fedavg", 1.0)], num_replicates=50).outcomes[0]

@@ -3,7 +3,7 @@
 import math
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -30,7 +30,7 @@ from lesson.flight.recording import Recording, read_recording
 from lesson.flight.replay import NUM_REPLICATES, Candidate, Replay, replay
 from lesson.report.page.document import as_json
 from lesson.report.page.replay_page import replay_data, write_replay_page
-from lesson.report.replay.text import accuracy_rows, print_check, print_replay
+from lesson.report.replay.text import accuracy_rows, accuracy_sentence, print_check, print_replay
 from lesson.settings.settings import Settings
 from lesson.strategies import options_of, split_changes
 
@@ -81,7 +81,7 @@ class ReplayCommand:
     time_budget: float | None = _replay(
         "--time-budget",
         type=SECONDS,
-        show_default="length of the recording, but 10 to 200 rounds of the slowest client",
+        show_default="length of the recording, but 10 to 200 times what slow clients take",
         help="Length of a simulation in seconds.",
     )
     seed: int = _replay("--seed", type=WHOLE, default=0, help="Random seed.")
@@ -133,6 +133,8 @@ class ReplayCommand:
         advice = result.advice
         study = self._train(result) if self.trains else None
         trained = [] if study is None else accuracy_rows(study)
+        if study is not None:
+            advice = replace(advice, sentence=f"{advice.sentence} {accuracy_sentence(study, advice)}".strip())
         notes = fitted.notes if self.trains else (*fitted.notes, UNTRAINED)
         if self.html is not None:
             command = shlex.join(["lesson", *sys.argv[1:]])
@@ -191,6 +193,8 @@ class ReplayCommand:
             raise InputError(f"--dataset and --task must not both be given, got '{self.dataset}' and '{self.task}'")
         if not 1 <= self.seeds <= 1000:
             raise InputError(f"--seeds must be from 1 to 1000, got {self.seeds}")
+        if self.out is not None and not self.trains:
+            raise InputError("--out has no effect unless models are trained; give --dataset or --task")
         if self.seed < 0:
             raise InputError(f"--seed must be >= 0, got {self.seed}")
         if self.check and (self.html is not None or self.json or self.trains):

@@ -225,7 +225,7 @@ def _complete_lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, str]]:
             raise InputError(f"{path} line {number} is incomplete; remove it to use the rest")
         if number > MAX_EVENTS:
             raise InputError(f"{path} has more than {MAX_EVENTS} lines; split it")
-        if text := line.decode().strip():
+        if text := line.decode("utf-8-sig" if number == 1 else "utf-8").strip():
             yield number, text
 
 

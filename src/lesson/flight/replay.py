@@ -23,6 +23,7 @@ from lesson.flight.timeline import is_synchronous, rounds_of
 from lesson.settings.settings import Settings
 from lesson.strategies import find_strategy, make_strategy, setting_names
 from lesson.strategies.base import Strategy
+from lesson.strategies.fedbuff import USUAL_CONCURRENCY, Buffered
 
 if TYPE_CHECKING:  # it takes a while to import
     import pandas as pd
@@ -31,8 +32,10 @@ if TYPE_CHECKING:  # it takes a while to import
 
 NUM_REPLICATES = 100
 MIN_LATENCIES, MAX_LATENCIES = 10, 200
-"""A simulation lasts as long as the recording, within these multiples of the slowest client's latency. Traces repeat
+"""A simulation lasts as long as the recording, within these multiples of the latency of slow clients. Traces repeat
 after a few hundred local trainings, so a longer simulation would not show more."""
+MAX_JOBS = 20_000
+"""A simulation has about this many local trainings at most, unless that would be less than MIN_LATENCIES allows."""
 MAX_ROUNDS = 200_000
 MEASURES = {
     "round_s": "round (s)",
@@ -106,6 +109,8 @@ class Outcome:
     num_merged: FloatArray = field(default_factory=lambda: np.zeros(0))
     """Mean number of aggregated updates of each client, shape (num_clients,)."""
     problem: str = ""
+    note: str = ""
+    """What to know about the outcome, such as why the strategy cannot run in some replicates; empty if nothing."""
 
     def spread(self, measure: str) -> Spread:
         """Return mean and interval of a measure."""
@@ -174,19 +179,17 @@ def replay(
         raise InputError(f"the number of replicates must be from 2 to 10000, got {num_replicates}")
     strategies = [candidate.make() for candidate in candidates]
     until_s = horizon_s or horizon_of(fitted)
-    problems: dict[int, str] = {}
+    problems: dict[int, list[str]] = {}
     rows: list[list[dict[str, float]]] = [[] for _ in candidates]
     merged = np.zeros((len(candidates), len(fitted.names)))
     for replicate in range(num_replicates):
         trace = fitted.draw_trace(seed, replicate)
         for place, strategy in enumerate(strategies):
-            if place in problems:
-                continue
             try:
                 records = simulate_replicate(fitted, trace, strategy, replicate, until_s)
-            except InputError as error:
-                problems[place] = str(error)
-                continue
+            except InputError as error:  # FedCS has no clients if none meets the deadline in this draw
+                problems.setdefault(place, []).append(str(error))
+                records = []
             row = measure(records, fitted.energy_j)
             row["on_time"] = row["on_time"] if candidates[place].has_deadline else math.nan  # others have no slots
             rows[place].append(row)
@@ -196,15 +199,35 @@ def replay(
     outcomes = []
     for place, candidate in enumerate(candidates):
         values = {name: np.array([row[name] for row in rows[place]]) for name in MEASURES}
-        done = Outcome(candidate, values, merged[place] / num_replicates)
-        outcomes.append(Outcome(candidate, problem=problems[place]) if place in problems else done)
+        failed = problems.get(place, [])
+        if len(failed) == num_replicates:
+            outcomes.append(Outcome(candidate, problem=failed[0]))
+            continue
+        note = f"it cannot run in {len(failed)} of {num_replicates} simulations: {failed[0]}" if failed else ""
+        note = note or _concurrency_note(candidate.strategy, strategies[place], len(fitted.names))
+        outcomes.append(Outcome(candidate, values, merged[place] / num_replicates, note=note))
     return Replay(fitted, reality_of(fitted), tuple(outcomes), until_s, seed)
 
 
+def _concurrency_note(name: str, strategy: Strategy, num_clients: int) -> str:
+    """Return a note if a strategy by default trains fewer clients at once than there are; empty otherwise."""
+    if not isinstance(strategy, Buffered) or strategy.concurrency is not None or num_clients <= USUAL_CONCURRENCY:
+        return ""
+    return (
+        f"it trains {USUAL_CONCURRENCY} of the {num_clients} clients at once; --set {name}.concurrency={num_clients} "
+        "lets all of them train"
+    )
+
+
 def horizon_of(fitted: FittedFleet) -> float:
-    """Return how long to simulate: as long as the recording, within multiples of the slowest client's latency."""
-    slowest_s = max(float(np.median(one.replies_s)) for one in fitted.observed) + fitted.overhead_s
-    return min(max(fitted.duration_s, MIN_LATENCIES * slowest_s), MAX_LATENCIES * slowest_s)
+    """Return how long to simulate: as long as the recording, within multiples of the latency of slow clients.
+
+    Of these, the 90 % quantile counts, so that a single client that takes days does not decide.
+    """
+    medians_s = np.array([float(np.median(one.replies_s)) for one in fitted.observed]) + fitted.overhead_s
+    slow_s = float(np.quantile(medians_s, 0.9, method="inverted_cdf"))
+    enough_s = min(MAX_LATENCIES * slow_s, MAX_JOBS / float(np.sum(1 / medians_s)))
+    return max(min(fitted.duration_s, enough_s), MIN_LATENCIES * slow_s)
 
 
 def simulate_replicate(

@@ -83,6 +83,7 @@ def _outcome(fitted: FittedFleet, outcome: Outcome) -> dict[str, Any]:
     return {
         "label": label,
         "problem": "",
+        "note": outcome.note,
         "values": {name: vars(outcome.spread(name)) for name in MEASURES},
         "never_served": [fitted.names[client] for client in outcome.never_served.tolist()],
     }

@@ -52,6 +52,8 @@ def print_replay(result: Replay, advice: Advice, notes: Sequence[str], console: 
         console.print()
     console.print(Text.assemble((advice.sentence, "bold")))
     for outcome in result.outcomes:
+        if outcome.note:
+            console.print(Text.assemble(("note: ", "yellow"), f"{outcome.candidate.label}: {outcome.note}"))
         if outcome.problem:
             console.print(Text.assemble(("note: ", "yellow"), f"{outcome.candidate.label}: {outcome.problem}"))
     for note in notes:
@@ -125,6 +127,20 @@ def accuracy_rows(study: "Study") -> list[dict[str, str]]:
         }
         for name in table.index
     ]
+
+
+def accuracy_sentence(study: "Study", advice: Advice) -> str:
+    """Return which strategy has the best score after training, and whether the recommendation differs."""
+    table, metric = study.table(), study.metric
+    if not len(table):
+        return ""
+    scores = table[metric.last10]
+    best = str(scores.idxmax() if metric.higher_is_better else scores.idxmin())
+    label = advice.outcome.candidate.strategy if advice.outcome is not None else ""
+    named = f"After training, {best} has the best mean {metric.name}"
+    if label in ("", best):
+        return f"{named}."
+    return f"{named}, not {label}: the recommendation compares schedules only, so prefer {best} for this task."
 
 
 def _value(prediction: Prediction, value: float) -> str:

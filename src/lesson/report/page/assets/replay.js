@@ -131,6 +131,8 @@
         "On time: share of updates that arrive by the round in which they are due. Wasted: share of local trainings that failed or whose update was not aggregated. Never served: clients whose updates are not aggregated in any simulation.",
       ),
     );
+    for (const outcome of possible.filter((one) => one.note))
+      made.append(h("p", { class: "quiet" }, `${outcome.label}: ${outcome.note}`));
     const failed = data.outcomes.filter((outcome) => outcome.problem);
     if (failed.length)
       made.append(
