@@ -107,13 +107,13 @@ def test_a_killed_run_on_the_wall_clock_resumes(make_grid: MakeGrid, tmp_path: P
     with pytest.raises(KilledError):
         serve(grid, context(config))
     begun = lines(tmp_path)
-    assert len(begun) == 1
+    assert 1 <= len(begun) < 8  # more than one if no update arrived in round 1, so that nobody started in round 2
     config |= {"resume": True}
     summary = serve(slow_grid(make_grid, config), context(config))
     told = lines(tmp_path)
     assert summary["rounds"] == len(told) == 8
     assert told[: len(begun)] == begun
-    assert 2 in told[1]["rejections"]["server restarted"]
+    assert 2 in told[len(begun)]["rejections"]["server restarted"]
     times = [line["time_s"] for line in told]
     assert times == sorted(times)
     found = read_recording(tmp_path / "flight.jsonl")
