@@ -36,7 +36,7 @@ def a_checkpoint_after_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def client_app() -> ClientApp:
-    """Each client moves the model toward its own number, in steps of the size it is told."""
+    """Each client moves the model toward its own number, with the step size it receives."""
     app = ClientApp()
 
     @app.train()

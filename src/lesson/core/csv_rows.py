@@ -4,7 +4,7 @@ import csv
 import io
 import math
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -61,6 +61,13 @@ def _lines(path: Path, file: TextIO) -> Iterator[str]:
                 f"{path} cannot be read: a line must have at most {MAX_LINE} characters; is it a CSV file?"
             )
         yield line
+
+
+def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a header and rows as the text of a CSV file."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([header, *rows])
+    return text.getvalue()
 
 
 def number(cell: str) -> float:

@@ -1,10 +1,9 @@
 """Fleets as CSV files: `client,latency_s[,compute_s,upload_s,num_samples,compute_j,transmit_j]`."""
 
-import csv
 import math
-from io import StringIO
 from pathlib import Path
 
+from lesson.core.csv_rows import csv_text
 from lesson.fleet.fleet import Fleet, fleet_of
 from lesson.fleet.measured import OPTIONAL, REQUIRED, read_measured
 from lesson.settings.settings import Settings
@@ -38,6 +37,4 @@ def fleet_csv(fleet: Fleet) -> str:
         [name, *("" if math.isnan(value) else f"{value:.6g}" for value in seconds), samples]
         for name, *seconds, samples in zip(*columns, strict=True)
     )
-    text = StringIO()
-    csv.writer(text, lineterminator="\n").writerows([[*REQUIRED, *OPTIONAL[:3]], *rows])
-    return text.getvalue()
+    return csv_text([*REQUIRED, *OPTIONAL[:3]], rows)

@@ -109,8 +109,9 @@ def check_recording(
         values["updates_per_h"].append(row["updates_per_h"])
         single_s += periods.tolist()
         tell(replicate + 1)
-    merged = [one.merged for one in rounds_of(recording) if one.end_s > middle_s and one.merged is not None]
-    last_s = max((one.end_s for one in rounds_of(recording)), default=math.nan)
+    rounds = rounds_of(recording)
+    merged = [one.merged for one in rounds if one.end_s > middle_s and one.merged is not None]
+    last_s = max((one.end_s for one in rounds), default=math.nan)
     updates = sum(map(len, merged)) / (last_s - middle_s) * 3600 if merged else math.nan
     predictions = [
         Prediction("round length", "s", Spread.of(np.array(values["round_s"])), float(np.mean(later))),

@@ -1,11 +1,9 @@
 """Writes a fitted fleet as the input files of a run, so that any strategy can be trained on it."""
 
-import csv
-from collections.abc import Iterable, Sequence
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from lesson.core.csv_rows import csv_text
 from lesson.core.files import write_all
 from lesson.fleet.csv_files import fleet_csv
 from lesson.flight.fit import FittedFleet
@@ -25,21 +23,15 @@ def write_fleet(fitted: FittedFleet, folder: Path, *, seed: int = 0, replicate: 
     )
     files = {
         folder / "latencies.csv": fleet_csv(fleet),
-        folder / "trace.csv": _csv(["client", "round", "compute_s", "upload_s", "lost"], rows),
+        folder / "trace.csv": csv_text(["client", "round", "compute_s", "upload_s", "lost"], rows),
     }
     settings: dict[str, Any] = {"latencies": str(folder / "latencies.csv"), "trace": str(folder / "trace.csv")}
     if fitted.intervals:
         spans = ([fitted.names[client], from_s, to_s] for client, from_s, to_s in fitted.intervals)
-        files[folder / "presence.csv"] = _csv(["client", "from_s", "to_s"], spans)
+        files[folder / "presence.csv"] = csv_text(["client", "from_s", "to_s"], spans)
         settings["presence"] = str(folder / "presence.csv")
     folder.mkdir(parents=True, exist_ok=True)
     write_all({path: text.encode() for path, text in files.items()})
     server = replay_settings(fitted).server
     names = ("overhead_s", "estimate", "estimate_window", "estimate_quantile")
     return settings | {name: getattr(server, name) for name in names}
-
-
-def _csv(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    text = StringIO()
-    csv.writer(text, lineterminator="\n").writerows([header, *rows])
-    return text.getvalue()

@@ -98,18 +98,22 @@ class FittedFleet:
         """Whether the compute time of every client is known, so that its transfer time is, too."""
         return all(np.isfinite(one.compute_share).any() for one in self.observed)
 
+    @cached_property
+    def median_s(self) -> FloatArray:
+        """Median latency of each client's replies, or of its failures if it never replied, shape (num_clients,)."""
+        return np.array([float(np.median(one.replies_s)) for one in self.observed])
+
     def fleet(self, settings: Settings | None = None) -> Fleet:
         """Return the clients with their median latencies; a client that never replied is unreachable."""
-        latency_s = np.array([math.inf if one.is_lost.all() else np.median(one.replies_s) for one in self.observed])
-        return self._fleet(settings or Settings(), latency_s)
+        never_replied = np.array([one.is_lost.all() for one in self.observed])
+        return self._fleet(settings or Settings(), np.where(never_replied, math.inf, self.median_s))
 
     def first_estimates(self, trace: WorkTrace, settings: Settings) -> Fleet:
         """Return the clients with the latencies of their first local trainings in a trace; medians for failed ones."""
         everybody = np.arange(len(self.names))
         first = np.zeros_like(everybody)
         compute_s, upload_s = trace.at(everybody, first)
-        usual_s = np.array([np.median(one.replies_s) for one in self.observed])
-        return self._fleet(settings, np.where(trace.fails(everybody, first), usual_s, compute_s + upload_s))
+        return self._fleet(settings, np.where(trace.fails(everybody, first), self.median_s, compute_s + upload_s))
 
     def presence(self) -> Presence | None:
         """Return when clients are connected; None if all of them always are."""
@@ -144,7 +148,7 @@ class FittedFleet:
         latency_s = one.latency_s[places]
         if self.is_pooled[client]:
             ratio = self.pool[rng.integers(len(self.pool), size=length)]
-            usual_s = np.where(one.is_lost[places], latency_s, np.median(one.replies_s))
+            usual_s = np.where(one.is_lost[places], latency_s, self.median_s[client])
             latency_s = usual_s * ratio
         latency_s = latency_s * np.exp(self._bandwidth[client] * rng.standard_normal(length))
         return latency_s, one.compute_share[places], one.is_lost[places]
@@ -155,10 +159,15 @@ class FittedFleet:
         widths = [0.0 if pooled else one.bandwidth for one, pooled in zip(self.observed, self.is_pooled, strict=True)]
         return np.array(widths)
 
+    @cached_property
+    def _compute_share(self) -> FloatArray:
+        """Median share of each client's latency that is computing; NaN if the split is unknown."""
+        known = self.split_is_known
+        return np.array([np.nanmedian(one.compute_share) if known else math.nan for one in self.observed])
+
     def _fleet(self, settings: Settings, latency_s: FloatArray) -> Fleet:
-        known = [np.nanmedian(one.compute_share) if self.split_is_known else math.nan for one in self.observed]
         with np.errstate(invalid="ignore"):
-            compute_s = latency_s * np.array(known)
+            compute_s = latency_s * self._compute_share
             upload_s = latency_s - compute_s
         names: list[int | str] = list(self.names)
         return measured_fleet(settings, names, self.num_samples, compute_s, upload_s, latency_s)

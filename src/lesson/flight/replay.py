@@ -224,7 +224,7 @@ def horizon_of(fitted: FittedFleet) -> float:
 
     Of these, the 90 % quantile counts, so that a single client that takes days does not decide.
     """
-    medians_s = np.array([float(np.median(one.replies_s)) for one in fitted.observed]) + fitted.overhead_s
+    medians_s = fitted.median_s + fitted.overhead_s
     slow_s = float(np.quantile(medians_s, 0.9, method="inverted_cdf"))
     enough_s = min(MAX_LATENCIES * slow_s, MAX_JOBS / float(np.sum(1 / medians_s)))
     return max(min(fitted.duration_s, enough_s), MIN_LATENCIES * slow_s)
