@@ -111,10 +111,10 @@ class RoundLoop:
         """
         if self.stop_reason:
             return None
-        ended_s = self.now_s
+        before_s = self.now_s
         if not self._open(until_s):
             return None
-        done = _Round(self.now_s, plan=self._plan())
+        done = _Round(before_s, self.now_s, plan=self._plan())
         self._start(done)
         if not self._wait(done, until_s):
             return None
@@ -122,7 +122,7 @@ class RoundLoop:
         self._aggregate(done)
         self._exclude(done)
         self._free_models()
-        moved = done.did_something or self.now_s > ended_s
+        moved = done.did_something or self.now_s > done.start_s
         self.stop_reason = self._find_stop_reason(moved, len(done.plan.starts), until_s)
         return self._record(done)
 
@@ -314,7 +314,7 @@ class RoundLoop:
             note="; ".join(filter(None, notes)),
             rejections=tuple(done.rejections),
             excluded=tuple(done.excluded),
-            misses=_count_misses(done.collected.arrived, done.start_s) if varies else None,
+            misses=_count_misses(done.collected.arrived, done.before_s) if varies else None,
             retiered=done.retiered if varies else None,
             lost=len(done.collected.lost) if varies else None,
         )
@@ -367,6 +367,8 @@ class RoundLoop:
 class _Round:
     """What has happened in a round so far."""
 
+    before_s: float
+    """When the previous round closed."""
     start_s: float
     plan: RoundPlan
     retiered: int = 0
@@ -393,9 +395,9 @@ class _Round:
         return bool(len(self.plan.starts) or len(self.plan.drops) or self.num_uploads or len(self.merged))
 
 
-def _count_misses(arrived: Updates, start_s: float) -> int:
-    """Return how many updates arrived in a later round than expected."""
-    late = arrived.started_s + arrived.expected_s <= start_s * (1 + TOLERANCE)
+def _count_misses(arrived: Updates, before_s: float) -> int:
+    """Return how many of the updates were expected before the previous round closed."""
+    late = arrived.started_s + arrived.expected_s <= before_s * (1 + TOLERANCE)
     return int(np.count_nonzero(late))
 
 

@@ -3,8 +3,9 @@ for Wireless Federated Learning".
 
 A client starts again after its update has been aggregated; a client of tier j uses step size j·δ, Eq. (12). Round k
 closes at k·τ. An update is due at the first round end by which it was expected: while τ and tiers stay the same, tier j
-is due in the rounds with k % j == 0, Eq. (8). All due updates are aggregated, weighted by `[training] weighting`, Eq.
-(10). An early update waits until it is due.
+is due in the rounds with k % j == 0, Eq. (8). Time between rounds, such as `[server] overhead_s`, does not count, so it
+makes no update late. All due updates are aggregated, weighted by `[training] weighting`, Eq. (10). An early update
+waits until it is due.
 
 Departures from the paper:
 - The paper's server rejects updates that arrive after their deadline. Here they are aggregated at the end of the round
@@ -52,12 +53,15 @@ class Lesson:
     needs: ClassVar[frozenset[str]] = frozenset()
     _grid_s: float = field(default=0.0, init=False, repr=False)
     _grid_round: int = field(default=1, init=False, repr=False)
-    """Time and round at which the grid of round ends begins; moved when a round does not close on the grid."""
+    """Time and round at which the grid of round ends begins; moved when a round does not open on the grid."""
+    _deadlines: list[tuple[int, float]] = field(default_factory=list, init=False, repr=False)
+    """Every τ so far, with the round in which it took effect."""
     _members: dict[int, IntArray] = field(default_factory=dict, init=False, repr=False)
     """Clients of each tier by first estimates, found when first needed."""
 
     def __post_init__(self) -> None:
         check_deadline(self.deadline_s)
+        self._deadlines = [(1, self.deadline_s)]
         if self.late not in ("merge", "drop"):
             raise InputError(f"late must be 'merge' or 'drop', got {self.late!r}")
         if self.participation is not None:
@@ -68,7 +72,10 @@ class Lesson:
             raise InputError("close_early must be true if deadline_s is inf: no round would close")
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
-        if view.now_s != self._round_start_s(view.round):
+        if self.deadline_s != self._deadlines[-1][1]:
+            self._deadlines.append((view.round, self.deadline_s))
+            self._grid_s, self._grid_round, self._members = view.now_s, view.round, {}
+        elif view.now_s != self._round_start_s(view.round):
             self._grid_s, self._grid_round = view.now_s, view.round
         asked = view.freed if self.participation is None else self._draw(view, self.participation, rng)
         ready = asked[view.idle[asked] & (view.waiting[asked] == 0)]
@@ -87,15 +94,13 @@ class Lesson:
         return average(view, *self._due(view, arrived))
 
     def state(self) -> dict[str, Any]:
-        return {"grid_s": self._grid_s, "grid_round": self._grid_round}
+        deadlines = [list(one) for one in self._deadlines]
+        return {"grid_s": self._grid_s, "grid_round": self._grid_round, "deadlines": deadlines}
 
     def restore(self, state: dict[str, Any]) -> None:
         self._grid_s, self._grid_round = state["grid_s"], state["grid_round"]
-
-    def _set_deadline(self, view: ServerView, deadline_s: float) -> None:
-        """Change τ, starting with the round that opens now."""
-        self.deadline_s = deadline_s
-        self._grid_s, self._grid_round, self._members = view.now_s, view.round, {}
+        self._deadlines = [(round, deadline_s) for round, deadline_s in state["deadlines"]]
+        self.deadline_s = self._deadlines[-1][1]
 
     def _draw(self, view: ServerView, limit: int, rng: np.random.Generator) -> IntArray:
         """Draw up to `limit` clients from each tier whose slot begins now; return them sorted."""
@@ -104,30 +109,35 @@ class Lesson:
             order = np.argsort(tiers, kind="stable")
             groups = np.split(order, np.flatnonzero(np.diff(tiers[order])) + 1)
             self._members = {int(tiers[group[0]]): group for group in groups if tiers[group[0]] != UNREACHABLE}
+        first_round, _ = self._deadlines[-1]
         drawn = [
             members[rng.choice(len(members), min(limit, len(members)), replace=False, shuffle=False)]
             for tier, members in self._members.items()
-            if (view.round - self._grid_round) % tier == 0
+            if (view.round - first_round) % tier == 0
         ]
         return np.sort(np.concatenate([NO_CLIENTS, *drawn]))
 
     def _due(self, view: ServerView, arrived: Updates) -> tuple[Updates, IntArray]:
         """Return the updates to aggregate now, and the ids of late ones to drop."""
-        due = self._expected_by(view.round + 1, view.now_s, arrived)
+        due = self._expected_by(view.round + 1, arrived)
         if self.late == "merge":
             return arrived[due], NO_CLIENTS
-        late = self._expected_by(view.round, self._round_start_s(view.round), arrived)
+        late = self._expected_by(view.round, arrived)
         return arrived[due & ~late], arrived.id[late]
 
-    def _expected_by(self, round: int, start_s: float, updates: Updates) -> BoolArray:
-        """Return which updates were expected by the start of a round, shape (num_updates,).
+    def _expected_by(self, round: int, updates: Updates) -> BoolArray:
+        """Return which updates were expected before a round, shape (num_updates,). Eq. (8): after j rounds of τ.
 
-        Updates that started on the current grid are compared in multiples of τ, as tiers are, so that rounding of large
-        times has no effect; updates that started before are compared in seconds.
+        The rounds since the start of an update are counted, not the seconds: neither time between rounds nor the
+        rounding of large times has an effect.
         """
-        rounds = round - updates.started_round
-        on_grid_s = np.where(rounds > 0, np.maximum(rounds, 1) * self.deadline_s, 0.0)
-        passed_s = np.where(updates.started_round >= self._grid_round, on_grid_s, start_s - updates.started_s)
+        passed_s, end = np.zeros(len(updates)), round
+        for first_round, deadline_s in reversed(self._deadlines):
+            rounds = end - np.maximum(updates.started_round, first_round)
+            passed_s += np.where(rounds > 0, np.maximum(rounds, 1) * deadline_s, 0.0)
+            if updates.started_round.min(initial=end) >= first_round:
+                break
+            end = first_round
         return np.less_equal(updates.expected_s, passed_s * (1 + TOLERANCE))
 
     def _round_start_s(self, round: int) -> float:

@@ -1,11 +1,13 @@
 """Local trainings that a trace marks as failed, and the server's time between rounds, by hand."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from helpers.fleets import make_fleet
-from lesson import FedAvg, InputError, Lesson, Settings, simulate
+from lesson import FedAvg, InputError, Lesson, Settings, Simulation, simulate
+from lesson.strategies import STRATEGIES, make_strategy
 
 TRACE = """client,round,compute_s,upload_s,lost
 0,1,4,1,0
@@ -54,3 +56,27 @@ def test_rounds_open_after_the_overhead(tmp_path: Path, varying: bool) -> None:
     records = list(simulate(Lesson(6.0), fleet, rounds=3, settings=settings))
     assert [(one.start_s, one.end_s) for one in records] == [(0.0, 6.0), (9.0, 15.0), (18.0, 24.0)]
     assert [sorted(one.merged.tolist()) for one in records] == [[0], [0, 1], [0]]
+
+
+LATENCIES_S = [5.0, 12.0, 19.0, 22.0, 33.0, 41.0]
+"""For a deadline of 20 s: three clients in tier 1, two in tier 2 and one in tier 3."""
+COUNT_ARRIVALS = {"ca2fl", "fadas", "fedasync", "fedat", "fedbuff", "fedcompass", "malenia", "rennala"}
+"""Strategies that aggregate after a number of arrivals, which depend on how long a round takes."""
+
+
+@pytest.mark.parametrize("name", sorted(STRATEGIES))
+def test_overhead_makes_no_update_late(tmp_path: Path, name: str) -> None:
+    """All clients take exactly as long as expected, with and without 5 s between rounds."""
+    rows = (f"{client},1,{latency_s / 2},{latency_s / 2}" for client, latency_s in enumerate(LATENCIES_S))
+    trace = "\n".join(["client,round,compute_s,upload_s", *rows, ""])
+    options = {"tifl": {"credits": 2}}.get(name, {"late": "drop"} if name.startswith("lesson") else {})
+    merged, reasons = [], []
+    for overhead_s in (0.0, 5.0):
+        settings = settings_of(tmp_path, trace, overhead_s=overhead_s)
+        loop = Simulation(make_strategy(name, 20.0, options), make_fleet(LATENCIES_S), settings=settings)
+        records = [record for _ in range(60) if (record := loop.step()) is not None]
+        assert sum(record.misses or 0 for record in records) == 0
+        merged.append(Counter(client for record in records for client in record.merged.tolist()))
+        reasons.append(loop.stop_reason)
+    assert reasons[0] == reasons[1]
+    assert merged[0].keys() <= merged[1].keys() if name in COUNT_ARRIVALS else merged[0] == merged[1]

@@ -80,12 +80,11 @@ class LessonAdaptive(Lesson):
         return replace(super().open_round(view, rng), note=note)
 
     def state(self) -> dict[str, Any]:
-        kept = {"deadline_s": self.deadline_s, "seen": list(self._seen), "recent": list(self._recent)}
+        kept = {"seen": list(self._seen), "recent": list(self._recent)}
         return super().state() | kept | ({"held_back": self._held_back} if self.accumulate else {})
 
     def restore(self, state: dict[str, Any]) -> None:
         super().restore(state)
-        self.deadline_s = state["deadline_s"]
         self._seen, self._recent = tuple(state["seen"]), tuple(state["recent"])
         self._held_back = state.get("held_back", 1.0)
 
@@ -113,7 +112,7 @@ class LessonAdaptive(Lesson):
         if abs(bounded_s / before_s - 1) < LEAST_STEP:
             return ""
         held = "" if bounded_s == wished_s else "limited so that a tenth to a half of the clients are in tier 1"
-        self._set_deadline(view, bounded_s)
+        self.deadline_s = bounded_s
         return f"deadline {before_s:.4g} s → {bounded_s:.4g} s: {'; '.join(filter(None, [why, held]))}"
 
     def _limits(self, view: ServerView) -> tuple[float, float]:
