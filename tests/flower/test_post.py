@@ -93,6 +93,21 @@ def good(message: Message, **changed: Any) -> Message:
     return Message(RecordDict({"arrays": arrays_of(), "metrics": MetricRecord(told)}), reply_to=message)
 
 
+def test_each_reply_has_the_time_at_which_it_was_pulled(make_grid: MakeGrid) -> None:
+    """Both replies are there when the server polls at 0 s; pulling a message takes a second."""
+    asking = Asking(make_grid, good)
+    asking.send(0, 1)
+    pull = asking.grid.pull_messages
+
+    def slow(ids: Iterable[str]) -> Iterable[Message]:
+        asking.now_s += 1.0
+        return pull(ids)
+
+    asking.grid.pull_messages = slow  # type: ignore[method-assign]
+    received = {event.client: event.received for event in asking.events(2) if isinstance(event, Reply)}
+    assert len(received) == len(set(received.values())) == 2
+
+
 def test_what_a_client_is_told(make_grid: MakeGrid) -> None:
     """The step size is 0.1 · 4; the round is the server's, the index the client's own."""
     seen: list[Message] = []

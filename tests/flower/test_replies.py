@@ -72,7 +72,7 @@ def test_simulation_pulls_all_replies_in_one_call() -> None:
     grid = CountingGrid([], num_nodes=3)
     ids = grid.push_messages(Message(RecordDict({"arrays": model()}), node, "train") for node in (2, 3))
     assert [number for number, _ in pull_replies(grid, ids, at_once=True)] == ids
-    assert pull_replies(grid, [], at_once=True) == []
+    assert list(pull_replies(grid, [], at_once=True)) == []
     assert calls == [ids]
 
 
@@ -81,7 +81,7 @@ def test_broken_connection_to_the_superlink_is_no_fault_of_a_client(error: Excep
     grid = HostileGrid([])
     grid.pull_messages = lambda _: (_ for _ in ()).throw(error)  # type: ignore[method-assign]
     with pytest.raises(type(error), match="rejected"):
-        pull_replies(grid, ["a"])
+        list(pull_replies(grid, ["a"]))
 
 
 @pytest.mark.parametrize("name", [name for name in REPLIES if not name.startswith(("array", "record"))])

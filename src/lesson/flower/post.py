@@ -4,7 +4,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -137,7 +137,7 @@ class GridClients:
         events: list[Event] = list(self._faults)
         self._faults.clear()
         for number, message in pull_replies(self.grid, list(self._sent), at_once=self.at_once):
-            events.append(self._reply(self._sent.pop(number), message))
+            events.append(replace(self._reply(self._sent.pop(number), message), received=self.clock()))
         for number, message in pull_replies(self.grid, list(self._given_up), at_once=self.at_once):
             update = self._given_up.pop(number)
             if not isinstance(message, Exception) and not message.has_error():

@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import httpx
 from flwr.app import Message, RecordDict
@@ -36,25 +36,26 @@ MAX_METRICS = 100
 Metric = int | float | list[int] | list[float]
 
 
-def pull_replies(grid: Grid, ids: Collection[str], *, at_once: bool = False) -> list[tuple[str, Message | Exception]]:
-    """Return the replies to these messages that have arrived, each with the id of its message.
+def pull_replies(
+    grid: Grid, ids: Collection[str], *, at_once: bool = False
+) -> Iterator[tuple[str, Message | Exception]]:
+    """Yield the replies to these messages that have arrived, each with the id of its message, as they are pulled.
 
-    A reply that Flower cannot decode is returned as the exception it raised. `at_once` pulls all replies in one call,
+    A reply that Flower cannot decode is yielded as the exception it raised. `at_once` pulls all replies in one call,
     for simulations.
     """
     # Flower decodes either all replies of a call or none, and delivers each only once: an undecodable reply would lose
     # all others of the same call, however few they are. So each reply is pulled by itself, which costs one request per
     # awaited reply. The grid of a simulation does not decode replies, and one call pulls them all.
     groups = ([list(ids)] if ids else []) if at_once else [[number] for number in ids]
-    replies: list[tuple[str, Message | Exception]] = []
     for group in groups:
         try:
-            replies += _by_id(list(grid.pull_messages(group)), group)
+            replies = _by_id(list(grid.pull_messages(group)), group)
         except (httpx.HTTPError, OSError):  # the connection to the SuperLink, not a reply
             raise
         except Exception as error:
-            replies += [(number, error) for number in group]
-    return replies
+            replies = [(number, error) for number in group]
+        yield from replies
 
 
 def in_simulation(grid: Grid) -> bool:

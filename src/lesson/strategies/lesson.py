@@ -95,11 +95,13 @@ class Lesson:
 
     def state(self) -> dict[str, Any]:
         deadlines = [list(one) for one in self._deadlines]
-        return {"grid_s": self._grid_s, "grid_round": self._grid_round, "deadlines": deadlines}
+        members = [[tier, clients.tolist()] for tier, clients in self._members.items()]
+        return {"grid_s": self._grid_s, "grid_round": self._grid_round, "deadlines": deadlines, "members": members}
 
     def restore(self, state: dict[str, Any]) -> None:
         self._grid_s, self._grid_round = state["grid_s"], state["grid_round"]
         self._deadlines = [(round, deadline_s) for round, deadline_s in state["deadlines"]]
+        self._members = {tier: np.array(clients, dtype=np.int64) for tier, clients in state["members"]}
         self.deadline_s = self._deadlines[-1][1]
 
     def _draw(self, view: ServerView, limit: int, rng: np.random.Generator) -> IntArray:

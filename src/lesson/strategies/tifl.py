@@ -86,11 +86,13 @@ class TiFL:
 
     def state(self) -> dict[str, Any]:
         names = ("num_drawn", "probabilities", "accuracy")
-        return {name: list(getattr(self, f"_{name}")) for name in names} | {"tier": self._tier}
+        lists = {name: list(getattr(self, f"_{name}")) for name in names}
+        return lists | {"tier": self._tier, "members": [members.tolist() for members in self._members]}
 
     def restore(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
             setattr(self, f"_{name}", list(value) if isinstance(value, list) else value)
+        self._members = [np.array(members, dtype=np.int64) for members in state["members"]]
 
     def _make_tiers(self, view: ServerView) -> None:
         """Divide the fleet into tiers, which are equally likely at first."""

@@ -30,7 +30,7 @@ from lesson.clock.worlds.clients import LOST, RESTARTED, TOO_LATE
 from lesson.clock.worlds.wall import MIN_PATIENCE_S, NOBODY_S
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.errors import RunStoppedError
-from lesson.strategies import STRATEGIES, FedAsync, FedAT, FedBuff, LessonFilled, Safa
+from lesson.strategies import STRATEGIES, FedAsync, FedAT, FedBuff, LessonFilled, LessonMemory, Safa, TiFL
 from lesson.strategies.base import RoundPlan, ServerView, Updates
 
 EST_S = [5.0, 16.0, 8.0, 38.0]
@@ -493,6 +493,58 @@ def test_a_restarted_server_works_with_the_connected_clients() -> None:
     assert told(after.step()) == (12.0, [1], [1])
     assert told(after.step()) == (18.0, [0, 1], [0, 1])
     assert after.fleet.latency_s.tolist() == [4.0, 6.0]
+
+
+def test_a_restarted_server_keeps_the_parts_of_measured_latencies() -> None:
+    """Clients take 100 s instead of 29 s, of which half is compute time."""
+    before, _ = on_the_wall(FedAvg(), make_fleet([29.0]), [[100.0]])
+    before.step()
+    after, _ = on_the_wall(FedAvg(), make_fleet([29.0]), [[100.0]])
+    after.restore(*before.state())
+    for name in ("latency_s", "compute_s", "upload_s", "shared_upload_s", "download_s"):
+        assert getattr(after.fleet, name).tolist() == getattr(before.fleet, name).tolist(), name
+
+
+@pytest.mark.parametrize(
+    ("strategy", "name"),
+    [
+        (FedAT(2), "_members"),
+        (TiFL(2), "_members"),
+        (Lesson(10.0, participation=1), "_members"),
+        (LessonMemory(10.0), "_tier_of"),
+    ],
+)
+def test_a_restarted_server_keeps_the_tiers(strategy: Any, name: str) -> None:
+    """Client 0 is estimated to be faster than client 1, but takes longer, which does not change the tiers."""
+    before, _ = on_the_wall(strategy, make_fleet([8.0, 15.0]), [[25.0], [9.0]])
+    for _ in range(4):
+        before.step()
+    after, _ = on_the_wall(strategy, make_fleet([8.0, 15.0]), [[25.0], [9.0]])
+    values, arrays = before.state()
+    after.restore(json.loads(json.dumps(values, allow_nan=False)), arrays)
+    after.step()
+    before.step()
+    assert str(getattr(after.strategy, name)) == str(getattr(before.strategy, name))
+
+
+class SlowToPoll(FakeClients):
+    """Clients whose replies take the server a second each to pull."""
+
+    def poll(self) -> Sequence[Event]:
+        events = []
+        for event in super().poll():
+            self.clock.now_s += 1.0
+            events.append(replace(event, received=self.clock.now_s) if isinstance(event, Reply) else event)
+        return events
+
+
+def test_a_reply_arrives_when_it_is_pulled() -> None:
+    """Three clients reply after 5 s; the poll that finds their replies begins at 5 s and takes 3 s."""
+    federation, _ = on_the_wall(FedAvg(), make_fleet([5.0] * 3), SlowToPoll(FakeClock(), [[5.0]] * 3))
+    record = federation.step()
+    assert record is not None
+    assert record.merged_arrived_s.tolist() == [6.0, 7.0, 8.0]
+    assert federation.fleet.latency_s.tolist() == [6.0, 7.0, 8.0]
 
 
 class Somewhere(Holding):

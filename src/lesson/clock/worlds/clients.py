@@ -35,6 +35,8 @@ class Reply:
     """Details of the fault, for the log."""
     num_bytes: int = field(default=0, compare=False)
     """Size of the arrays in the reply."""
+    received: float | None = field(default=None, compare=False)
+    """When the reply was received, on the clock of the world; None for when it is handled."""
 
     @property
     def key(self) -> "Key":

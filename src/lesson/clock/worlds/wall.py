@@ -168,9 +168,9 @@ class WallWorld:
         return nominal_energy_j(self.fleet, updates, elapsed_s)
 
     def state(self, ledger: Ledger) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-        """Return the measured latencies, and the models of updates that wait at the server."""
-        measured = self._measured
-        arrays = {"seen_s": measured.seen_s, "is_cold": measured.is_cold, "latency_s": self.fleet.latency_s}
+        """Return the measured latencies, the estimates, and the models of updates that wait at the server."""
+        arrays = {"seen_s": self._measured.seen_s, "is_cold": self._measured.is_cold}
+        arrays |= {name: getattr(self.fleet, name) for name in TIMES}
         values, weights = self.reports.state(ledger)
         return {"round": self._round, **values}, arrays | weights | waiting_models(self._clients, ledger)
 
@@ -190,8 +190,9 @@ class WallWorld:
         ledger.connect(np.flatnonzero(self.connected))
         known = np.isfinite(arrays["latency_s"])  # also of clients that are not connected, for when they are
         self._measured.seen_s[:] = arrays["seen_s"]
-        self._measured.is_cold[:] = arrays.get("is_cold", np.False_)  # checkpoints of earlier versions have none
-        self.fleet.latency_s[known] = arrays["latency_s"][known]
+        self._measured.is_cold[:] = arrays["is_cold"]
+        for name in TIMES:
+            getattr(self.fleet, name)[known] = arrays[name][known]
         lost = ledger.drop(ledger.clients_in_flight())
         self.release(lost)
         for client, index in lost.keys:
@@ -224,6 +225,8 @@ class WallWorld:
 
     def _handle_reply(self, reply: Reply, ledger: Ledger, now_s: float) -> None:
         client, current = reply.client, reply.is_current(ledger)
+        if reply.received is not None:  # a poll may take seconds
+            now_s = reply.received - self._zero_s
         if not reply.fault and ledger.was_received(*reply.key):
             self._bytes_up += reply.num_bytes
             self._note_rejected(reply.rejection(ALREADY_SEEN))

@@ -52,17 +52,19 @@ class LessonMemory(Lesson):
         return Merge(due.id, shares(view.client_weight[due.client], places), of="updates", groups=groups, drops=drops)
 
     def state(self) -> dict[str, Any]:
-        return super().state() | {"filled": sorted(self._filled)}
+        tier_of = None if self._tier_of is None else self._tier_of.tolist()
+        return super().state() | {"filled": sorted(self._filled), "tier_of": tier_of}
 
     def restore(self, state: dict[str, Any]) -> None:
         super().restore(state)
         self._filled = set(state["filled"])
+        self._tier_of = None if state["tier_of"] is None else np.array(state["tier_of"], dtype=np.int64)
 
     def _tiers(self, view: ServerView, clients: IntArray) -> IntArray:
         """Return the tier of each of these clients, shape (len(clients),), after updating the shares of tiers."""
-        fresh = self._tier_of is None or bool(np.any(self._tier_of[clients] == UNREACHABLE))
-        if self._tier_of is None or fresh:
-            now = assign_tiers(view.first_latency_s, self.deadline_s)
+        fresh = not len(self._counted)
+        if self._tier_of is None or np.any(self._tier_of[clients] == UNREACHABLE):
+            now, fresh = assign_tiers(view.first_latency_s, self.deadline_s), True
             self._tier_of = now if self._tier_of is None else np.where(self._tier_of == UNREACHABLE, now, self._tier_of)
         if fresh or np.any(self._counted[clients] != view.client_weight[clients]):  # real clients report their weights
             self._counted = view.client_weight.copy()
