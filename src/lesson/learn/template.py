@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lesson.core.errors import InputError, describe
 from lesson.core.random import stream
@@ -48,6 +49,8 @@ class Traits:
     """Whether the model cannot train on a single sample."""
     one_tensor: bool = True
     """Whether the output is a single tensor with one row per sample."""
+    channels_last: bool = True
+    """Whether all convolutions are known to work in channels-last layout on a CPU; see `_Convolutions`."""
 
     @property
     def needs_own_pass(self) -> str:
@@ -67,6 +70,8 @@ class Template:
             torch.manual_seed(int(stream(seed, "model").integers(2**63)))
             model = _made(task)
         self.traits = _probed(task, model)
+        self.channels_last = self.traits.channels_last or device != "cpu"
+        """Whether weights and images are stored channels-last, in which convolutions are fastest."""
         self.model = model.to(device)
         parameters = {name: one for name, one in model.named_parameters() if one.requires_grad}
         buffers = dict(model.named_buffers())
@@ -109,6 +114,7 @@ class Replica:
     def __init__(self, template: Template) -> None:
         self.model = template.copy_model().train()  # all of it, as `outputs` does after an evaluation
         self.num_dropout_units = int(getattr(self.model, "num_dropout_units", 0))
+        self._channels_last = template.channels_last
         named = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
         self._exchanged = [named[name] for name in template.exchanged]
         self.parameters = [one for one in self._exchanged if isinstance(one, nn.Parameter)]
@@ -125,7 +131,7 @@ class Replica:
     def load(self, vector: Tensor) -> None:
         """Set the exchanged values to those of a vector."""
         for one, values in zip(self._exchanged, self.views(vector), strict=True):
-            if values.dim() == 4:  # .contiguous() would not make a single channel channels-last
+            if values.dim() == 4 and self._channels_last:  # .contiguous() would not make a single channel channels-last
                 one.data = torch.empty_like(values, dtype=one.dtype, memory_format=torch.channels_last).copy_(values)
             else:  # the model itself changes buffers, but the vector must stay as it is
                 one.data = values.to(one.dtype, copy=not isinstance(one, nn.Parameter))
@@ -144,6 +150,7 @@ class Replica:
         """Return the model's output for the inputs of a minibatch; `kept` has the dropout factors of `CifarNet`."""
         if self.model.training != training:
             self.model.train(training)
+        inputs = inputs if self._channels_last else channels_first(inputs)
         return call(self.model, inputs) if kept is None else self.model(inputs, kept)
 
     def gradient(self, loss: Tensor) -> Tensor:
@@ -179,6 +186,43 @@ def prepared(task: Task, inputs: Arrays) -> Any:
     return inputs if task.prepare is None else task.prepare(inputs)
 
 
+def channels_first(inputs: Any) -> Any:
+    """Return inputs whose tensors are stored in the order of their dimensions, copied if they are not."""
+    if isinstance(inputs, tuple):
+        return tuple(map(channels_first, inputs))
+    if isinstance(inputs, dict):
+        return {name: channels_first(one) for name, one in inputs.items()}
+    is_last = isinstance(inputs, Tensor) and inputs.dim() == 4 and _is_channels_last(inputs)
+    return inputs.clone(memory_format=torch.contiguous_format) if is_last else inputs
+
+
+def _is_channels_last(images: Tensor) -> bool:
+    """Return whether the channels of a pixel are adjacent; unlike in `Tensor.is_contiguous`, even if there is one."""
+    return images.stride(1) == 1 and images.shape[2:].numel() > 1
+
+
+class _Convolutions(TorchDispatchMode):
+    """Records whether the convolutions that are executed work in channels-last layout.
+
+    In this layout, the backward pass of oneDNN 3.12 (torch 2.13) writes beyond its buffers on CPUs without AVX-512, and
+    the process may abort, if a 1 × 1 convolution has a stride above 1 and fewer than 8 input channels. Other shapes
+    were tested and work; the limit of 16 channels, the width of the largest vector registers, leaves a margin.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.channels_last, self.crash = True, False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket._qualified_op_name in ("aten::convolution", "aten::_convolution"):
+            images, weight, _, stride, _, _, is_transposed = args[:7]
+            skips = weight.shape[2:].numel() == 1 and max(stride) > 1
+            if images.dim() == 4 and (is_transposed or (skips and weight.shape[1] % 16)):
+                self.channels_last = False
+                self.crash |= skips and _is_channels_last(images)
+        return func(*args, **(kwargs or {}))
+
+
 def _made(task: Task) -> nn.Module:
     """Return a new model of the task; raise InputError if it cannot be trained."""
     try:
@@ -207,7 +251,13 @@ def _probed(task: Task, model: nn.Module) -> Traits:
     count = min(NUM_PROBED, num_samples(task.train[1]))
     raw, targets = (map_arrays(lambda one: one[:count], part) for part in task.train)
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    outputs, is_random = _watched(task, model, raw)
+    with _Convolutions() as convolutions:
+        outputs, is_random = _watched(task, model, raw)
+    if convolutions.crash:
+        raise InputError(
+            "model must not pass channels-last images to a 1 × 1 convolution with a stride above 1, unless its number "
+            "of input channels is a multiple of 16: torch crashes on some CPUs; call .contiguous() on them first"
+        )
     _check_loss(task, model, outputs, targets)
     changed = [name for name, buffer in model.named_buffers() if name in before and _differs(buffer, before[name])]
     floats = {name for name, buffer in model.named_buffers() if buffer.is_floating_point()}
@@ -220,6 +270,7 @@ def _probed(task: Task, model: nn.Module) -> Traits:
         coupled=not is_random and one_tensor and count > 1 and _is_coupled(task, model, raw),
         random_scores=is_random and _watched(task, model.eval(), raw)[1],
         one_tensor=one_tensor,
+        channels_last=convolutions.channels_last,
     )
 
 
@@ -243,7 +294,7 @@ def _outputs(task: Task, model: nn.Module, raw: Arrays) -> Any:
     except Exception as error:  # a custom function may raise anything
         raise InputError(f"prepare cannot process inputs {describe_arrays(raw)}: {describe(error)}") from None
     try:
-        return call(model, inputs)
+        return call(model, channels_first(inputs))
     except Exception as error:
         raise InputError(f"model cannot process inputs {describe_arrays(inputs)}: {describe(error)}") from None
 
