@@ -96,9 +96,7 @@ class StudyProgress:
     def report(self, name: str, line: dict[str, Any]) -> None:
         """Handle an event of a run, see `run_missing`."""
         if "reused" in line:
-            self._tell(
-                f"note: reusing {count(line['reused'], 'finished run')} in {name}; settings and inputs are the same"
-            )
+            self._tell(f"note: reusing {count(line['reused'], 'finished run')} in {name}")
         elif "limits" in line:
             self._limits[name] = line["limits"]
         elif "done" in line or "error" in line:
