@@ -18,8 +18,8 @@ from lesson.runs.trackers import Tracker
 
 Report = Callable[[str, dict[str, Any]], None]
 """Called with the name of a run and each of its events: first {"limits": its [run] settings}, then those of `Engine`.
-The only event of a run that had already finished is {"done": True}. If there are such runs, a last event has the path
-of the study's folder as its name: {"reused": their number}."""
+The only event of a run that had already finished is {"done": True}. If there are such runs, one more event has the path
+of the study's folder instead of a run's name: {"reused": number of these runs}."""
 
 
 def run_missing(
