@@ -59,7 +59,7 @@ def run(
 ) -> Run:
     """Train one strategy and return the finished run.
 
-    If the folder holds a finished run with the same settings, it is loaded instead of executed again.
+    If the folder holds a finished run with the same settings, input files and code, it is loaded instead of executed.
 
     Args:
         strategy: Name of a strategy, or `module:Class`; by default, the one in the settings, "lesson".

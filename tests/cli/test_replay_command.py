@@ -9,6 +9,7 @@ import pytest
 
 from helpers.flights import write_flight
 from lesson.cli import main
+from lesson.experiments.engines import InProcessEngine
 
 QUICK = ["--replicates", "3"]
 
@@ -122,3 +123,20 @@ def test_a_replay_without_training_says_that_it_compares_schedules(
 ) -> None:
     assert main(["replay", constant, "--strategies", "fedavg", "--json", "--deadline", "10", *QUICK]) == 0
     assert json.loads(capsys.readouterr().out)["notes"][-1].startswith("updates per hour compare schedules, not models")
+
+
+def test_a_changed_recording_does_not_reuse_trained_runs(
+    constant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("lesson.api.make_engine", lambda **_: InProcessEngine())
+    out = tmp_path / "out"
+    flags = ["--strategies", "fedavg", "--deadline", "10", "--time-budget", "60", "--seeds", "1", *QUICK]
+    command = ["replay", constant, "--task", "helpers.small_tasks:tiny_task", "--out", str(out), *flags]
+    assert main(command) == 0
+    assert main(command) == 0
+    assert "note: reusing 1 finished run" in capsys.readouterr().err
+    before = (out / "fleet" / "trace.csv").read_bytes()
+    write_flight(Path(constant), [[4.0, 9.0, 29.0]] * 20)
+    assert main(command) == 2
+    assert "is from another recording" in capsys.readouterr().err
+    assert (out / "fleet" / "trace.csv").read_bytes() == before

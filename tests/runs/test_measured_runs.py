@@ -93,20 +93,18 @@ def test_a_resumed_run_is_the_same(varying: dict[str, float], tmp_path: Path, ro
     check_resumes(settings(checkpoint_every_s=1e-9, **varying), tmp_path, after_round=5, **PARTS)
 
 
-@pytest.mark.parametrize("varying", [{}, {"slowdown": 0.5}])
 def test_a_changed_file_is_noticed_when_a_run_resumes(
-    varying: dict[str, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, round_by_round: None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, round_by_round: None
 ) -> None:
     def break_off(line: dict[str, int]) -> None:
         if line["round"] == 5:
             raise StoppedError
 
-    chosen = settings(checkpoint_every_s=1e-9, **varying)
+    chosen = settings(checkpoint_every_s=1e-9)
     with pytest.raises(StoppedError):
         execute(chosen, tmp_path / "run", progress=break_off, **PARTS)
     Path("lab.csv").write_text(FILE.replace("pi,41,40,1", "pi,43,42,1"))
-    changed = "latencies must be the file that the run started with, but it has changed; restore it"
-    with pytest.raises(InputError, match=changed):
+    with pytest.raises(InputError, match=r"another version of lab\.csv"):
         execute(chosen, tmp_path / "run", resume=True, **PARTS)
     Path("elsewhere").mkdir()
     monkeypatch.chdir("elsewhere")

@@ -119,7 +119,6 @@ class RunCommand(_Learning):
         from lesson.learn.metric import Metric
         from lesson.report.progress import RunProgress
         from lesson.runs.execute import execute
-        from lesson.runs.folder import RunFolder
         from lesson.runs.trackers import make_trackers
 
         trackers = make_trackers(self.log)
@@ -129,7 +128,6 @@ class RunCommand(_Learning):
         options = options_of([strategy], settings.strategy.options, own)[strategy]
         settings = settings.with_strategy(strategy, options)
         out = self.out or Path("runs") / run_name(settings)
-        ended = RunFolder(out).summary.exists()
         with RunProgress(settings.run) as progress:
             try:
                 summary = execute(
@@ -160,7 +158,7 @@ class RunCommand(_Learning):
         )
         print_notes(summary["notes"])
         print_report(Study([Run.load(out)]), out)
-        print(f"folder: {out}{' (already finished, not run again)' if ended else ''}")
+        print(f"folder: {out}")
         check_ended([summary])
 
 

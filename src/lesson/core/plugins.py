@@ -17,8 +17,7 @@ def load_named(kind: str, name: str, form: str = "module:Class") -> Any:
     if "/" in module_name or module_name.startswith("."):
         file = Path(module_name).stem
         raise InputError(f"{kind} '{name}' cannot be loaded; write {file}:{class_name} in the folder of {file}.py")
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)
+    search_current_folder()
     try:
         return getattr(importlib.import_module(module_name), class_name)
     except SystemExit as error:
@@ -27,3 +26,9 @@ def load_named(kind: str, name: str, form: str = "module:Class") -> Any:
         ) from None
     except Exception as error:  # a custom module may raise anything
         raise InputError(f"{kind} '{name}' cannot be loaded: {error}; the name must be {form}") from None
+
+
+def search_current_folder() -> None:
+    """Let Python import modules from the current folder."""
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)

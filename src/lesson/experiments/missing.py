@@ -18,7 +18,8 @@ from lesson.runs.trackers import Tracker
 
 Report = Callable[[str, dict[str, Any]], None]
 """Called with the name of a run and each of its events: first {"limits": its [run] settings}, then those of `Engine`.
-The only event of a run that had already finished is {"done": True}."""
+The only event of a run that had already finished is {"done": True}. If there are such runs, one more event has the path
+of the study's folder instead of a run's name: {"reused": number of these runs}."""
 
 
 def run_missing(
@@ -48,9 +49,12 @@ def run_missing(
         check_runs(design.runs(done), done, folder.path, resume)
         progress = _Progress(folder, design, marker, command, on_error, report)
         progress.write()
-        for name in design.runs(done).keys() & done.keys():
+        reused = design.runs(done).keys() & done.keys()
+        for name in reused:
             RunFolder(folder.path / name).delete_checkpoints()  # a process may have been killed before it did
             progress.hear(folder.path / name, {"done": True})
+        if reused and report is not None:
+            report(str(folder.path), {"reused": len(reused)})
         try:
             while left := _left(design, done, progress.errors):
                 plan = {folder.path / name: settings for name, settings in left.items()}
@@ -131,9 +135,15 @@ def _ended(left: Named, out: Path, errors: Mapping[str, Line]) -> dict[str, Run]
 
 
 def check_runs(wanted: Named, done: Mapping[str, Run], out: Path, resume: bool) -> None:
-    """Raise InputError if one of the runs cannot start, or is done with other settings."""
+    """Raise InputError if one of the runs cannot start, or is done with other settings or inputs.
+
+    Archived runs have recorded no inputs.
+    """
     for name, settings in wanted.items():
         if name not in done:
             RunFolder(out / name).check(settings, resume)
         elif different := settings.differences(done[name].settings):
             raise InputError(f"{out} holds {name} with other settings ({different[0]}); choose another output folder")
+        elif done[name].path is not None and (changed := RunFolder(out / name).changed_input(settings)):
+            remedy = "choose another output folder, or remove this one"
+            raise InputError(f"{out} holds {name} with another version of {changed}; {remedy}")

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from lesson.core.csv_rows import csv_text
+from lesson.core.errors import InputError
 from lesson.core.files import write_all
 from lesson.fleet.csv_files import fleet_csv
 from lesson.flight.fit import FittedFleet
@@ -11,7 +12,10 @@ from lesson.flight.replay import replay_settings
 
 
 def write_fleet(fitted: FittedFleet, folder: Path, *, seed: int = 0, replicate: int = 0) -> dict[str, Any]:
-    """Write latencies.csv, trace.csv and presence.csv of one replicate; return the settings that use them."""
+    """Write latencies.csv, trace.csv and presence.csv of one replicate; return the settings that use them.
+
+    Raises InputError, and writes nothing, if the folder has the files of another fleet, which its runs may have used.
+    """
     trace = fitted.draw_trace(seed, replicate)
     fleet = fitted.first_estimates(trace, replay_settings(fitted))
     length = int(trace.offsets[1])
@@ -30,8 +34,14 @@ def write_fleet(fitted: FittedFleet, folder: Path, *, seed: int = 0, replicate: 
         spans = ([fitted.names[client], from_s, to_s] for client, from_s, to_s in fitted.intervals)
         files[folder / "presence.csv"] = csv_text(["client", "from_s", "to_s"], spans)
         settings["presence"] = str(folder / "presence.csv")
+    contents = {path: text.encode() for path, text in files.items()}
+    for path in (folder / name for name in ("latencies.csv", "trace.csv", "presence.csv")):
+        if path.exists() and path.read_bytes() != contents.get(path):
+            raise InputError(
+                f"{path} is from another recording or seed; choose another output folder, or remove this one"
+            )
     folder.mkdir(parents=True, exist_ok=True)
-    write_all({path: text.encode() for path, text in files.items()})
+    write_all(contents)
     server = replay_settings(fitted).server
     names = ("overhead_s", "estimate", "estimate_window", "estimate_quantile")
     return settings | {name: getattr(server, name) for name in names}

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lesson.learn.metric import Metric
+from lesson.report.words import count
 from lesson.settings.sections import RunSettings
 
 MAX_SHOWN, MAX_FAILED_SHOWN = 16, 4
@@ -94,7 +95,9 @@ class StudyProgress:
 
     def report(self, name: str, line: dict[str, Any]) -> None:
         """Handle an event of a run, see `run_missing`."""
-        if "limits" in line:
+        if "reused" in line:
+            self._tell(f"note: reusing {count(line['reused'], 'finished run')} in {name}")
+        elif "limits" in line:
             self._limits[name] = line["limits"]
         elif "done" in line or "error" in line:
             self._going.pop(name, None)

@@ -14,7 +14,7 @@ import math
 import os
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,6 +33,7 @@ from lesson.flight.recording import FLIGHT
 from lesson.learn.device import cpu_capability, hardware, on_device
 from lesson.runs.checkpoints import Tensors, packed, unpacked
 from lesson.runs.executable import ExecutableRun
+from lesson.runs.inputs import input_digests
 from lesson.runs.read_back import read_clients, read_json, read_summary
 from lesson.runs.summary import clients_of
 from lesson.settings.loading import FORMAT, load_settings
@@ -80,6 +81,10 @@ class RunFolder:
             longer = may_extend and _is_longer(settings.run, begun.run)
             if different := settings.differences(_with_limits(begun, settings) if longer else begun):
                 raise InputError(f"{self.path} holds a run with other settings ({different[0]}); {another}")
+            if changed := self.changed_input(settings):
+                raise InputError(
+                    f"{self.path} holds a run with another version of {changed}; {another}, or remove this one"
+                )
             if not resume and (longer or not has_summary):
                 what = f"a run of {_length(begun.run)}" if longer else "an unfinished run"
                 raise InputError(f"{self.path} holds {what}; {self.words.resume}, or {another}")
@@ -89,6 +94,15 @@ class RunFolder:
             raise InputError(f"{self.path} is a file, not a folder; {another}")
         elif self.path.exists() and any(self.path.glob("[!.]*")):
             raise InputError(f"{self.path} is not empty and holds no run; {another}")
+
+    def changed_input(self, settings: Settings) -> str:
+        """Return the first input file or source file that has changed since the folder's run started; else empty.
+
+        A run that recorded no digests, as in older versions, counts as unchanged.
+        """
+        now = input_digests(settings)
+        then = self._begun_with("inputs") if now else {}
+        return next((name for name in now | then if then and now.get(name) != then.get(name)), "")
 
     def is_shorter_than(self, settings: Settings) -> bool:
         """Return whether the folder holds a run with fewer rounds or a smaller time budget than these settings."""
@@ -123,32 +137,34 @@ class RunFolder:
         With `may_extend`, the limits of an existing run become those of the settings.
         """
         self.make()
-        versions = _versions(settings.run.device)
+        here = {"versions": _versions(settings.run.device), "inputs": input_digests(settings)}
         with self.owned():
             # Another process may have started a run here since the first check.
             self.check(settings, resume=True, may_extend=may_extend)
             remove_leftovers(self.path)
             if self.config.exists():
-                self._tell_other_versions(versions)
+                self._tell_other_versions(here["versions"])
                 if self.is_shorter_than(settings):
                     begun = load_settings(str(self.config))
                     # Without a summary, the run counts as unfinished, whatever happens before its limits are written.
                     self.summary.unlink(missing_ok=True)
-                    self._write_config(_with_limits(begun, settings), self._begun_with())
+                    there = {name: self._begun_with(name) for name in here}
+                    self._write_config(_with_limits(begun, settings), there)
             else:
-                self._write_config(settings, versions)
+                self._write_config(settings, here)
 
-    def _write_config(self, settings: Settings, versions: dict[str, Any]) -> None:
-        write_whole(self.config, to_toml({"format": FORMAT} | settings.to_sections() | {"versions": versions}).encode())
+    def _write_config(self, settings: Settings, begun_with: Mapping[str, dict[str, Any]]) -> None:
+        tables = {name: table for name, table in begun_with.items() if table}
+        write_whole(self.config, to_toml({"format": FORMAT} | settings.to_sections() | tables).encode())
 
-    def _begun_with(self) -> dict[str, Any]:
-        """Return the versions with which the run was started."""
-        begun = read_toml(self.config, "")[1].get("versions")
+    def _begun_with(self, name: str) -> dict[str, Any]:
+        """Return the versions or the digests of inputs with which the run was started."""
+        begun = read_toml(self.config, "")[1].get(name)
         return begun if isinstance(begun, dict) else {}
 
     def _tell_other_versions(self, here: dict[str, str]) -> None:
         """Print a note if the run was started with versions that may compute differently."""
-        begun = self._begun_with()
+        begun = self._begun_with("versions")
         other = [name for name in NUMERIC if str(begun.get(name, here[name])) != here[name]]
         if other:
             told = ", ".join(f"{name} {printable(str(begun[name]), 40)} (here {here[name]})" for name in other)

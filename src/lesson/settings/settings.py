@@ -27,7 +27,7 @@ DEFAULT_TIME_BUDGET_S = 10_000.0
 AUTOMATIC = ("device", "precision", "eval_every_s")
 """Settings of [run] that may be "auto"; a run folder keeps the values its run started with."""
 INPUT_FILES = ("latencies", "trace", "presence", "positions", "snr_trace")
-"""Settings that name a file, which must not change while a run is interrupted."""
+"""Settings that name a file."""
 NEEDS_POSITIONS = ("path_loss", "shadowing_db", "download", "fading", "speed_mps", "positions", "spectrum")
 """Settings that need client positions, which measured clients do not have."""
 MEASURED_CHANNELS = ("snr_trace", "throughput")

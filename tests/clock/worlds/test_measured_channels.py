@@ -110,16 +110,6 @@ def test_the_channel_is_that_at_the_start_of_each_block() -> None:
     assert record.merged_arrived_s == pytest.approx([5.0])
 
 
-def test_a_changed_trace_is_reported_when_a_run_resumes() -> None:
-    settings = with_trace()
-    before = Simulation(FedAvg(), computing_1_s(settings, 1), settings=settings)
-    before.step()
-    settings = with_trace(f"{ROWS} a,9,3")
-    after = Simulation(FedAvg(), computing_1_s(settings, 1), settings=settings)
-    with pytest.raises(InputError, match=r"\[radio\] snr_trace must be the file that the run started with, but it has"):
-        after.restore(*before.state())
-
-
 def phones(**changes: Any) -> Settings:
     return Settings(preset="phones", model_bits=2e6, **changes)
 

@@ -13,7 +13,7 @@ from helpers.resuming import check_resumes
 from helpers.scripted import Scripted, ids
 from helpers.small_tasks import tiny_task
 from helpers.strategies import everyone, make
-from lesson import Fleet, InputError, Lesson, RoundLoop, Settings, Simulation, draw_fleet, simulate
+from lesson import Fleet, InputError, RoundLoop, Settings, Simulation, draw_fleet, simulate
 from lesson.cli import main
 from lesson.clock.worlds import make_world
 from lesson.runs.execute import execute
@@ -221,19 +221,6 @@ def test_uploads_in_turn_on_a_split_band_are_rejected_before_anything_is_learnt(
     with pytest.raises(InputError, match="spectrum must not be 'equal' with a strategy whose clients upload in turn"):
         execute(settings("fedcs-greedy", spectrum="equal"), tmp_path / "run", **PARTS)
     assert not (tmp_path / "run").exists()
-
-
-def test_a_changed_input_file_is_reported_when_a_run_resumes() -> None:
-    scenario, fleet = setting("trace")
-    before = Simulation(make(Lesson), fleet, settings=scenario)
-    before.step()
-    Path("work.csv").write_text(Path("work.csv").read_text().replace("0,1,", "0,1,9"))
-    scenario, fleet = setting("trace")
-    after = Simulation(make(Lesson), fleet, settings=scenario)
-    with pytest.raises(
-        InputError, match="trace must be the file that the run started with, but it has changed; restore it"
-    ):
-        after.restore(*before.state())
 
 
 def test_settings_without_effect_on_times_are_reported() -> None:

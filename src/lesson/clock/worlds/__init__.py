@@ -3,7 +3,6 @@
 from lesson.clock.faults import Disconnections
 from lesson.clock.worlds.base import Collected, World, closing_time
 from lesson.clock.worlds.clients import Clients, Event, Joined, Left, Reply, Returned
-from lesson.clock.worlds.input_files import input_digests
 from lesson.clock.worlds.nominal import NominalWorld
 from lesson.clock.worlds.remote import RemoteWorld
 from lesson.clock.worlds.varying import VaryingWorld
@@ -17,7 +16,7 @@ def make_world(fleet: Fleet, settings: Settings, seed: int) -> NominalWorld | Va
     disconnections = Disconnections.of(settings.faults, seed)
     if settings.varies or disconnections is not None:
         return VaryingWorld(fleet, settings, seed, disconnections)
-    return NominalWorld(fleet, settings.server.overhead_s, input_digests(settings))
+    return NominalWorld(fleet, settings.server.overhead_s)
 
 
 __all__ = [

@@ -8,7 +8,6 @@ import numpy.typing as npt
 
 from lesson.clock.ledger import Ledger
 from lesson.clock.worlds.base import Collected, closing_time, nominal_energy_j
-from lesson.clock.worlds.input_files import check_unchanged
 from lesson.core.arrays import BoolArray, FloatArray
 from lesson.fleet.fleet import Fleet
 from lesson.strategies.base import Closing, Updates
@@ -19,9 +18,8 @@ class NominalWorld:
 
     varies = False
 
-    def __init__(self, fleet: Fleet, overhead_s: float = 0.0, files: Mapping[str, str] | None = None) -> None:
+    def __init__(self, fleet: Fleet, overhead_s: float = 0.0) -> None:
         self.fleet, self.first_latency_s, self._overhead_s = fleet, fleet.latency_s, overhead_s
-        self._files = dict(files or {})
         self.connected: BoolArray = fleet.reachable
 
     def open(self, ledger: Ledger, round: int, now_s: float, until_s: float) -> float:  # noqa: ARG002
@@ -60,15 +58,14 @@ class NominalWorld:
         return nominal_energy_j(self.fleet, updates, elapsed_s)
 
     def state(self, ledger: Ledger) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:  # noqa: ARG002
-        """Return the digest of the file of latencies, if there is one; apart from that, the world does not change."""
-        return ({"files": self._files} if self._files else {}), {}
+        """Return nothing: the world does not change."""
+        return {}, {}
 
     def restore(
         self,
         values: Mapping[str, Any],
-        arrays: dict[str, npt.NDArray[Any]],  # noqa: ARG002
-        ledger: Ledger,  # noqa: ARG002
-        now_s: float,  # noqa: ARG002
+        arrays: dict[str, npt.NDArray[Any]],
+        ledger: Ledger,
+        now_s: float,
     ) -> None:
-        """Check that the file of latencies has not changed."""
-        check_unchanged(self._files, values.get("files", {}))
+        """Do nothing: the world does not change."""

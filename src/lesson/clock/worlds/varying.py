@@ -12,7 +12,6 @@ from lesson.clock.ledger import Ledger
 from lesson.clock.worlds.actual_times import ActualTimes
 from lesson.clock.worlds.availability import Availability
 from lesson.clock.worlds.base import Collected, closing_time
-from lesson.clock.worlds.input_files import check_unchanged, input_digests
 from lesson.core.arrays import BoolArray, FloatArray, with_prefix
 from lesson.fleet.fleet import Fleet
 from lesson.fleet.tiers import TOLERANCE
@@ -36,7 +35,7 @@ class VaryingWorld:
         presence: Presence | None = None,
     ) -> None:
         self._times = ActualTimes(settings, fleet, seed, disconnections, trace, presence)
-        self._estimator, self._files = LatencyEstimator(settings, fleet, seed), input_digests(settings)
+        self._estimator = LatencyEstimator(settings, fleet, seed)
         self.fleet, self.first_latency_s = self._estimator.fleet, self._estimator.first_latency_s
         self._availability = Availability(len(fleet), self._times.presence)
         self._clients_come_and_go = disconnections is not None or self._times.presence is not None
@@ -109,7 +108,7 @@ class VaryingWorld:
 
     def state(self, ledger: Ledger) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:  # noqa: ARG002
         """Return the actual times, the server's estimates and when disconnected clients rejoin."""
-        values = {"num_refreshed": self._num_refreshed, "noted_s": self._noted_s, "files": self._files}
+        values = {"num_refreshed": self._num_refreshed, "noted_s": self._noted_s}
         arrays = {f"times.{name}": array for name, array in self._times.state().items()}
         arrays |= {f"estimator.{name}": array for name, array in self._estimator.state().items()}
         return values, arrays | {"back_s": self._availability.back_s}
@@ -121,8 +120,7 @@ class VaryingWorld:
         ledger: Ledger,  # noqa: ARG002
         now_s: float,  # noqa: ARG002
     ) -> None:
-        """Continue from what `state` returned; the input files must not have changed."""
-        check_unchanged(self._files, values["files"])
+        """Continue from what `state` returned."""
         self._num_refreshed, self._noted_s = values["num_refreshed"], values["noted_s"]
         self._availability.restore(arrays["back_s"], self._noted_s)
         self._times.restore(with_prefix(arrays, "times."))

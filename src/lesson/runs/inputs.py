@@ -1,0 +1,139 @@
+"""Digests of what a run depends on besides its settings: the files and the code that the settings name."""
+
+import ast
+import hashlib
+import importlib.util
+import inspect
+import sys
+from functools import lru_cache
+from pathlib import Path
+
+from lesson.core.errors import InputError
+from lesson.core.files import open_input, read_input
+from lesson.core.plugins import search_current_folder
+from lesson.settings.settings import Settings
+
+INSTALLED = {"site-packages", "dist-packages"}
+"""Names of folders with installed packages."""
+Looks = tuple[int, ...]
+"""Size, times and number of a file, by which its digest is cached."""
+
+
+def input_digests(settings: Settings) -> dict[str, str]:
+    """Return a digest of each input file, and of each source file of a custom strategy or task, by file name."""
+    digests = {path: _digest(Path(path)) for path in settings.input_files.values()}
+    for name in (settings.strategy.name, settings.data.dataset):
+        if ":" in name:
+            digests |= code_digests(name)
+    return digests
+
+
+def code_digests(name: str) -> dict[str, str]:
+    """Return a digest of each source file behind `module:Class`: its module, and those it imports from its folder.
+
+    Imports are found in the source, also inside functions. Of an installed package, only its own modules count. In
+    `__main__`, a script or a notebook, only the class itself counts, if its source is known.
+    """
+    module, _, attribute = name.partition(":")
+    if module == "__main__":
+        return _digest_in_main(attribute)
+    if (root := _root_of(module)) is None:
+        return {}
+    digests, waiting, seen = dict[str, str](), [module], set[str]()
+    while waiting:
+        one = waiting.pop()
+        if one in seen or not _is_custom(one, module, root):
+            continue
+        seen.add(one)
+        package = one.rpartition(".")[0]
+        waiting += [package] if package else []  # it is imported first
+        if (path := _source_of(root, one)) is not None:
+            digests[path.relative_to(root).as_posix()] = _digest(path)
+            waiting += _absolute(_imports(path, _looks(path)), one if path.stem == "__init__" else package)
+    return digests
+
+
+def _root_of(module: str) -> Path | None:
+    """Return the folder from which a module or its outermost package is imported; None if it is not in a folder."""
+    search_current_folder()
+    try:
+        spec = importlib.util.find_spec(module.partition(".")[0])
+    except ValueError:  # a module that was not imported from a file
+        return None
+    if spec is None:
+        return None
+    place = next(iter(spec.submodule_search_locations or ()), spec.origin)  # those of a package are its folders
+    return None if place is None else Path(place).parent
+
+
+def _is_custom(name: str, module: str, root: Path) -> bool:
+    """Return whether a module may belong to the user's code: not to Python, an installed package or this one."""
+    outermost = name.partition(".")[0]
+    if outermost in ("lesson", module.partition(".")[0]):
+        return outermost != "lesson"
+    return outermost not in sys.stdlib_module_names and not INSTALLED & {*root.parts}
+
+
+def _source_of(root: Path, module: str) -> Path | None:
+    """Return the source file of a module below this folder; None if there is none."""
+    path = root.joinpath(*module.split("."))
+    return next((file for file in (path / "__init__.py", path.with_name(f"{path.name}.py")) if file.is_file()), None)
+
+
+def _absolute(names: tuple[str, ...], package: str) -> list[str]:
+    """Return the names of imported modules, of which those that start with dots are relative to a package."""
+    found = []
+    for name in names:
+        try:
+            found.append(importlib.util.resolve_name(name, package))
+        except ImportError:  # there are not that many packages above
+            continue
+    return found
+
+
+@lru_cache(maxsize=1024)
+def _imports(path: Path, _: Looks) -> tuple[str, ...]:
+    """Return what a source file imports: modules, and names that may be modules."""
+    try:
+        tree = ast.parse(read_input(path))
+    except (OSError, SyntaxError, ValueError, RecursionError):  # its import would fail as well
+        return ()
+    found: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = "." * node.level + (node.module or "")
+            found += [base, *(f"{base}{'.' if node.module else ''}{alias.name}" for alias in node.names)]
+    return tuple(dict.fromkeys(found))
+
+
+def _digest_in_main(attribute: str) -> dict[str, str]:
+    """Return the digest of the source of an object in `__main__`; none if its source is unknown."""
+    try:
+        source = inspect.getsource(getattr(sys.modules["__main__"], attribute))
+    except (AttributeError, OSError, TypeError):
+        return {}
+    return {f"__main__:{attribute}": hashlib.blake2b(source.encode(), digest_size=16).hexdigest()}
+
+
+def _digest(path: Path) -> str:
+    """Return the digest of a file, cached by its size and times; InputError if it cannot be read."""
+    try:
+        return _digest_of(path, _looks(path))
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+
+
+@lru_cache(maxsize=1024)
+def _digest_of(path: Path, _: Looks) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    with open_input(path) as file:
+        while part := file.read(1 << 20):
+            digest.update(part)
+    return digest.hexdigest()
+
+
+def _looks(path: Path) -> Looks:
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino

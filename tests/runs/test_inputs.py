@@ -1,0 +1,115 @@
+"""Runs are reused only if the files and the code that their settings name are unchanged."""
+
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lesson.cli import main
+from lesson.experiments.engines import InProcessEngine
+from lesson.runs.inputs import code_digests
+
+FILES = {
+    "mine.py": "from lesson import FedAvg\nfrom helper import NAME\n\n\nclass Mine(FedAvg):\n    about = NAME\n",
+    "helper.py": "NAME = 'mine'\n",
+    "mytask.py": "from helpers.small_tasks import tiny_task\n\n\ndef make():\n    return tiny_task()\n",
+    "other.py": "print('this script has nothing to do with the others')\n",
+    "lab.csv": "client,latency_s\n0,12\n1,25\n2,40\n",
+    "work.csv": "client,round,compute_s,upload_s\n0,1,10,2\n1,1,20,5\n2,1,30,10\n",
+}
+FLAGS = ["--latencies", "lab.csv", "--set", "trace=work.csv", "--task", "mytask:make", "--rounds", "2"]
+FLAGS += ["--device", "cpu", "--set", "batch_size=5", "--set", "split=iid"]
+RUN = ["run", "--strategy", "mine:Mine", "--out", "run", *FLAGS]
+COMPARE = ["compare", "--strategies", "mine:Mine", "--seeds", "2", "--out", "study", *FLAGS]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with a finished run and a finished comparison of a custom strategy on a custom task."""
+    folder = tmp_path_factory.mktemp("finished")
+    for name, text in FILES.items():
+        (folder / name).write_text(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr("lesson.experiments.engines.make_engine", lambda **_: InProcessEngine())
+        assert main(RUN) == 0
+        assert main(COMPARE) == 0
+        yield folder
+    for name in ("mine", "helper", "mytask"):
+        del sys.modules[name]
+
+
+@pytest.fixture(params=[RUN, COMPARE], ids=["run", "compare"])
+def command(request: pytest.FixtureRequest) -> list[str]:
+    return list(request.param)
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [
+        ("mine.py", "about = NAME", "about = NAME * 2"),
+        ("helper.py", "mine", "yours"),
+        ("mytask.py", "tiny_task()", "tiny_task(200)"),
+        ("lab.csv", "0,12", "0,13"),
+        ("work.csv", "0,1,10,2", "0,1,11,2"),
+    ],
+)
+def test_a_changed_input_is_named(
+    finished: Path, command: list[str], name: str, before: str, after: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (finished / name).write_text(FILES[name].replace(before, after))
+    try:
+        for flags in ([], ["--resume"]):
+            assert main([*command, *flags]) == 2
+            error = capsys.readouterr().err
+            assert f"another version of {name};" in error
+            assert error.count("\n") == 1
+    finally:
+        (finished / name).write_text(FILES[name])
+
+
+def test_unchanged_runs_are_reused_with_a_note(
+    finished: Path, command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (finished / "other.py").write_text("edited\n")
+    assert main(command) == 0
+    notes = [line for line in capsys.readouterr().err.splitlines() if "reusing" in line]
+    assert len(notes) == 1
+    assert command[command.index("--out") + 1] in notes[0]
+
+
+def test_a_run_without_digests_is_accepted(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(finished / "run", finished / "older")
+    config = finished / "older" / "config.toml"
+    config.write_text(config.read_text().partition("[inputs]")[0])
+    (finished / "lab.csv").write_text(FILES["lab.csv"].replace("12", "13"))
+    try:
+        assert main(["older" if word == "run" and at else word for at, word in enumerate(RUN)]) == 0
+    finally:
+        (finished / "lab.csv").write_text(FILES["lab.csv"])
+    assert "reusing" in capsys.readouterr().err
+
+
+def test_code_is_a_module_and_what_it_imports_from_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = {
+        "algorithms/__init__.py": "",
+        "algorithms/mine.py": "import json\nimport numpy\nimport lesson\nfrom . import near\nfrom ..above import x\n",
+        "algorithms/near.py": "def late():\n    import tools.deep\n    from tools import flat\n",
+        "algorithms/unused.py": "",
+        "tools/deep.py": "from algorithms.mine import Mine\n",
+        "tools/flat.py": "this does not parse\n",
+        "json.py": "the module of the standard library has the same name\n",
+    }
+    for name, text in tree.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    found = code_digests("algorithms.mine:Mine")
+    assert sorted(found) == [
+        "algorithms/__init__.py", "algorithms/mine.py", "algorithms/near.py", "tools/deep.py", "tools/flat.py",
+    ]  # fmt: skip
+    assert list(code_digests("pytest:Class")) == ["pytest/__init__.py"], "only the package itself, as it is installed"
+    assert code_digests("lesson.strategies:FedAvg") == code_digests("no_such_module:Mine") == {}
