@@ -52,8 +52,8 @@ def recommend(result: Replay) -> Advice:
     most = max(num_clients - len(outcome.not_served) for outcome in possible)
     if not most:
         return Advice(
-            f"No strategy can be recommended: none of them aggregates updates of a client in at least {MIN_SERVED:.0%} "
-            f"of the simulations of {result.horizon_s:g} s; simulate a longer time."
+            "No strategy can be recommended: none of them aggregates updates of a client in at least "
+            f"{100 * MIN_SERVED:g} % of the simulations of {result.horizon_s:g} s; simulate a longer time."
         )
     fair = [outcome for outcome in possible if num_clients - len(outcome.not_served) == most]
     best = max(fair, key=lambda outcome: outcome.spread("updates_per_h").mean)
@@ -163,5 +163,5 @@ def _faster_but_unfair(result: Replay, possible: Sequence[Outcome], fair: Sequen
         return ""
     names = [result.fitted.names[client] for client in faster[0].not_served.tolist()]
     whom = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    rarely = f"in less than {MIN_SERVED:.0%} of the simulations"
+    rarely = f"in less than {100 * MIN_SERVED:g} % of the simulations"
     return f"; {faster[0].candidate.label} would have more updates, but aggregates those of {whom} {rarely}"

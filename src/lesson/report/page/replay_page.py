@@ -9,7 +9,7 @@ import numpy as np
 from lesson.flight.advice import Advice
 from lesson.flight.fit import FittedFleet
 from lesson.flight.recording import ARRIVED, FAILED
-from lesson.flight.replay import MEASURES, Candidate, Outcome, Replay
+from lesson.flight.replay import MEASURES, MIN_SERVED, Candidate, Outcome, Replay
 from lesson.report.page.document import write_document
 from lesson.strategies import find_strategy
 
@@ -50,6 +50,7 @@ def replay_data(result: Replay, advice: Advice) -> dict[str, Any]:
         },
         "horizon_s": result.horizon_s,
         "measures": MEASURES,
+        "min_served": MIN_SERVED,
         "reality": reality.values | {"not_served": [fitted.names[one] for one in reality.not_served.tolist()]},
         "outcomes": [_outcome(fitted, outcome) for outcome in result.outcomes],
         "advice": {
