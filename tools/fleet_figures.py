@@ -2,7 +2,7 @@
 
     python tools/fleet_figures.py
 
-prints the outputs of `lesson replay` as the tutorial shows them, the gains, and the rows of the table of calibration.
+prints the outputs of `lesson replay` as the tutorial shows them, the gain, and the rows of the table of calibration.
 """
 
 import os
@@ -45,8 +45,7 @@ def main() -> None:
     lesson_command(["replay", str(RECORDINGS / "fedavg.jsonl")])
     lesson_command(["replay", str(RECORDINGS / "fedavg.jsonl"), "--check"])
     fedavg, switched = (read_recording(RECORDINGS / f"{name}.jsonl") for name in ("fedavg", "lesson"))
-    for gain in runpy.run_path(str(TRIAL / "trial.py"))["compare"](fedavg, switched, choose_deadline_s(fit(fedavg))):
-        print(gain)
+    print(runpy.run_path(str(TRIAL / "trial.py"))["compare"](fedavg, switched, choose_deadline_s(fit(fedavg))))
     for path in sorted(RECORDINGS.glob("fedavg*.jsonl")):
         print(calibration_row(path))
 

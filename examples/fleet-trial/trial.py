@@ -72,14 +72,12 @@ SWITCH = [
     ),
 ]
 """Changes that switch the recorded app from FedAvg to LESSON."""
-MEASURES = {"fresh_per_h": "updates per hour, weighted by staleness", "updates_per_h": "updates per hour"}
 
 
 @dataclass(frozen=True)
 class Gain:
-    """A measure of the run with LESSON relative to that of the run with FedAvg: predicted and measured."""
+    """Updates per hour of the run with LESSON relative to those of the run with FedAvg: predicted and measured."""
 
-    what: str
     predicted: Spread
     measured: float
 
@@ -87,7 +85,7 @@ class Gain:
         interval = f"95 % interval {self.predicted.low:.2f}–{self.predicted.high:.2f}"
         inside = "inside" if self.measured in self.predicted else "outside"
         return (
-            f"{self.what}: predicted {self.predicted.mean:.2f} times those of FedAvg ({interval}), "
+            f"updates per hour: predicted {self.predicted.mean:.2f} times those of FedAvg ({interval}), "
             f"measured {self.measured:.2f} times, {inside} the interval"
         )
 
@@ -122,23 +120,17 @@ def without_first_round(recording: Recording) -> Recording:
     )
 
 
-def compare(fedavg: Recording, switched: Recording, deadline_s: float) -> list[Gain]:
-    """Return the gains that a replay of the run with FedAvg predicts for a run as long as that with LESSON.
+def compare(fedavg: Recording, switched: Recording, deadline_s: float) -> Gain:
+    """Return the gain that a replay of the run with FedAvg predicts for a run as long as that with LESSON.
 
-    The rates of FedAvg are known, they were recorded. Only the rates of LESSON are predicted, so the interval holds the
+    The rate of FedAvg is known, it was recorded. Only the rate of LESSON is predicted, so the interval holds the
     gain of a single run of this length, given the recorded run of FedAvg.
     """
     before, after = (reality_of(fit(without_first_round(one))) for one in (fedavg, switched))
     span_s = after.values["round_s"] * after.num_rounds
     result = replay(fit(fedavg), [Candidate("lesson", deadline_s)], horizon_s=span_s)
-    return [
-        Gain(
-            what,
-            Spread.of(result.outcomes[0].values[name] / before.values[name]),
-            after.values[name] / before.values[name],
-        )
-        for name, what in MEASURES.items()
-    ]
+    rate = before.values["updates_per_h"]
+    return Gain(Spread.of(result.outcomes[0].values["updates_per_h"] / rate), after.values["updates_per_h"] / rate)
 
 
 def run_app(federation: Federation, app: Path, flight: Path, rounds: int, deadline_s: float = 20.0) -> Recording:
@@ -156,7 +148,7 @@ def run_app(federation: Federation, app: Path, flight: Path, rounds: int, deadli
     return read_recording(flight)
 
 
-def run_trial(devices: dict[str, float], rounds: int, out: Path, tell: Callable[[str], None]) -> list[Gain]:
+def run_trial(devices: dict[str, float], rounds: int, out: Path, tell: Callable[[str], None]) -> None:
     """Record, replay, switch, run again and compare; recordings and apps are written to `out`."""
     out = out.absolute()
     recorded, switched = copy_app(out / "recorded-app", RECORD), copy_app(out / "lesson-app", RECORD + SWITCH)
@@ -173,12 +165,9 @@ def run_trial(devices: dict[str, float], rounds: int, out: Path, tell: Callable[
         num_rounds = 1 + math.ceil((fedavg.end_s - fedavg.rounds[0].end_s) / (deadline_s + fitted.overhead_s))
         tell(f"== switching to LESSON with a deadline of {deadline_s:g} s, for the same time: {num_rounds} rounds")
         after = run_app(federation, switched, out / "lesson.jsonl", num_rounds, deadline_s)
-    gains = compare(fedavg, after, deadline_s)
     tell("== gain of LESSON over FedAvg, without the first round of each run")
-    for gain in gains:
-        tell(str(gain))
+    tell(str(compare(fedavg, after, deadline_s)))
     tell("some processes are still running" if federation.alive() else "all processes have ended")
-    return gains
 
 
 def main() -> None:

@@ -42,7 +42,7 @@ from lesson.runs.trackers import Tracker, checked_trackers
 from lesson.settings.settings import Settings
 from lesson.strategies import options_of
 
-__all__ = ["compare", "load", "plan", "reproduce", "run", "sweep"]
+__all__ = ["compare", "load", "plan", "replay", "reproduce", "run", "sweep"]
 
 
 def run(
@@ -299,11 +299,11 @@ def replay(
         recording: Recording of a federation, `flight.jsonl`.
         strategies: Names of strategies, or `module:Class`.
         deadline_s: Deadline in seconds of the strategies that have one; "auto" tries several and chooses the one with
-            which LESSON has the most updates per hour, weighted by staleness.
+            which LESSON has the most updates per hour.
         options: Options of individual strategies, such as `{"fedbuff": {"concurrency": 5}}`.
         num_replicates: Number of simulations per strategy, from 2 to 10,000, for intervals.
-        time_budget_s: Length of a simulation in seconds; by default, that of the recording, and at least 10 rounds of
-            the slowest client.
+        time_budget_s: Length of a simulation in seconds; by default, that of the recording, but 10 to 200 times what
+            slow clients take.
         seed: Random seed.
 
     Returns:

@@ -145,6 +145,16 @@ def test_a_client_that_never_replies_is_unreachable_and_always_fails(tmp_path: P
     assert "no replies from b: all their local trainings are simulated as failed" in fitted.notes
 
 
+def test_the_server_stops_waiting_for_a_silent_client_when_it_asks_it_again(tmp_path: Path) -> None:
+    silent = [
+        {"event": "asked", "t_s": 9.0 * one, "client": "z", "job": f"z{one}", "round": one + 1} for one in range(4)
+    ]
+    fitted = fit(flight(tmp_path / "f", [[4.0, 9.0]] * 4, extra=silent))
+    silent_one = fitted.observed[fitted.names.index("z")]
+    assert silent_one.latency_s.tolist() == [9.0] * 4
+    assert silent_one.is_lost.all()
+
+
 def test_clients_that_were_never_asked_are_left_out(tmp_path: Path) -> None:
     extra = [{"event": "connected", "t_s": 0.0, "client": "z"}]
     fitted = fit(flight(tmp_path / "f", [[5.0]] * 5, extra=extra))

@@ -37,7 +37,15 @@ from lesson.strategies import options_of, split_changes
 if TYPE_CHECKING:  # it imports torch, which takes seconds and is not needed for --help
     from lesson.experiments.study import Study
 
-UNTRAINED = "updates per hour compare schedules, not models; to compare accuracy, train with --dataset or --task"
+UNTRAINED = (
+    "strategies are ranked by plain updates per hour, which compares schedules, not models; to compare accuracy, train "
+    "with --dataset or --task"
+)
+
+NO_TIMES = (
+    "the compute times of clients are unknown; for strategies that need them, let clients report their times with "
+    "lesson.flower.report_times"
+)
 
 _replay = partial(option, heading="Replay")
 _training = partial(option, heading="Training")
@@ -67,7 +75,7 @@ class ReplayCommand:
         metavar="S|auto",
         default="auto",
         help="Deadline of the strategies that have one; auto tries several and chooses the one with which LESSON has "
-        "the most updates per hour, weighted by staleness.",
+        "the most updates per hour.",
     )
     set: tuple[str, ...] = _replay(
         "--set",
@@ -86,7 +94,10 @@ class ReplayCommand:
     )
     seed: int = _replay("--seed", type=WHOLE, default=0, help="Random seed.")
     check: bool = _replay(
-        "--check", is_flag=True, help="Instead, predict the second half of the recording from the first, and compare."
+        "--check",
+        is_flag=True,
+        help="Instead, predict the second half of the recording from the first, and compare; --set gives options of "
+        "the recorded strategy.",
     )
     dataset: str | None = _training(
         "--dataset",
@@ -135,12 +146,16 @@ class ReplayCommand:
         trained = [] if study is None else accuracy_rows(study)
         if study is not None:
             advice = replace(advice, sentence=f"{advice.sentence} {accuracy_sentence(study, advice)}".strip())
-        notes = fitted.notes if self.trains else (*fitted.notes, UNTRAINED)
+        notes = list(fitted.notes)
+        if not fitted.split_is_known and any(outcome.problem for outcome in result.outcomes):
+            notes.append(NO_TIMES)
+        if not self.trains:
+            notes.append(UNTRAINED)
         if self.html is not None:
             command = shlex.join(["lesson", *sys.argv[1:]])
             write_replay_page(self.html, result, advice, notes=notes, command=command, trained=trained)
         if self.json:
-            print(as_json(replay_data(result, advice) | {"notes": list(notes), "trained": trained}))
+            print(as_json(replay_data(result, advice) | {"notes": notes, "trained": trained}))
             return
         print_replay(result, advice, notes, PipedConsole())
         if study is not None:
@@ -159,6 +174,9 @@ class ReplayCommand:
         from lesson.flight.files import write_fleet
 
         candidates = [outcome.candidate for outcome in result.outcomes if not outcome.problem]
+        if not candidates:
+            first = result.outcomes[0]
+            raise InputError(f"no strategy can be trained; {first.candidate.label} cannot run: {first.problem}")
         files = write_fleet(result.fitted, self._out / "fleet", seed=self.seed)
         limits = {"deadline_s": candidates[0].deadline_s, "time_budget_s": result.horizon_s, "seed": self.seed}
         data = {} if self.dataset is None else {"dataset": self.dataset}
@@ -215,19 +233,25 @@ class ReplayCommand:
         names = [name.strip() for name in self.strategies.split(",") if name.strip()]
         if not names or len(set(names)) != len(names):
             raise InputError(f"--strategies must be distinct names separated by commas, got '{self.strategies}'")
-        changes, own = split_changes(self.set)
-        if changes:
-            raise InputError(f"--set must name a strategy's option, such as fedbuff.concurrency=5, got '{changes[0]}'")
-        options = options_of(names, {}, own)
+        options = options_of(names, {}, self._options)
         candidates = [Candidate(name, deadline_s, options[name]) for name in names]
         for candidate in candidates:
             candidate.make()
         return candidates
 
+    @property
+    def _options(self) -> dict[str, dict[str, Any]]:
+        """Options of single strategies, from --set."""
+        changes, own = split_changes(self.set)
+        if changes:
+            raise InputError(f"--set must name a strategy's option, such as fedbuff.concurrency=5, got '{changes[0]}'")
+        return own
+
     def _print_check(self, recording: Recording) -> None:
         with Console(stderr=True).status("Predicting the second half") as status:
             check = check_recording(
                 recording,
+                options=self._options,
                 num_replicates=self.replicates,
                 seed=self.seed,
                 tell=lambda done: status.update(f"Predicting the second half: {done}/{self.replicates}"),

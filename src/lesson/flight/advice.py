@@ -1,8 +1,8 @@
 """Which strategy and which deadline suit the clients of a recording, with the reason in a sentence.
 
-Of the strategies that aggregate updates of every client that any of them does, the one with the most updates per hour
-is recommended, each update weighted by 1 / √(1 + staleness). This compares schedules, not models: only a simulation
-with training shows the accuracy.
+Of the strategies that serve the most clients (MIN_SERVED says what that means), the one with the most updates per hour
+is recommended, whatever their staleness. This compares schedules, not models: only a simulation with training shows the
+accuracy.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,8 +12,7 @@ import numpy as np
 
 from lesson.core.arrays import FloatArray
 from lesson.flight.fit import FittedFleet
-from lesson.flight.replay import Candidate, Outcome, Replay, Spread, replay
-from lesson.flight.timeline import is_synchronous
+from lesson.flight.replay import MIN_SERVED, Candidate, Outcome, Replay, Spread, is_recorded, replay
 from lesson.planning.plan import round_up
 
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 1.0)
@@ -23,6 +22,8 @@ NUM_TRIES = 20
 """Number of replicates with which deadlines are compared."""
 MIN_GAIN = 1.01
 """A strategy is recommended instead of the recorded one if the low end of its gain is at least this."""
+TIE = 0.99
+"""Deadlines with at least this share of the most updates per hour are equally good; the longest is chosen."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +33,7 @@ class Advice:
     Attributes:
         sentence: The recommendation and its reason.
         outcome: The recommended outcome; None if there is nothing to recommend.
-        gain: Updates per hour, weighted by staleness, relative to `compared_with`; None if nothing is compared.
+        gain: Updates per hour relative to `compared_with`; None if nothing is compared.
         compared_with: What the gain refers to.
     """
 
@@ -47,54 +48,52 @@ def recommend(result: Replay) -> Advice:
     possible = [outcome for outcome in result.outcomes if not outcome.problem]
     if not possible:
         return Advice("No strategy can be recommended: none of them can run with these clients.")
-    served = [len(result.fitted.names) - len(outcome.never_served) for outcome in possible]
-    if not max(served):
+    num_clients = len(result.fitted.names)
+    most = max(num_clients - len(outcome.not_served) for outcome in possible)
+    if not most:
         return Advice(
-            f"No strategy can be recommended: none of them aggregates an update in {result.horizon_s:g} s; simulate a "
-            "longer time."
+            "No strategy can be recommended: none of them aggregates updates of a client in at least "
+            f"{100 * MIN_SERVED:g} % of the simulations of {result.horizon_s:g} s; simulate a longer time."
         )
-    fair = [outcome for outcome, number in zip(possible, served, strict=True) if number == max(served)]
-    best = max(fair, key=lambda outcome: outcome.spread("fresh_per_h").mean)
-    baseline, rates = _baseline(result, possible)
-    who = f"all {len(result.fitted.names)}" if max(served) == len(result.fitted.names) else f"{max(served)}"
+    fair = [outcome for outcome in possible if num_clients - len(outcome.not_served) == most]
+    best = max(fair, key=lambda outcome: outcome.spread("updates_per_h").mean)
+    baseline = _baseline(result, possible)
+    who = f"all {num_clients}" if most == num_clients else f"{most}"
     passed_over = _faster_but_unfair(result, possible, fair, best)
-    is_recorded = best.candidate.strategy == result.fitted.recording.header.strategy.lower()
-    if best.candidate.label == baseline or (is_recorded and _same_deadline(result, best)):
+    if best.candidate.label == baseline.label:
         return Advice(
-            f"Keep {baseline}: of the strategies that aggregate updates of {who} clients, it has the most updates per "
-            f"hour, weighted by staleness{passed_over}.",
+            f"Keep {baseline.label}: of the strategies that aggregate updates of {who} clients, it has the most "
+            f"updates per hour{passed_over}.",
             best,
             None,
-            baseline,
+            baseline.label,
         )
-    if rates is None or not np.all(np.asarray(rates) > 0):  # no ratio to nothing
-        rate = best.spread("fresh_per_h")
+    if not np.all(baseline.rates > 0):  # no ratio to nothing
+        rate = best.spread("updates_per_h")
         return Advice(
-            f"Use {best.candidate.label}: it aggregates updates of {who} clients, {rate.mean:.0f} per hour, "
-            f"weighted by staleness (95 % interval {rate.low:.0f}–{rate.high:.0f}){passed_over}.",
+            f"Use {best.candidate.label}: it aggregates updates of {who} clients, {rate.mean:.0f} per hour "
+            f"(95 % interval {rate.low:.0f}–{rate.high:.0f}){passed_over}.",
             best,
         )
-    gain = Spread.of(best.values["fresh_per_h"] / rates)
-    times = f"{gain.mean:.2f} times as many updates per hour as {baseline}"
+    gain = Spread.of(best.values["updates_per_h"] / baseline.rates)
+    times = f"{gain.mean:.2f} times as many updates per hour as {baseline.label}"
     interval = f"95 % interval {gain.low:.2f}–{gain.high:.2f}"
     if not any(np.count_nonzero(~one.is_lost) > 1 for one in result.fitted.observed):
         interval = "no interval, because no client replied twice"
-    if gain.low < MIN_GAIN:
-        why = "is too small" if gain.high < MIN_GAIN else "is not certain"
-        return Advice(
-            f"Keep {baseline}: {best.candidate.label} has {times}, weighted by staleness, but the difference "
-            f"{why} ({interval}){passed_over}.",
-            best,
-            gain,
-            baseline,
+    if gain.low >= MIN_GAIN or num_clients - baseline.num_not_served < most:
+        sentence = (
+            f"Use {best.candidate.label}: it has {times} ({interval}), and aggregates updates of {who} clients"
+            f"{passed_over}."
         )
-    return Advice(
-        f"Use {best.candidate.label}: it has {times}, weighted by staleness ({interval}), and aggregates updates of "
-        f"{who} clients{passed_over}.",
-        best,
-        gain,
-        baseline,
-    )
+    elif gain.high < 1:
+        sentence = f"Keep {baseline.label}: {best.candidate.label} has only {times} ({interval}){passed_over}."
+    else:
+        why = "is too small" if gain.high < MIN_GAIN and gain.low > 1 / MIN_GAIN else "is not certain"
+        sentence = (
+            f"Keep {baseline.label}: {best.candidate.label} has {times}, but the difference {why} "
+            f"({interval}){passed_over}."
+        )
+    return Advice(sentence, best, gain, baseline.label)
 
 
 def choose_deadline_s(
@@ -104,17 +103,17 @@ def choose_deadline_s(
     seed: int = 0,
     tell: Callable[[float], None] = lambda _: None,
 ) -> float:
-    """Return the deadline with which LESSON has the most updates per hour, weighted by staleness, in NUM_TRIES runs."""
-    deadlines = deadlines_of(fitted)
-    best_s, best_rate = deadlines[0], -np.inf
-    for deadline_s in deadlines:
+    """Return the deadline with which LESSON has the most updates per hour in NUM_TRIES replicates.
+
+    Of deadlines that differ by less than 1 % (TIE), it is the longest: with it, an aggregation has more clients.
+    """
+    rates: dict[float, float] = {}
+    for deadline_s in deadlines_of(fitted):
         tell(deadline_s)
         tried = [Candidate("lesson", deadline_s)]
         outcome = replay(fitted, tried, num_replicates=NUM_TRIES, horizon_s=horizon_s, seed=seed).outcomes[0]
-        rate = -np.inf if outcome.problem else outcome.spread("fresh_per_h").mean
-        if rate > best_rate:
-            best_s, best_rate = deadline_s, rate
-    return best_s
+        rates[deadline_s] = 0.0 if outcome.problem else outcome.spread("updates_per_h").mean
+    return max(deadline_s for deadline_s, rate in rates.items() if rate >= TIE * max(rates.values()))
 
 
 def deadlines_of(fitted: FittedFleet) -> list[float]:
@@ -124,37 +123,45 @@ def deadlines_of(fitted: FittedFleet) -> list[float]:
     return sorted({round_up(MARGIN * float(one)) for one in np.quantile(known, QUANTILES, method="inverted_cdf")})
 
 
-def _baseline(result: Replay, possible: Sequence[Outcome]) -> tuple[str, FloatArray | float | None]:
-    """Return what to compare with, and its rate in each replicate.
+@dataclass(frozen=True, eq=False)
+class _Baseline:
+    """What to compare with, its rate in each replicate, and the number of clients that it does not serve."""
+
+    label: str
+    rates: FloatArray
+    num_not_served: int
+
+    @classmethod
+    def of(cls, outcome: Outcome) -> "_Baseline":
+        return cls(outcome.candidate.label, outcome.values["updates_per_h"], len(outcome.not_served))
+
+
+def _baseline(result: Replay, possible: Sequence[Outcome]) -> _Baseline:
+    """Return what to compare with; its rates are 0 if there is nothing.
 
     It is the recorded strategy: simulated, if it is one of the candidates, otherwise as it was recorded; or FedAvg if
-    the recording does not show its updates. Synchronous rounds without a name have the schedule of FedAvg.
+    the recording does not show its updates.
     """
-    header = result.fitted.recording.header
-    recorded = header.strategy or ("fedavg" if is_synchronous(result.fitted.recording) else "")
     for outcome in possible:
-        if outcome.candidate.strategy == recorded and _same_deadline(result, outcome):
-            return outcome.candidate.label, outcome.values["fresh_per_h"]
-    if np.isfinite(rate := result.reality.values["fresh_per_h"]):
-        return f"the recorded run ({result.reality.strategy})", rate
+        if is_recorded(outcome.candidate, result.fitted.recording):
+            return _Baseline.of(outcome)
+    reality = result.reality
+    if np.isfinite(reality.warm_per_h):
+        label = f"the recorded run ({reality.strategy})"
+        return _Baseline(label, np.array(reality.warm_per_h), len(reality.not_served))
     for outcome in possible:
         if outcome.candidate.strategy == "fedavg":
-            return outcome.candidate.label, outcome.values["fresh_per_h"]
-    return "", None
-
-
-def _same_deadline(result: Replay, outcome: Outcome) -> bool:
-    """Return whether the outcome has the deadline of the recorded strategy, as far as both have one."""
-    one, recorded_s = outcome.candidate, result.fitted.recording.header.deadline_s
-    return not one.has_deadline or recorded_s is None or one.deadline_s == recorded_s
+            return _Baseline.of(outcome)
+    return _Baseline("", np.zeros(1), 0)
 
 
 def _faster_but_unfair(result: Replay, possible: Sequence[Outcome], fair: Sequence[Outcome], best: Outcome) -> str:
-    """Return which strategy with more updates is not recommended because it aggregates none of some clients."""
-    rate = best.spread("fresh_per_h").mean
-    faster = [one for one in possible if one not in fair and one.spread("fresh_per_h").mean > rate]
+    """Return which strategy with more updates is not recommended because it does not serve some clients."""
+    rate = best.spread("updates_per_h").mean
+    faster = [one for one in possible if one not in fair and one.spread("updates_per_h").mean > rate]
     if not faster:
         return ""
-    names = [result.fitted.names[client] for client in faster[0].never_served.tolist()]
+    names = [result.fitted.names[client] for client in faster[0].not_served.tolist()]
     whom = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    return f"; {faster[0].candidate.label} would have more updates, but none from {whom}"
+    rarely = f"in less than {100 * MIN_SERVED:g} % of the simulations"
+    return f"; {faster[0].candidate.label} would have more updates, but aggregates those of {whom} {rarely}"

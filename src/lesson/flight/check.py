@@ -1,8 +1,9 @@
 """Check of how far a replay can be trusted: predict the second half of a recording from the first, and compare."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -13,9 +14,9 @@ from lesson.fleet.traces import WorkTrace
 from lesson.flight.fit import FittedFleet, fit
 from lesson.flight.recording import ARRIVED, OPEN, Jobs, Recording
 from lesson.flight.replay import NUM_REPLICATES, Candidate, Spread, measure, simulate_replicate
-from lesson.flight.timeline import grouped, is_synchronous, round_lengths_s, rounds_of
+from lesson.flight.timeline import grouped, is_synchronous, recorded_strategy, round_lengths_s, rounds_of
 from lesson.planning.plan import propose_deadline_s
-from lesson.strategies import STRATEGIES
+from lesson.strategies import STRATEGIES, find_strategy, options_of, setting_names
 
 MIN_ROUNDS = 6
 """Number of rounds that a recording needs, three in each half."""
@@ -48,7 +49,7 @@ class Check:
     """Predictions of the second half of a recording.
 
     Attributes:
-        strategy: Strategy that was simulated.
+        strategy: Strategy that was simulated, with its options.
         deadline_s: Deadline for which tiers and late updates are compared.
         predictions: Means over the second half.
         order: Share of pairs of clients whose order by latency was predicted correctly; NaN without pairs.
@@ -73,15 +74,19 @@ class Check:
 def check_recording(
     recording: Recording,
     *,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
     num_replicates: int = NUM_REPLICATES,
     seed: int = 0,
     tell: Callable[[int], None] = lambda _: None,
 ) -> Check:
     """Predict the second half of a recording from the first.
 
+    A recording does not hold the options of its strategy. `options`, such as `{"fedbuff": {"concurrency": 5}}`, gives
+    them; how many clients train at the same time is otherwise taken from the first half.
+
     Raises:
-        InputError: The recording is too short, no client replied in both halves, or its strategy can neither be named
-            nor inferred.
+        InputError: The recording is too short, no client replied in both halves, its strategy can neither be named nor
+            inferred, or `options` are those of another strategy.
     """
     lengths = round_lengths_s(recording)
     if len(lengths) < MIN_ROUNDS:
@@ -90,7 +95,7 @@ def check_recording(
     middle_s = lengths[len(lengths) // 2][0]
     fitted = fit(first_half(recording, middle_s))
     later = [seconds for begin_s, seconds in lengths if begin_s >= middle_s]
-    candidate = _recorded_candidate(recording, fitted)
+    candidate = _recorded_candidate(recording, fitted, options)
     strategy, until_s = candidate.make(), sum(later)
     deadline_s = recording.header.deadline_s or propose_deadline_s(fitted.fleet())
     comparison = _Halves(fitted, recording, middle_s, deadline_s, num_replicates)
@@ -121,7 +126,7 @@ def check_recording(
     band = Spread.of(np.array(single_s))
     order, num_pairs = comparison.order()
     return Check(
-        strategy=candidate.label,
+        strategy=", ".join([candidate.label, *(f"{name} = {value}" for name, value in candidate.options.items())]),
         deadline_s=deadline_s,
         predictions=tuple(one for one in predictions if math.isfinite(one.measured)),
         order=order,
@@ -227,18 +232,31 @@ class _Halves:
         return float(np.concatenate(inside).mean())
 
 
-def _recorded_candidate(recording: Recording, fitted: FittedFleet) -> Candidate:
+def _recorded_candidate(
+    recording: Recording, fitted: FittedFleet, options: Mapping[str, Mapping[str, Any]] | None
+) -> Candidate:
     """Return the recorded strategy: the one that the header names, or FedAvg if the rounds were synchronous."""
-    header = recording.header
-    deadline_s = header.deadline_s or propose_deadline_s(fitted.fleet())
-    if header.strategy in STRATEGIES and header.strategy != "fedavg":
-        return Candidate(header.strategy, deadline_s)
-    if header.strategy != "fedavg" and not is_synchronous(recording):
-        raise InputError(
-            f"{recording.name} line 1: strategy must name a built-in strategy, because rounds overlap, "
-            f"got '{printable(header.strategy, 60)}'; 'lesson strategies' lists them"
-        )
-    jobs = recording.jobs
-    rounds = len(np.unique(jobs.round[jobs.round > 0]))
-    fraction = len(jobs) / rounds / len(fitted.names) if rounds else 1.0
-    return Candidate("fedavg", deadline_s, {"fraction": fraction} if fraction < 0.9 else {})
+    name = recorded_strategy(recording)
+    if name not in STRATEGIES:
+        if not is_synchronous(recording):
+            raise InputError(
+                f"{recording.name} line 1: strategy must name a built-in strategy, because rounds overlap, "
+                f"got '{printable(recording.header.strategy, 60)}'; 'lesson strategies' lists them"
+            )
+        name = "fedavg"
+    deadline_s = recording.header.deadline_s or propose_deadline_s(fitted.fleet())
+    return Candidate(name, deadline_s, _observed_options(name, fitted) | options_of([name], {}, options)[name])
+
+
+def _observed_options(name: str, fitted: FittedFleet) -> dict[str, Any]:
+    """Return the option that says how many clients train at the same time, as observed in a recording."""
+    jobs, num_clients = fitted.recording.jobs, len(fitted.names)
+    if name == "fedavg":
+        rounds = len(np.unique(jobs.round[jobs.round > 0]))
+        fraction = len(jobs) / rounds / num_clients if rounds else 1.0
+        return {"fraction": fraction} if fraction < 0.9 else {}
+    if "concurrency" in setting_names(find_strategy(name)):
+        num_ended = np.searchsorted(np.sort(jobs.ended_s), jobs.asked_s, side="right")  # jobs are in order of asked_s
+        num_busy = np.arange(1, len(jobs) + 1) - num_ended
+        return {"concurrency": min(int(num_busy.max()), num_clients)}
+    return {}

@@ -187,12 +187,16 @@ def fit(recording: Recording) -> FittedFleet:
     explained = _ended_by_absence(recording, intervals)
     num_ended = np.bincount(jobs.client[outcome != OPEN], minlength=len(recording.names))
     slowest_s = np.max(jobs.latency_s[outcome == ARRIVED])
-    # Asked, and no reply by the end of the recording, although others replied in less time.
+    # Asked, and no reply by the end of the recording, although others replied in less time. If the client was asked
+    # again, the server had stopped waiting.
     is_open = (num_ended[jobs.client] == 0) & (recording.end_s - jobs.asked_s >= slowest_s)
-    outcome[is_open], ended_s[is_open] = FAILED, recording.end_s
+    jobs_of = grouped(jobs.client, len(recording.names))
+    for asked in jobs_of:
+        again_s = np.append(jobs.asked_s[asked[1:]], recording.end_s)
+        ended_s[asked] = np.where(is_open[asked], again_s, ended_s[asked])
+    outcome[is_open] = FAILED
     counts = (outcome != OPEN) & ~explained & (ended_s > jobs.asked_s)
     kept, observed, cold = list[int](), list[Observed](), 0
-    jobs_of = grouped(jobs.client, len(recording.names))
     for client, asked in enumerate(jobs_of):
         mine = asked[counts[asked]]
         latency_s, is_lost = ended_s[mine] - jobs.asked_s[mine], outcome[mine] == FAILED

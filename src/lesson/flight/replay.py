@@ -19,7 +19,8 @@ from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.errors import InputError
 from lesson.fleet.traces import WorkTrace
 from lesson.flight.fit import FittedFleet
-from lesson.flight.timeline import is_synchronous, rounds_of
+from lesson.flight.recording import Recording
+from lesson.flight.timeline import is_synchronous, recorded_strategy, rounds_of
 from lesson.settings.settings import Settings
 from lesson.strategies import find_strategy, make_strategy, setting_names
 from lesson.strategies.base import Strategy
@@ -37,10 +38,11 @@ after a few hundred local trainings, so a longer simulation would not show more.
 MAX_JOBS = 20_000
 """A simulation has about this many local trainings at most, unless that would be less than MIN_LATENCIES allows."""
 MAX_ROUNDS = 200_000
+MIN_SERVED = 0.95
+"""A client counts as served if its updates are aggregated in at least this share of the replicates."""
 MEASURES = {
     "round_s": "round (s)",
     "updates_per_h": "updates / h",
-    "fresh_per_h": "weighted by staleness",
     "staleness": "stale versions",
     "on_time": "on time",
     "wasted": "wasted",
@@ -106,8 +108,8 @@ class Outcome:
     candidate: Candidate
     values: dict[str, FloatArray] = field(default_factory=dict)
     """Values of each of the MEASURES, shape (num_replicates,)."""
-    num_merged: FloatArray = field(default_factory=lambda: np.zeros(0))
-    """Mean number of aggregated updates of each client, shape (num_clients,)."""
+    num_merged: IntArray = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
+    """Number of aggregated updates of each client in each replicate, shape (num_replicates, num_clients)."""
     problem: str = ""
     note: str = ""
     """What to know about the outcome, such as why the strategy cannot run in some replicates; empty if nothing."""
@@ -117,9 +119,9 @@ class Outcome:
         return Spread.of(self.values[measure])
 
     @property
-    def never_served(self) -> IntArray:
-        """Clients whose updates are not aggregated in any replicate."""
-        return np.flatnonzero(self.num_merged == 0)
+    def not_served(self) -> IntArray:
+        """Clients whose updates are aggregated in a smaller share of the replicates than MIN_SERVED."""
+        return np.flatnonzero((self.num_merged > 0).mean(axis=0) < MIN_SERVED)
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,8 +130,11 @@ class Reality:
 
     strategy: str
     values: dict[str, float]
-    never_served: IntArray
+    not_served: IntArray
+    """Clients without an aggregated update."""
     num_rounds: int
+    warm_per_h: float
+    """Updates per hour after the first round, in which processes start; gains refer to it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,16 +157,17 @@ class Replay:
     def table(self) -> "pd.DataFrame":
         """Return a row per strategy with the mean and the interval of each measure; the first row is the recording.
 
-        The ends of the interval, `low` and `high`, are NaN for the recording. Strategies that cannot run have no row.
+        The ends of the interval, `low` and `high`, are NaN for the recording. `not_served` counts the clients whose
+        updates are aggregated in less than 95 % of the simulations. Strategies that cannot run have no row.
         """
         import pandas as pd
 
         recorded = {f"{name}_mean": value for name, value in self.reality.values.items()}
-        rows = {f"recorded: {self.reality.strategy}": recorded | {"never_served": len(self.reality.never_served)}}
+        rows = {f"recorded: {self.reality.strategy}": recorded | {"not_served": len(self.reality.not_served)}}
         for outcome in (one for one in self.outcomes if not one.problem):
             spreads = {name: vars(outcome.spread(name)) for name in MEASURES}
             row = {f"{name}_{end}": value for name, spread in spreads.items() for end, value in spread.items()}
-            rows[outcome.candidate.label] = row | {"never_served": len(outcome.never_served)}
+            rows[outcome.candidate.label] = row | {"not_served": len(outcome.not_served)}
         return pd.DataFrame.from_dict(rows, orient="index")
 
 
@@ -181,7 +187,7 @@ def replay(
     until_s = horizon_s or horizon_of(fitted)
     problems: dict[int, list[str]] = {}
     rows: list[list[dict[str, float]]] = [[] for _ in candidates]
-    merged = np.zeros((len(candidates), len(fitted.names)))
+    merged = np.zeros((len(candidates), num_replicates, len(fitted.names)), dtype=np.int64)
     for replicate in range(num_replicates):
         trace = fitted.draw_trace(seed, replicate)
         for place, strategy in enumerate(strategies):
@@ -194,7 +200,7 @@ def replay(
             row["on_time"] = row["on_time"] if candidates[place].has_deadline else math.nan  # others have no slots
             rows[place].append(row)
             for record in records:
-                np.add.at(merged[place], record.merged, 1)
+                np.add.at(merged[place, replicate], record.merged, 1)
         tell(replicate + 1)
     outcomes = []
     for place, candidate in enumerate(candidates):
@@ -205,8 +211,15 @@ def replay(
             continue
         note = f"it cannot run in {len(failed)} of {num_replicates} simulations: {failed[0]}" if failed else ""
         note = note or _concurrency_note(candidate.strategy, strategies[place], len(fitted.names))
-        outcomes.append(Outcome(candidate, values, merged[place] / num_replicates, note=note))
+        outcomes.append(Outcome(candidate, values, merged[place], note=note))
     return Replay(fitted, reality_of(fitted), tuple(outcomes), until_s, seed)
+
+
+def is_recorded(candidate: Candidate, recording: Recording) -> bool:
+    """Return whether a candidate is the recorded strategy, with its deadline as far as both have one."""
+    recorded_s = recording.header.deadline_s
+    same_deadline = not candidate.has_deadline or recorded_s is None or candidate.deadline_s == recorded_s
+    return candidate.strategy.lower() == recorded_strategy(recording) and same_deadline
 
 
 def _concurrency_note(name: str, strategy: Strategy, num_clients: int) -> str:
@@ -262,17 +275,11 @@ def measure(records: Sequence[RoundRecord], energy_j: FloatArray) -> dict[str, f
     return {
         "round_s": end_s / len(records) if records else math.nan,
         "updates_per_h": len(merged) / end_s * 3600,
-        "fresh_per_h": float(age_weights(staleness).sum()) / end_s * 3600,
         "staleness": float(staleness.mean()) if len(staleness) else math.nan,
         "on_time": 1 - misses / uploads if uploads else math.nan,
         "wasted": 1 - len(merged) / ended if ended else math.nan,
         "joules": float(energy_j[merged].mean()) if len(merged) else math.nan,
     }
-
-
-def age_weights(staleness: FloatArray) -> FloatArray:
-    """Return the weight of each update by its staleness s: 1 / √(1 + s), as in FedAsync (Xie et al. 2019)."""
-    return 1 / np.sqrt(1 + staleness)
 
 
 def reality_of(fitted: FittedFleet) -> Reality:
@@ -292,7 +299,6 @@ def reality_of(fitted: FittedFleet) -> Reality:
     values = {
         "round_s": span_s / len(rounds) if rounds else math.nan,
         "updates_per_h": len(merged) / span_s * 3600 if known else math.nan,
-        "fresh_per_h": float(age_weights(staleness).sum()) / span_s * 3600 if known and ages_are_known else math.nan,
         "staleness": float(staleness.mean()) if len(staleness) and ages_are_known else math.nan,
         "on_time": math.nan,
         "wasted": 1 - len(merged) / ended if known and ended else math.nan,
@@ -300,6 +306,10 @@ def reality_of(fitted: FittedFleet) -> Reality:
     }
     served = np.zeros(len(fitted.names), dtype=np.bool_)
     served[clients] = True
-    never = np.flatnonzero(~served) if known else np.zeros(0, dtype=np.int64)
+    missing = np.flatnonzero(~served) if known else np.zeros(0, dtype=np.int64)
+    warm_per_h = values["updates_per_h"]
+    if known and rounds[-1].end_s > rounds[0].end_s:
+        later = sum(len(one.merged or ()) for one in known if one is not rounds[0])
+        warm_per_h = later / (rounds[-1].end_s - rounds[0].end_s) * 3600
     title = recording.header.strategy or ("synchronous rounds" if synchronous else "recorded strategy")
-    return Reality(title, values, never, len(rounds))
+    return Reality(title, values, missing, len(rounds), warm_per_h)

@@ -41,6 +41,14 @@ def is_synchronous(recording: Recording) -> bool:
     return True
 
 
+def recorded_strategy(recording: Recording) -> str:
+    """Return the name of the recorded strategy in lower case, as Flower writes FedAvg; empty if it is unknown.
+
+    Synchronous rounds without a name have the schedule of FedAvg.
+    """
+    return recording.header.strategy.lower() or ("fedavg" if is_synchronous(recording) else "")
+
+
 def round_lengths_s(recording: Recording) -> list[tuple[float, float]]:
     """Return the start of each round and its length in seconds, from the first request in it to that in the next.
 

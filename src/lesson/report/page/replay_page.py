@@ -9,7 +9,7 @@ import numpy as np
 from lesson.flight.advice import Advice
 from lesson.flight.fit import FittedFleet
 from lesson.flight.recording import ARRIVED, FAILED
-from lesson.flight.replay import MEASURES, Candidate, Outcome, Replay
+from lesson.flight.replay import MEASURES, MIN_SERVED, Candidate, Outcome, Replay
 from lesson.report.page.document import write_document
 from lesson.strategies import find_strategy
 
@@ -50,7 +50,8 @@ def replay_data(result: Replay, advice: Advice) -> dict[str, Any]:
         },
         "horizon_s": result.horizon_s,
         "measures": MEASURES,
-        "reality": reality.values | {"never_served": [fitted.names[one] for one in reality.never_served.tolist()]},
+        "min_served": MIN_SERVED,
+        "reality": reality.values | {"not_served": [fitted.names[one] for one in reality.not_served.tolist()]},
         "outcomes": [_outcome(fitted, outcome) for outcome in result.outcomes],
         "advice": {
             "sentence": advice.sentence,
@@ -70,10 +71,11 @@ def flower_snippet(candidate: Candidate) -> str:
     if candidate.strategy == "lesson" and not options:
         return f"{imports}\n\nstrategy = LessonStrategy({deadline})  # was: FedAvg()\n"
     kind = find_strategy(candidate.strategy)
-    arguments = (deadline if candidate.has_deadline else "") + options
-    made = f"{kind.__name__}({arguments.removeprefix(', ')})"
+    deadline = deadline if candidate.has_deadline else ""
+    made = f"{kind.__name__}({(deadline + options).removeprefix(', ')})"
+    arguments = f"{deadline}, strategy={made}".removeprefix(", ")
     source = "lesson" if kind.__module__.startswith("lesson.") else kind.__module__
-    return f"from {source} import {kind.__name__}\n{imports}\n\nstrategy = LessonStrategy(strategy={made})\n"
+    return f"from {source} import {kind.__name__}\n{imports}\n\nstrategy = LessonStrategy({arguments})\n"
 
 
 def _outcome(fitted: FittedFleet, outcome: Outcome) -> dict[str, Any]:
@@ -85,7 +87,7 @@ def _outcome(fitted: FittedFleet, outcome: Outcome) -> dict[str, Any]:
         "problem": "",
         "note": outcome.note,
         "values": {name: vars(outcome.spread(name)) for name in MEASURES},
-        "never_served": [fitted.names[client] for client in outcome.never_served.tolist()],
+        "not_served": [fitted.names[client] for client in outcome.not_served.tolist()],
     }
 
 
@@ -109,7 +111,7 @@ def _clients(fitted: FittedFleet, outcomes: Sequence[Outcome]) -> list[dict[str,
                 "failures": int(np.count_nonzero(mine & (jobs.outcome == FAILED))),
                 "median_s": float(latency_s[client]),
                 "pooled": bool(fitted.is_pooled[client]),
-                "merged": [None if one.problem else float(one.num_merged[client]) for one in outcomes],
+                "merged": [None if one.problem else float(one.num_merged[:, client].mean()) for one in outcomes],
             }
         )
     return rows

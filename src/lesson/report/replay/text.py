@@ -11,7 +11,7 @@ from rich.text import Text
 
 from lesson.flight.advice import Advice
 from lesson.flight.check import Check, Prediction
-from lesson.flight.replay import Outcome, Replay, Spread
+from lesson.flight.replay import Outcome, Replay
 from lesson.report.plan.text import counted, percent
 
 if TYPE_CHECKING:  # it imports torch, which takes seconds
@@ -20,15 +20,12 @@ if TYPE_CHECKING:  # it imports torch, which takes seconds
 COLUMNS = {
     "round_s": "round\n(s)",
     "updates_per_h": "updates\n/ h",
-    "fresh_per_h": "weighted by\nstaleness",
     "staleness": "stale\nversions",
     "on_time": "on\ntime",
     "wasted": "wasted",
     "joules": "J per\nupdate",
 }
 SHARES = ("on_time", "wasted")
-INTERVALS = ("updates_per_h", "fresh_per_h")
-"""Measures that are shown with their intervals; in terminals narrower than MIN_WIDTH, only the last of them."""
 MAX_NAMED = 3
 MIN_WIDTH = 100
 WIDEST = 1000
@@ -37,10 +34,10 @@ WIDEST = 1000
 def print_replay(result: Replay, advice: Advice, notes: Sequence[str], console: Console) -> None:
     """Print what happened, what would have happened with other strategies, and the recommendation."""
     if console.is_terminal and console.width < MIN_WIDTH:
-        table = _table(result, INTERVALS[-1:], max_named=0)
+        table = _table(result, max_named=0)
         console.width = max(console.width, console.measure(table, options=console.options.update(width=WIDEST)).maximum)
     else:
-        table = _table(result, INTERVALS)
+        table = _table(result)
         console.width = max(console.width, MIN_WIDTH)
     fitted = result.fitted
     clients, rounds = counted(len(fitted.names), "client"), counted(result.reality.num_rounds, "round")
@@ -60,23 +57,23 @@ def print_replay(result: Replay, advice: Advice, notes: Sequence[str], console: 
         console.print(Text.assemble(("note: ", "yellow"), note))
 
 
-def _table(result: Replay, intervals: Sequence[str], max_named: int = MAX_NAMED) -> Table:
-    """Return the recorded run and the simulated strategies; measures in `intervals` are shown with their intervals."""
+def _table(result: Replay, max_named: int = MAX_NAMED) -> Table:
+    """Return the recorded run and the simulated strategies; updates per hour are shown with their interval."""
     known = [name for name in COLUMNS if name != "joules" or _energy_is_known(result)]
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True, show_edge=max_named > 0)
     table.add_column("strategy", no_wrap=True)
     for name in known:
         table.add_column(COLUMNS[name], justify="right", no_wrap=True)
-    table.add_column("never\nserved", justify="right")
+    table.add_column("not\nserved", justify="right")
     reality = result.reality
     cells = [_cell(name, reality.values[name]) for name in known]
     table.add_row(
-        f"recorded: {reality.strategy}", *cells, _names(result, reality.never_served.tolist(), max_named), style="bold"
+        f"recorded: {reality.strategy}", *cells, _names(result, reality.not_served.tolist(), max_named), style="bold"
     )
     for outcome in result.outcomes:
         if not outcome.problem:
-            shown = [_shown(name, outcome, name in intervals) for name in known]
-            table.add_row(outcome.candidate.label, *shown, _names(result, outcome.never_served.tolist(), max_named))
+            shown = [_shown(name, outcome) for name in known]
+            table.add_row(outcome.candidate.label, *shown, _names(result, outcome.not_served.tolist(), max_named))
     return table
 
 
@@ -147,13 +144,10 @@ def _value(prediction: Prediction, value: float) -> str:
     return percent(value) if prediction.what.startswith("share") else f"{value:.4g} {prediction.unit}".strip()
 
 
-def _shown(measure: str, outcome: Outcome, has_interval: bool) -> str:
+def _shown(measure: str, outcome: Outcome) -> str:
     spread = outcome.spread(measure)
-    return _with_interval(measure, spread) if has_interval else _cell(measure, spread.mean)
-
-
-def _with_interval(measure: str, spread: Spread) -> str:
-    return f"{_cell(measure, spread.mean)} ({_cell(measure, spread.low)}–{_cell(measure, spread.high)})"
+    mean, low, high = (_cell(measure, value) for value in (spread.mean, spread.low, spread.high))
+    return f"{mean} ({low}–{high})" if measure == "updates_per_h" else mean
 
 
 def _cell(measure: str, value: float) -> str:

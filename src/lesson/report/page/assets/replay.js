@@ -4,7 +4,7 @@
   const { data, h, section, table, chart, quoted, number, plain } = Page;
   const COLORS = { recorded: "#7f7f7f", best: "#0072b2", other: "#56b4e9" };
   const SHARES = ["on_time", "wasted"];
-  const INTERVALS = ["round_s", "updates_per_h", "fresh_per_h"];
+  const INTERVALS = ["round_s", "updates_per_h"];
   const possible = data.outcomes.filter((outcome) => !outcome.problem);
 
   function digits(value) {
@@ -34,7 +34,7 @@
     if (data.advice.gain)
       cards.unshift([
         `× ${number(data.advice.gain.mean, 2)}`,
-        "updates per hour, weighted by staleness",
+        "updates per hour",
         `${number(data.advice.gain.low, 2)} to ${number(data.advice.gain.high, 2)}, compared with ${data.advice.compared_with}`,
       ]);
     made.append(
@@ -68,16 +68,16 @@
     const made = section(
       "strategies",
       "What other strategies would have done",
-      "Other strategies, simulated on the clients of the recording. Bars show means, and error bars the middle 95 % of the simulations, which includes the uncertainty due to the length of the recording. Each update counts 1 / √(1 + staleness), so an update that started from an older model counts less.",
+      "Other strategies, simulated on the clients of the recording. Bars show means, and error bars the middle 95 % of the simulations, which includes the uncertainty due to the length of the recording. Strategies are ranked by plain updates per hour, which compares schedules, not models.",
     );
     const rows = [
-      { label: `recorded: ${data.recording.strategy}`, values: { fresh_per_h: { mean: data.reality.fresh_per_h } } },
+      { label: `recorded: ${data.recording.strategy}`, values: { updates_per_h: { mean: data.reality.updates_per_h } } },
       ...possible,
-    ].filter((row) => row.values.fresh_per_h.mean !== null);
+    ].filter((row) => row.values.updates_per_h.mean !== null);
     const error = (end) =>
-      rows.map(({ values: { fresh_per_h: one } }) => (one.low === undefined ? 0 : Math.abs(one[end] - one.mean)));
+      rows.map(({ values: { updates_per_h: one } }) => (one.low === undefined ? 0 : Math.abs(one[end] - one.mean)));
     chart(made, {
-      alt: `Bars: updates per hour, weighted by staleness. ${rows.map((row) => `${row.label}: ${number(row.values.fresh_per_h.mean)}`).join("; ")}.`,
+      alt: `Bars: updates per hour. ${rows.map((row) => `${row.label}: ${number(row.values.updates_per_h.mean)}`).join("; ")}.`,
       height: 90 + 44 * rows.length,
       zoom: false,
       traces: [
@@ -85,7 +85,7 @@
           type: "bar",
           orientation: "h",
           y: rows.map((row) => plain(row.label)),
-          x: rows.map((row) => row.values.fresh_per_h.mean),
+          x: rows.map((row) => row.values.updates_per_h.mean),
           error_x: { type: "data", array: error("high"), arrayminus: error("low"), thickness: 1.5 },
           marker: {
             color: rows.map((row, place) =>
@@ -100,7 +100,7 @@
         },
       ],
       layout: {
-        xaxis: { title: { text: "updates per hour, weighted by staleness" }, rangemode: "tozero" },
+        xaxis: { title: { text: "updates per hour" }, rangemode: "tozero" },
         yaxis: { autorange: "reversed" },
         showlegend: false,
       },
@@ -111,24 +111,24 @@
     made.append(
       table(
         "Means; in parentheses, the middle 95 % of the simulations",
-        ["strategy", ...names.map((name) => data.measures[name]), "never served"],
+        ["strategy", ...names.map((name) => data.measures[name]), "not served"],
         [
           [
             `recorded: ${data.recording.strategy}`,
             ...names.map((name) => shown(name, data.reality[name])),
-            data.reality.never_served.join(", ") || "–",
+            data.reality.not_served.join(", ") || "–",
           ],
           ...possible.map((one) => [
             one.label,
             ...names.map((name) => withInterval(name, one.values[name])),
-            one.never_served.join(", ") || "–",
+            one.not_served.join(", ") || "–",
           ]),
         ],
       ),
       h(
         "p",
         { class: "quiet" },
-        "On time: share of updates that arrive by the round in which they are due. Wasted: share of local trainings that failed or whose update was not aggregated. Never served: clients whose updates are not aggregated in any simulation.",
+        `On time: share of updates that arrive by the round in which they are due. Wasted: share of local trainings that failed or whose update was not aggregated. Not served: clients whose updates are aggregated in less than ${number(100 * data.min_served)} % of the simulations, or never in the recorded run.`,
       ),
     );
     for (const outcome of possible.filter((one) => one.note))
