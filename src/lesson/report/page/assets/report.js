@@ -67,7 +67,7 @@
         shownOver(groups.map((group) => group.seeds)),
         `${metric.title} is the mean of the last ten evaluations, or of the last quarter of all evaluations if that is fewer. The time to a target is that of the first evaluation at which the mean of three consecutive evaluations reaches it; it is shown only if every seed reaches the target.`,
         groups.length > 1
-          ? "A card names a single winner only if there are at least three seeds and the 95 % confidence interval of the paired differences excludes 0."
+          ? "A card names a single winner only if there are at least three seeds and, against each of the others, the 95 % confidence interval of the paired differences excludes 0. If a target is not always reached, there is no such interval; a two-sided sign test at the 5 % level, which takes at least six seeds, decides instead."
           : "",
       ]
         .filter(Boolean)
