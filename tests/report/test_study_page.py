@@ -113,6 +113,21 @@ def test_a_course_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
+def test_aggregations_count_as_rounds_where_each_arrival_ends_a_round(tmp_path: Path) -> None:
+    """Every second round aggregates: FedBuff's points are at 1, 1, 2, 2, …, LESSON's at 1, 2, 3, …"""
+    for name in ("fedbuff", "lesson"):
+        make_run(tmp_path / name, strategy={"name": name})
+        path = tmp_path / name / "metrics.jsonl"
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        changed = [line | {"staleness": None if line["round"] % 2 == 0 else 0.0} for line in lines]
+        path.write_text("".join(json.dumps(line) + "\n" for line in changed))
+    data = study_data(load_study([tmp_path]), "")
+    labels = [group["label"] for group in data["groups"]]
+    last = dict(zip(labels, (curve["round"]["at"][-1] for curve in data["curves"]), strict=True))
+    assert last == {"fedbuff": math.ceil(len(lines) / 2), "lesson": len(lines)}
+    assert data["counts_merges"] == ["fedbuff"]
+
+
 def test_participation_by_hand() -> None:
     """At a deadline of 20 s, client 0 is merged twice in 40 s, client 1 once and a version late, client 2 never."""
     never, first, second = participation([course_of(LINES)], [CLIENTS], AT_20)
@@ -417,7 +432,7 @@ def test_a_winner_is_named_only_where_seeds_support_it() -> None:
 
 
 def test_a_target_that_others_miss_has_a_winner_only_by_a_sign_test() -> None:
-    """All of 5 lower: p = 2 / 2⁵ = 0.0625; all of 6: 2 / 2⁶ = 0.031; 6 of 7: 2 · (1 + 7) / 2⁷ = 0.125; 8 of 9: 0.039."""
+    """All of 5 lower: p = 2 / 2⁵ = 0.063; of 6: 2 / 2⁶ = 0.031; 6 of 7: 2 · (1 + 7) / 2⁷ = 0.125; 8 of 9: 0.039."""
 
     def leader(num_seeds: int, *wins_of_b: float) -> str:
         never = dict.fromkeys(range(num_seeds), math.inf)

@@ -70,7 +70,9 @@ def _latencies(groups: Sequence[Contender]) -> str:
         return ""
     seconds = np.array(known)
     deadlines = {group.settings.strategy.deadline_s for group in groups}
-    told = f"Local training and upload take the fastest client {seconds.min():.1f} s and the slowest "
+    varies = any(settings.varies for _, settings in kept)
+    told = "As first estimated, local" if varies else "Local"
+    told += f" training and upload take the fastest client {seconds.min():.1f} s and the slowest "
     told += f"{seconds.max():.1f} s"
     if len(deadlines) > 1:
         return f"{told}."

@@ -108,10 +108,23 @@
     const made = section(
       "deadline",
       "Clients and deadline",
-      "This section shows the clients and the effect of other deadlines. Move τ to see what changes; this needs no training.",
+      "This section shows the clients and the effect of other deadlines. Move τ to see what changes; this needs no training." +
+        (data.times_vary ? constantTimes() : ""),
       "Deadline",
     );
     Explorer.mount(made, data.fleet);
+  }
+
+  /** What to know if times vary: that this section assumes constant times, and what the runs did. */
+  function constantTimes() {
+    const rate = (rows) => rows.reduce((sum, row) => sum + row.clients * row.merged_per_1000s, 0);
+    const measured = data.participation
+      .map((rows, at) => rows.length && `${groups[at].label} ${Page.number(rate(rows))}`)
+      .filter(Boolean);
+    return (
+      " Times vary during these runs. The numbers below assume that they stay as the server first estimated them." +
+      (measured.length ? ` In the runs, this many updates were aggregated per 1,000 s: ${measured.join(", ")}.` : "")
+    );
   }
 
   function settings() {
