@@ -117,7 +117,8 @@ def make_run(workload: Workload, precision: Precision, size: Size) -> TrainingRu
     clients = SimulatedClients(workload, backend)
     server = ModelServer(workload.initial_vector(), clients, *parts, window=backend.window)
     fleet = draw_fleet(settings, size.num_clients, seed=workload.seed).at_deadline(20.0)
-    run = TrainingRun(Simulation(Lesson(20.0), fleet, model_server=server), server, Evaluator(workload, backend))
+    loop = Simulation(Lesson(20.0), fleet, model_server=server)
+    run = TrainingRun(loop, server, Evaluator(workload, backend), fleet)
     for _ in range(size.warm_up):
         run.loop.step()
     run.evaluator.score(run.model)

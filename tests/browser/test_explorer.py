@@ -193,6 +193,8 @@ def test_the_proposal_is_that_of_the_command_if_latencies_vary(
         f"the updates arrive on time. In a simulation with varying latencies, {int(100 * on_time)} % of the updates "
         f"arrived on time at {raised['deadline_s']:g} s. LESSON then aggregates"
     )
+    fedavg = browser.script(f"ExplorerWords.seconds({raised['round_s']['fedavg']})")
+    assert f"FedAvg would wait {fedavg} for the slowest client" in text(browser, ".answer")
     browser.type(FIELD, "3")
     click(browser, f"Proposed: {raised['deadline_s']:g} s")
     assert deadline(browser) == f"{raised['deadline_s']:g}"

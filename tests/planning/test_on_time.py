@@ -45,6 +45,19 @@ def test_slots_of_a_trace_counted_by_hand(tmp_path: Path) -> None:
     assert plan.varying == ["trace"]
 
 
+def test_round_lengths_of_a_trace(tmp_path: Path) -> None:
+    """Client 1 takes 10 and 40 s in turn, so that FedAvg waits 25 s on average, although the first estimate is 10 s.
+
+    LESSON with a deadline of 100 s is FedAvg: two updates in 25 s are 80 in 1000 s.
+    """
+    trace = written(tmp_path / "work.csv", "client,round,compute_s,upload_s", "0,1,3,2", "1,1,5,5", "1,2,5,35")
+    settings = Settings(trace=trace)
+    fleet = draw_fleet(settings, 2)
+    assert make_plan(fleet, 7.0, settings=settings).round_s == {"lesson": 7.0, "fedavg": 25.0, "fedcs": 7.0}
+    row = evaluate_deadline(fleet, 100.0, settings)
+    assert (row.round_s, row.updates_per_1000s) == (25.0, 80.0)
+
+
 def test_lost_update_misses_its_slot(tmp_path: Path) -> None:
     """Client 0, 7 s, leaves at 13 s in the middle of its second slot and comes back at 25 s: 1 slot made, 1 missed,
     then 47 made from 30 to 500 s. Client 1 takes 15 s: 25 slots of tier 2."""

@@ -36,10 +36,15 @@ def test_a_page_holds_the_fleet_bit_for_bit(tmp_path: Path) -> None:
 
 def test_a_page_holds_the_proposal_for_the_whole_fleet_unless_another_is_given() -> None:
     fleet = draw_fleet(Settings(), 2 * MAX_CLIENTS, seed=1)
-    advice = {"proposed_s": propose_deadline_s(fleet), "min_on_time": None, "on_time": None}
+    advice = {
+        "proposed_s": propose_deadline_s(fleet),
+        "min_on_time": None,
+        "on_time": None,
+        "fedavg_round_s": None,
+    }
     assert fleet_data(fleet, 20.0, Origin("many"))["advice"] == advice
-    given = fleet_data(fleet, 28.0, Origin("many"), Advice(28.0, min_on_time=0.9, on_time=0.925))["advice"]
-    assert given == {"proposed_s": 28.0, "min_on_time": 0.9, "on_time": 0.925}
+    given = fleet_data(fleet, 28.0, Origin("many"), Advice(28.0, 0.9, 0.925, 70.5))["advice"]
+    assert given == {"proposed_s": 28.0, "min_on_time": 0.9, "on_time": 0.925, "fedavg_round_s": 70.5}
 
 
 def test_what_is_not_known_is_null(tmp_path: Path) -> None:

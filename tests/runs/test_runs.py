@@ -28,6 +28,7 @@ from lesson.learn.build import build
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.device import on_device
 from lesson.learn.scores import ClientScores, PendingScore, Score
+from lesson.report.study.compare_text import cell, surprises
 from lesson.runs.execute import EvaluationGrid, client_fields, execute
 from lesson.runs.folder import RunFolder
 from lesson.runs.summary import num_last, read_metrics
@@ -86,6 +87,30 @@ def test_participating_clients_are_recorded(tmp_path: Path) -> None:
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert by_class @ kept["class_accuracy"] == pytest.approx(summary["accuracy"])
     run.close()
+
+
+def test_clients_that_move_are_recorded_as_they_are_at_the_start(tmp_path: Path) -> None:
+    """Positions, times and tiers are those of clients that do not move, whatever a strategy measured later."""
+    kept = {}
+    for name, strategy, speed_mps in (("still", "lesson", 0.0), ("moving", "lesson", 50.0), ("other", "fedavg", 50.0)):
+        chosen = settings(strategy).with_changes(speed_mps=(speed_mps, speed_mps))
+        execute(chosen, tmp_path / name, **PARTS)
+        kept[name] = json.loads((tmp_path / name / "clients.json").read_text())["clients"]
+    for column in ("x_km", "y_km", "compute_s", "upload_s", "latency_s"):
+        assert kept["moving"][column] == kept["other"][column] == kept["still"][column]
+
+
+def test_only_strategies_with_a_deadline_have_late_updates(tmp_path: Path) -> None:
+    summaries = [
+        execute(settings(strategy).with_changes(slowdown=1.0), tmp_path / strategy, **PARTS)
+        for strategy in ("lesson", "fedbuff")
+    ]
+    assert summaries[0]["misses"] > 0
+    assert "misses" not in summaries[1]
+    assert all({"retiered", "lost"} <= summary.keys() for summary in summaries)
+    table = Study([Run.load(tmp_path / strategy) for strategy in ("lesson", "fedbuff")]).means()
+    assert cell(table.loc["fedbuff"], "misses", 1, 0) == "–"
+    assert "late updates" in surprises(table)
 
 
 def test_large_fleets_are_sampled_and_rounds_name_no_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

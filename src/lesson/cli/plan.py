@@ -183,7 +183,8 @@ class PlanCommand:
     def _advice(self, plan: Plan, fleet: Fleet) -> Advice:
         """Return the deadline that a page proposes: the plan's own with --deadline auto."""
         proposed_s = plan.deadline_s if self.deadline == "auto" else propose_deadline_s(fleet)
-        return Advice(proposed_s, self.on_time, plan.on_time if plan.varying else None)
+        simulated = (plan.on_time, plan.round_s["fedavg"]) if plan.varying else (None, None)
+        return Advice(proposed_s, self.on_time, *simulated)
 
     def _check_deadline(self) -> None:
         if isinstance(self.deadline, float) and not self.deadline > 0:

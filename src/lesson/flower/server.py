@@ -281,7 +281,8 @@ def make_run(
             grid.follow(post.node_of, lambda: world.elapsed_s)
     exclude_after = settings.guards.exclude_after_rejections
     loop = RoundLoop(strategy, world, server, seed=seed, exclude_after=exclude_after, tell=warn)
-    return TrainingRun(loop, server, evaluator, on_wall_clock=clock == "wall")
+    on_wall_clock = clock == "wall"
+    return TrainingRun(loop, server, evaluator, world.fleet if on_wall_clock else fleet, on_wall_clock)
 
 
 def make_workload_and_fleet(

@@ -41,16 +41,14 @@ class TrainingRun:
     loop: RoundLoop
     server: ModelServer
     evaluator: Evaluator
+    fleet: Fleet
+    """The clients with the times that the server estimated first, without estimation errors; on the wall clock, with
+    those that it has measured so far."""
     on_wall_clock: bool = False
     """Whether its times are measured on real clients, rather than simulated."""
     after_round: Callable[[RoundRecord], Mapping[str, Any]] = lambda _: {}
     """Called at the end of each round; returns additional fields for its line of metrics."""
     evaluates_itself: ClassVar[bool] = False
-
-    @property
-    def fleet(self) -> Fleet:
-        """The clients as the server knows them."""
-        return self.loop.fleet
 
     @property
     def metric(self) -> Metric:
@@ -144,7 +142,7 @@ def build(
     fleet = fleet_of(settings, clients, workload.holdings.num_samples)
     fleet = fleet_for(settings.strategy.name, fleet, settings.strategy.deadline_s)
     loop = Simulation(strategy, fleet, model_server=server, seed=seed, settings=settings)
-    return TrainingRun(loop, server, evaluator)
+    return TrainingRun(loop, server, evaluator, fleet)
 
 
 def strategy_of(settings: Settings) -> Strategy:

@@ -1,19 +1,20 @@
-"""Share of updates that arrive by the end of their slots if times vary, from simulations of LESSON without training."""
+"""Round lengths and shares of updates that arrive by the end of their slots if times vary, from simulations."""
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
 
-from lesson.clock.simulate import Simulation
+from lesson.clock.records import RoundRecord
+from lesson.clock.simulate import Simulation, simulate
 from lesson.core.arrays import NO_CLIENTS, BoolArray, FloatArray, IntArray
 from lesson.core.errors import ArgumentError
 from lesson.fleet.fleet import Fleet
 from lesson.fleet.tiers import TOLERANCE, UNREACHABLE, assign_tiers
 from lesson.settings.settings import Settings
-from lesson.strategies import Lesson
+from lesson.strategies import FedAvg, Lesson
 from lesson.strategies.base import Merge, RoundPlan, ServerView, Updates
 
 UPLOADS_EACH = 20
@@ -36,6 +37,8 @@ class OnTime:
     by_tier: Mapping[int, float] = field(default_factory=dict)
     always: bool = False
     """Whether no update can be late."""
+    round_s: float | None = None
+    """Mean round length in the simulation; None if nothing was simulated."""
 
     def of_tier(self, tier: int) -> float | None:
         """Return the share among updates that started in a tier; None if none of their slots has ended."""
@@ -117,9 +120,28 @@ def simulate_on_time(fleet: Fleet, deadline_s: float, settings: Settings | None 
     simulation = Simulation(SlotCounter(Lesson(deadline_s), len(fleet)), fleet, seed=seed, settings=settings)
     slots = cast("SlotCounter", simulation.strategy)  # the copy that the simulation runs
     max_slots = MAX_SLOTS_SHARED if shared else MAX_SLOTS
+    records = []
     while simulation.round < rounds and slots.num_ended < max_slots and not simulation.stop_reason:
-        simulation.step()
-    return slots.on_time(simulation.now_s)
+        records.append(simulation.step())
+    return replace(slots.on_time(simulation.now_s), round_s=_mean_round_s(records))
+
+
+def simulate_fedavg_round_s(fleet: Fleet, settings: Settings | None = None, seed: int = 0) -> float | None:
+    """Return the mean round length of FedAvg: the slowest client's latency or, if times vary, that of a simulation.
+
+    None if no round ends in the simulation. Injected faults are not simulated.
+    """
+    if settings is None or not settings.varies:
+        return fleet.slowest_s
+    max_slots = MAX_SLOTS if settings.radio.spectrum == "fixed" else MAX_SLOTS_SHARED
+    rounds = int(np.clip(max_slots // len(fleet), 1, MIN_ROUNDS))
+    return _mean_round_s(simulate(FedAvg(), fleet, rounds=rounds, seed=seed, settings=settings.without_faults()))
+
+
+def _mean_round_s(records: Iterable[RoundRecord | None]) -> float | None:
+    """Return the mean length of rounds, without the time between them, to nine digits; None without any."""
+    lengths_s = [record.end_s - record.start_s for record in records if record is not None]
+    return float(f"{np.mean(lengths_s):.9g}") if lengths_s else None
 
 
 def check_share(share: float) -> None:

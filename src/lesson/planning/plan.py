@@ -13,7 +13,7 @@ from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.errors import InputError
 from lesson.fleet.fleet import Fleet
 from lesson.fleet.tiers import UNREACHABLE, assign_tiers, check_deadline
-from lesson.planning.on_time import OnTime, simulate_on_time
+from lesson.planning.on_time import OnTime, simulate_fedavg_round_s, simulate_on_time
 from lesson.settings.settings import Settings
 from lesson.strategies import Lesson
 
@@ -52,7 +52,7 @@ class DeadlineRow:
     Attributes:
         deadline_s: The deadline in seconds.
         num_tiers: Number of tiers with clients.
-        round_s: Round length in seconds.
+        round_s: Round length in seconds; if times vary, the mean of a simulation.
         updates_per_1000s: Updates aggregated in 1000 s.
         staleness: Mean staleness of aggregated updates, in versions.
         served: Share of clients whose updates are ever aggregated.
@@ -83,10 +83,12 @@ class Plan:
         deadline_s: The deadline in seconds.
         tiers: Tier of each client, shape (num_clients,); 0 for an unreachable client.
         tier_rows: One row per tier.
-        round_s: Round length in seconds of "lesson", "fedavg" and "fedcs"; None if the strategy cannot run.
+        round_s: Round length in seconds of "lesson", "fedavg" and "fedcs"; None if the strategy cannot run. If times
+            vary, the mean of a simulation.
         rounds: Records of LESSON's first rounds.
         deadlines: LESSON's long-run performance with this deadline and with others, in increasing order.
-        varying: Settings that make times vary; if there are any, latencies and tiers are the first estimates.
+        varying: Settings that make times vary; if there are any, latencies and tiers are the first estimates, from
+            which update rates, staleness and energy are computed.
     """
 
     fleet: Fleet
@@ -173,7 +175,7 @@ def make_plan(
         )
     rounds = list(simulate(Lesson(deadline_s), used, rounds=num_rounds, settings=settings, seed=seed))
     on_time = simulate_on_time(used, deadline_s, settings, seed)
-    here = _deadline_row(used, tiers, deadline_s, on_time.share)
+    here = _deadline_row(used, tiers, deadline_s, on_time)
     others_s = {*_usual_deadlines_s(fleet), slowest_s} - {deadline_s}
     others = [evaluate_deadline(fleet, other_s, settings, seed) for other_s in others_s]
     return Plan(
@@ -183,7 +185,7 @@ def make_plan(
         tier_rows=_tier_rows(used, tiers, here.round_s, on_time),
         round_s={
             "lesson": here.round_s,
-            "fedavg": slowest_s,
+            "fedavg": simulate_fedavg_round_s(fleet, settings, seed),
             "fedcs": deadline_s if math.isfinite(deadline_s) and np.any(tiers == 1) else None,
         },
         rounds=rounds,
@@ -226,14 +228,14 @@ def evaluate_deadline(fleet: Fleet, deadline_s: float, settings: Settings | None
     """Return tiers, update rate, staleness and energy of LESSON with a deadline. `settings` may make times vary."""
     used = fleet.at_deadline(deadline_s)
     tiers, on_time = assign_tiers(used.latency_s, deadline_s), simulate_on_time(used, deadline_s, settings, seed)
-    return _deadline_row(used, tiers, deadline_s, on_time.share)
+    return _deadline_row(used, tiers, deadline_s, on_time)
 
 
-def _deadline_row(fleet: Fleet, tiers: IntArray, deadline_s: float, on_time: float | None) -> DeadlineRow:
+def _deadline_row(fleet: Fleet, tiers: IntArray, deadline_s: float, on_time: OnTime) -> DeadlineRow:
     served = tiers != UNREACHABLE
     distinct, counts = np.unique(tiers[served], return_counts=True)
-    slowest_s = fleet.slowest_s
-    round_s = slowest_s if np.array_equal(distinct, [1]) and served.sum() == fleet.reachable.sum() else deadline_s
+    in_one_tier = np.array_equal(distinct, [1]) and served.sum() == fleet.reachable.sum()
+    round_s = on_time.round_s or (fleet.slowest_s if in_one_tier else deadline_s)
     frequency = 1 / tiers[served]
     joules = fleet.compute_j[served] + fleet.transmit_j[served]
     return DeadlineRow(
@@ -246,7 +248,7 @@ def _deadline_row(fleet: Fleet, tiers: IntArray, deadline_s: float, on_time: flo
         served_by_fedcs=float((tiers == 1).mean()),
         joules_per_update=_finite(float((joules * frequency).sum() / frequency.sum())),
         promoted=fleet.promoted is not None,
-        on_time=on_time,
+        on_time=on_time.share,
     )
 
 

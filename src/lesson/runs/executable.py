@@ -34,7 +34,7 @@ class ExecutableRun(Protocol):
 
     @property
     def fleet(self) -> Fleet:
-        """The clients that have taken part, as the server knows them."""
+        """The clients that have taken part, with their first estimated times or, on the wall clock, measured ones."""
         ...
 
     @property

@@ -11,6 +11,7 @@ from lesson.learn.metric import ACCURACY, Metric
 from lesson.runs.executable import ExecutableRun
 from lesson.runs.read_back import each_line
 from lesson.settings.settings import Settings
+from lesson.strategies import find_strategy, setting_names
 
 LAST = 10
 MAX_NOTES = 10
@@ -19,7 +20,8 @@ DIVERGED = 10
 WALL = "wall"
 """Value of `clock` in the summary of a run whose times are measured; the summaries of other runs have no clock."""
 VARYING_COUNTS = ("misses", "retiered", "lost")
-"""Counts that only runs with varying times have: late updates, tier changes and lost updates."""
+"""Counts that only runs with varying times have: late updates, tier changes and lost updates. Only strategies with a
+deadline have late updates."""
 
 
 def read_metrics(path: Path | str, metric: Metric = ACCURACY) -> list[dict[str, Any]]:
@@ -72,7 +74,7 @@ def summarize(
         "rejected": sum(line.get("rejected", 0) for line in lines),
         "rejected_by": _by_reason(lines),
         "excluded": [client for line in lines for client in line.get("excluded", [])],
-        **{name: sum(line[name] for line in lines) for name in VARYING_COUNTS if lines and name in lines[0]},
+        **_varying_counts(lines, settings.strategy.name),
         "bytes_up": sum(line["bytes_up"] for line in lines),
         "bytes_down": sum(line["bytes_down"] for line in lines),
         "energy_j": None if None in energy else sum(energy),
@@ -116,6 +118,14 @@ def _divergence_note(loss: float, num_classes: int | None) -> list[str]:
     return [f"{far}: training has diverged; use a smaller learning_rate or lr_cap"]
 
 
+def _varying_counts(lines: list[dict[str, Any]], strategy: str) -> dict[str, int]:
+    """Return the totals of the VARYING_COUNTS that a run has."""
+    names = [name for name in VARYING_COUNTS if lines and name in lines[0]]
+    if "misses" in names and "deadline_s" not in setting_names(find_strategy(strategy)):
+        names.remove("misses")  # a round of FedBuff ends with the next arrival, whenever that was expected
+    return {name: sum(line[name] for line in lines) for name in names}
+
+
 def _by_reason(lines: list[dict[str, Any]]) -> dict[str, int]:
     """Return the number of rejected updates by reason."""
     counts = Counter[str]()
@@ -131,6 +141,7 @@ MAX_CLIENTS = 2000
 def clients_of(run: ExecutableRun) -> dict[str, Any]:
     """Return the clients of a finished run as strict JSON values; None for what is unknown or infinite.
 
+    If clients move or their times vary, positions and times are those at the start of the run, which fit together.
     Accuracies by class and by client are included only if the task has classes.
     """
     fleet = run.fleet

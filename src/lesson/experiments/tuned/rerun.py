@@ -40,12 +40,13 @@ from lesson.experiments.tuned.design import TunedComparison
 from lesson.settings.settings import Settings
 from lesson.strategies import make_strategy
 
-COUNTS = ("round", "rounds", "uploads", "bytes_up", "bytes_down", "misses", "retiered", "lost")
+COUNTS = ("round", "rounds", "uploads", "bytes_up", "bytes_down", "retiered", "lost")
 AMOUNTS = ("time_s", "energy_j")
 SCHEDULE = ("round", "time_s", "uploads", "energy_j")
 """Columns of a curve that come from the simulated clock."""
-NOT_NUMBERS = ("device", "notes")
-"""Fields of a summary that are not compared: the device is part of the rule, and notes may quote a model's values."""
+NOT_COMPARED = ("device", "notes", "misses")
+"""Fields of a summary that are not compared: the device is part of the rule, notes may quote a model's values, and
+early archives count late updates even for strategies without a deadline."""
 LAST_PLACE, RELATIVE = 1e-3, 1e-9
 """By how much times and energies may differ on other hardware: the last stored digit, or this share of a large sum."""
 FALSE_ALARMS = 0.05
@@ -261,7 +262,7 @@ def _different(there: Mapping[str, Any], here: Mapping[str, Any], rounded: bool 
     for table in ("curve", "summary", "clients"):
         for name, was in there[table].items():
             now = here[table].get(name)
-            judged = table != "clients" and name in (*COUNTS, *AMOUNTS) if rounded else name not in NOT_NUMBERS
+            judged = table != "clients" and name in (*COUNTS, *AMOUNTS) if rounded else name not in NOT_COMPARED
             agree = _is_close if rounded and name in AMOUNTS else operator.eq
             if not judged:
                 continue

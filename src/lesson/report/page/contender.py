@@ -10,7 +10,7 @@ from lesson.core.errors import InputError
 from lesson.experiments.run import Run
 from lesson.experiments.study import Study
 from lesson.learn.metric import ACCURACY, Metric
-from lesson.report.study.groups import Group, groups_of
+from lesson.report.study.groups import Group, groups_of, rounds_are_arrivals
 from lesson.settings.settings import Settings
 
 WHOLE = {"merged", "merged_staleness", "merged_started_s", "merged_arrived_s"}
@@ -24,7 +24,8 @@ class Course:
     """Evaluations and aggregated updates of a run."""
 
     scores: list[dict[str, float]] = field(default_factory=list)
-    """Its evaluations: round, time_s, the metric, and uploads, bytes_up and energy_j summed up to that round."""
+    """Its evaluations: round, time_s, the metric, and uploads, bytes_up and energy_j summed up to that round; also
+    `merges`, the number of aggregations, unless the run is archived."""
     first: list[dict[str, Any]] = field(default_factory=list)
     """The lines of its first rounds; empty if lines lack the fields in `WHOLE`."""
     merges: Counter[int] = field(default_factory=Counter)
@@ -45,12 +46,15 @@ class Course:
 def course_of(lines: Iterable[dict[str, Any]], metric: Metric = ACCURACY) -> Course:
     """Collect the course of a run from its lines."""
     course, totals, num_first = Course(metric=metric), {"uploads": 0.0, "bytes_up": 0.0, "energy_j": 0.0}, 0
+    num_merges = 0
     for line in lines:
+        num_merges += line.get("staleness") is not None
         course.end_s = line["time_s"]
         for name in totals:
             totals[name] += float("nan") if line[name] is None else line[name]
         if metric.name in line:
-            course.scores.append({name: line[name] for name in ("round", "time_s", metric.name)} | totals)
+            over = {name: line[name] for name in ("round", "time_s", metric.name)}
+            course.scores.append(over | totals | ({"merges": num_merges} if "staleness" in line else {}))
         if line.keys() >= WHOLE:
             for client, late in zip(line["merged"], line["merged_staleness"], strict=True):
                 course.merges[client] += 1
@@ -81,6 +85,12 @@ class Contender:
     def settings(self) -> Settings:
         """The settings of the first run; the other runs differ only in their seed."""
         return self.first.settings
+
+    @property
+    def counts_merges(self) -> bool:
+        """Whether aggregations are counted as its rounds, because each arrival ends a round."""
+        known = all("merges" in score for course in self.courses for score in course.scores)
+        return known and rounds_are_arrivals(self.settings)
 
     @cached_property
     def courses(self) -> list[Course]:

@@ -32,11 +32,13 @@ class Advice:
         proposed_s: The proposed deadline in seconds.
         min_on_time: Share of updates for which this deadline was chosen; None if it was chosen by latency alone.
         on_time: Share of updates that arrive on time at the plan's own deadline; None if latencies do not vary.
+        fedavg_round_s: Simulated mean round length of FedAvg; None if latencies do not vary.
     """
 
     proposed_s: float
     min_on_time: float | None = None
     on_time: float | None = None
+    fedavg_round_s: float | None = None
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,8 @@ def study_data(study: Study, command: str) -> dict[str, Any]:
         "what": what_was_run(groups),
         **_metric(metric),
         "time": kind_of_time(study.runs),
+        "times_vary": any(group.settings.varies for group in drawn),
+        "counts_merges": [group.label for group in drawn if group.counts_merges],
         "varies": [key.rpartition(".")[2] for key in study.by],
         "groups": [
             {"label": group.label, "color": group.color, "dash": _DASHES[group.style], "seeds": len(group.runs)}
@@ -70,7 +72,10 @@ def _notes(study: Study) -> list[str]:
 
 
 def _curves(group: Contender, metric: Metric) -> dict[str, Any]:
-    """Return the metric over time and over rounds: the mean over seeds with its 95 % interval."""
+    """Return the metric over time and over rounds: the mean over seeds with its 95 % interval.
+
+    If each arrival ends a round, aggregations are counted instead of rounds.
+    """
 
     def points(over: str) -> list[Points]:
         return [
@@ -78,7 +83,8 @@ def _curves(group: Contender, metric: Metric) -> dict[str, Any]:
             for course in group.courses
         ]
 
-    return {over: mean_band(points(over), metric).to_dict(metric) for over in ("time_s", "round")}
+    columns = {"time_s": "time_s", "round": "merges" if group.counts_merges else "round"}
+    return {over: mean_band(points(column), metric).to_dict(metric) for over, column in columns.items()}
 
 
 def _costs(group: Contender, metric: Metric) -> list[dict[str, Any]]:

@@ -62,7 +62,8 @@ def _round_lengths(plan: Plan) -> Text:
     lesson, fedavg, fedcs = (plan.round_s[name] for name in ("lesson", "fedavg", "fedcs"))
     in_tier_1 = int(np.count_nonzero(plan.tiers == 1))
     told = f"{fedcs:.4g} s for {in_tier_1} of {len(plan.fleet)} clients" if fedcs is not None else _why_no_fedcs(plan)
-    return Text.assemble(("A round lasts  ", "bold"), f"LESSON {lesson:.4g} s   FedAvg {fedavg:.4g} s   FedCS {told}")
+    waits = "–" if fedavg is None else f"{fedavg:.4g} s"
+    return Text.assemble(("A round lasts  ", "bold"), f"LESSON {lesson:.4g} s   FedAvg {waits}   FedCS {told}")
 
 
 def _why_no_fedcs(plan: Plan) -> str:
@@ -121,7 +122,7 @@ def _deadline_table(plan: Plan) -> Table:
             *_if_varying(plan, "on\ntime"),
         ],
     )
-    slowest_s = plan.round_s["fedavg"]
+    slowest_s = plan.fleet.slowest_s if plan.varying else plan.round_s["fedavg"]
     for row in plan.deadlines:
         name = f"{row.deadline_s:.4g}" + ("*" if row.promoted else "")
         if row.deadline_s == slowest_s:
@@ -194,4 +195,7 @@ def varying_notes(plan: Plan) -> list[str]:
     if not plan.varying:
         return []
     without = ", before their error" if "estimate_error" in plan.varying else ""
-    return [f"latencies vary ({', '.join(plan.varying)}): times and tiers are the server's first estimates{without}"]
+    return [
+        f"latencies vary ({', '.join(plan.varying)}): latencies, tiers and update rates follow from the server's first "
+        f"estimates{without}; round lengths are means of simulations"
+    ]

@@ -11,6 +11,8 @@ from lesson.experiments.study import Study
 from lesson.report.palette import STYLES, Look, line_looks, strategy_looks
 from lesson.runs.summary import WALL
 from lesson.settings.settings import Settings
+from lesson.strategies import STRATEGIES, FedAsync, Malenia, Rennala
+from lesson.strategies.fedbuff import Buffered
 
 MAX_LABELS = 4
 """Most labels in the name of a group; with more, it has the name of its series of runs."""
@@ -87,6 +89,12 @@ def kind_of_time(runs: Iterable[Run]) -> str:
     """Return "simulated time", "elapsed time" for runs on the wall clock, or "time" if there are runs of both kinds."""
     kinds = {"elapsed time" if is_on_wall_clock(run) else "simulated time" for run in runs}
     return kinds.pop() if len(kinds) == 1 else "time"
+
+
+def rounds_are_arrivals(settings: Settings) -> bool:
+    """Return whether each arrival ends a round, so that the number of rounds says nothing about the model."""
+    kind = STRATEGIES.get(settings.strategy.name)  # the module of a custom strategy may not be available here
+    return kind is not None and issubclass(kind, Buffered | FedAsync | Malenia | Rennala)
 
 
 def is_on_wall_clock(run: Run) -> bool:

@@ -12,7 +12,7 @@ from lesson.experiments.study import Study
 from lesson.learn.metric import Metric
 from lesson.report.bands import draw_band
 from lesson.report.files import STYLE, ShownFigure, save_figure
-from lesson.report.study.groups import Group, groups_of, kind_of_time, title_of
+from lesson.report.study.groups import Group, groups_of, kind_of_time, rounds_are_arrivals, title_of
 from lesson.report.words import count
 
 MAX_LINES = 12
@@ -64,6 +64,9 @@ def draw_lines(axes: Axes, groups: Sequence[GroupCurves], metric: Metric, over: 
     """Draw a line and a band for each group, and label the axes."""
     column, label, unit = OVER[over]
     label = f"{kind_of_time(run for group, _ in groups for run in group.runs)} (s)" if over == "time" else label
+    arrivals = [group.name for group, _ in groups if rounds_are_arrivals(group.runs[0].settings)]
+    if over == "round" and arrivals:
+        label = f"{label} ({', '.join(arrivals[:3])}{', …' if len(arrivals) > 3 else ''}: arrivals)"
     for group, curves in groups:
         points = [(unit * curve[column].to_numpy(float), curve[metric.name].to_numpy(float)) for curve in curves]
         draw_band(axes, points, group.look[0], f"{group.name} ({count(len(points), 'seed')})", group.look[1], metric)

@@ -38,9 +38,8 @@ def run_card(run: Run) -> str:
         **{f"final {name}": plain_number(value) for name, value in told.get("metrics", {}).items()},
         "length": f"{told['rounds']:,} rounds, {told['time_s']:,.0f} {seconds}",
         "uploads": f"{told['uploads']:,}{bytes_up}{energy}",
-        **(
-            {"late updates": f"{told['misses']:,}", "tier changes": f"{told['retiered']:,}"} if "misses" in told else {}
-        ),
+        **({"late updates": f"{told['misses']:,}"} if "misses" in told else {}),
+        **({"tier changes": f"{told['retiered']:,}"} if "retiered" in told else {}),
         "folder": str(run.path or "none (archived)"),
     }
     heading = f"{_dot(groups_of(Study([run]))[0].look[0])}<b>{escape(told['strategy'])}</b>"

@@ -37,7 +37,7 @@ const Explorer = (() => {
     function begin(fleetState) {
       Object.assign(state, fleetState, {
         advice: { proposed_s: Tiers.proposeDeadline(fleetState.fleet.latency_s), ...fleetState.advice },
-        fedavg: Tiers.lookAtFedavg(fleetState.fleet),
+        fedavg: Tiers.lookAtFedavg(fleetState.fleet, fleetState.advice?.fedavg_round_s),
         values: scale(fleetState.fleet),
         reach_s: Tiers.reach(fleetState.fleet.latency_s),
       });

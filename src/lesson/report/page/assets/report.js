@@ -67,7 +67,7 @@
         shownOver(groups.map((group) => group.seeds)),
         `${metric.title} is the mean of the last ten evaluations, or of the last quarter of all evaluations if that is fewer. The time to a target is that of the first evaluation at which the mean of three consecutive evaluations reaches it; it is shown only if every seed reaches the target.`,
         groups.length > 1
-          ? "A card names a single winner only if there are at least three seeds and the 95 % confidence interval of the paired differences excludes 0."
+          ? "A card names a single winner only if there are at least three seeds and, against each of the others, the 95 % confidence interval of the paired differences excludes 0. If a target is not always reached, there is no such interval; a two-sided sign test at the 5 % level, which takes at least six seeds, decides instead."
           : "",
       ]
         .filter(Boolean)
@@ -108,10 +108,23 @@
     const made = section(
       "deadline",
       "Clients and deadline",
-      "This section shows the clients and the effect of other deadlines. Move τ to see what changes; this needs no training.",
+      "This section shows the clients and the effect of other deadlines. Move τ to see what changes; this needs no training." +
+        (data.times_vary ? constantTimes() : ""),
       "Deadline",
     );
     Explorer.mount(made, data.fleet);
+  }
+
+  /** What to know if times vary: that this section assumes constant times, and what the runs did. */
+  function constantTimes() {
+    const rate = (rows) => rows.reduce((sum, row) => sum + row.clients * row.merged_per_1000s, 0);
+    const measured = data.participation
+      .map((rows, at) => rows.length && `${groups[at].label} ${Page.number(rate(rows))}`)
+      .filter(Boolean);
+    return (
+      " Times vary during these runs. The numbers below assume that they stay as the server first estimated them." +
+      (measured.length ? ` In the runs, this many updates were aggregated per 1,000 s: ${measured.join(", ")}.` : "")
+    );
   }
 
   function settings() {

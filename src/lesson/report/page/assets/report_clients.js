@@ -12,7 +12,8 @@ const Clients = (() => {
       "Participation and staleness",
       "How many of a client's updates are aggregated per 1,000 " +
         (data.time === "simulated time" ? "simulated seconds" : "seconds") +
-        ", and their staleness: how many versions of the model were created between the start of an update and its aggregation. Staleness is the price of not waiting. Clients of all seeds are grouped into tiers by the deadline, even if the strategy does not use one.",
+        ", and their staleness: how many versions of the model were created between the start of an update and its aggregation. Staleness is the price of not waiting. Clients of all seeds are grouped into tiers by the deadline, even if the strategy does not use one." +
+        (data.times_vary ? " Times vary during these runs; these are the tiers of the first latency estimates." : ""),
       "Participation",
     );
     const pair = h("div", { class: "pair" });

@@ -8,6 +8,9 @@ const Course = (() => {
     if (!data.curves.some((curve) => curve.time_s.at.length)) return;
     const lead =
       `${metric.title} on the test data${shown()}. Hover to read the values of all lines; drag to zoom in, double-click to zoom out.` +
+      (data.counts_merges.length
+        ? ` A round of ${data.counts_merges.join(", ")} is an aggregation, not an arrival.`
+        : "") +
       (data.hidden ? ` The ${groups.length} ${metric.best} of ${groups.length + data.hidden} configurations are drawn.` : "");
     const made = section(metric.section, metric.title, lead);
     const axes = { time_s: `${data.time} (s)`, round: "global rounds" };
@@ -187,7 +190,8 @@ const Course = (() => {
     const made = section(
       "latency",
       "Latency",
-      "Distribution of the time that clients need for local training, for the upload, and for both together.",
+      "Distribution of the time that clients need for local training, for the upload, and for both together." +
+        (data.times_vary ? " Times vary during these runs; these are the server's first estimates." : ""),
       "Latency",
     );
     const names = {

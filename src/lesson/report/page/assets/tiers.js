@@ -56,12 +56,12 @@ const Tiers = (() => {
     };
   }
 
-  /** The same for FedAvg, which waits for the slowest client in every round. */
-  function lookAtFedavg(fleet) {
+  /** The same for FedAvg, which waits for the slowest client in every round; `round_s` is its length if times vary. */
+  function lookAtFedavg(fleet, round_s = null) {
     const clients = [...fleet.latency_s.keys()].filter((client) => Number.isFinite(fleet.latency_s[client]));
     const joules = sum(clients.map((client) => joulesOf(fleet, client)));
     return {
-      ...figures(slowest(fleet.latency_s), clients.length, joules, clients.length / fleet.latency_s.length),
+      ...figures(round_s ?? slowest(fleet.latency_s), clients.length, joules, clients.length / fleet.latency_s.length),
       staleness: 0,
     };
   }
