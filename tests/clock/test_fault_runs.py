@@ -95,7 +95,9 @@ def test_a_run_whose_clients_have_all_left_ends_with_its_results(
 def test_a_comparison_in_which_clients_are_all_excluded(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 1)  # runs stay in this process, which has already imported torch
+    monkeypatch.setattr(
+        "os.sched_getaffinity", lambda _: range(1)
+    )  # runs stay in this process, which has already imported torch
     sets = ["faults.nan=1.0", "guards.exclude_after_rejections=2", "fleet.num_clients=4", "faults.scale=3.0"]
     flags = [word for one in sets for word in ("--set", one)]
     command = ["compare", "--strategies", "lesson,fedavg", "--seeds", "1", "--out", str(tmp_path / "out"), *flags]

@@ -36,7 +36,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_test_images: Non
     make_comparison(tmp_path / "runs" / "demo")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(1))
     for path in (ROOT / "examples", tmp_path):
         monkeypatch.syspath_prepend(path)
     return tmp_path

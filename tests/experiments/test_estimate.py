@@ -27,7 +27,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> Sequence[Settings]:
         return 60.0
 
     monkeypatch.setattr(module, "_seconds", seconds)
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(2))
     return found
 
 

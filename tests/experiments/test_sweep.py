@@ -185,7 +185,7 @@ def test_a_dry_run_counts_runs_and_writes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("lesson.experiments.estimate._seconds", lambda *_: 60.0)
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(2))
     (tmp_path / "grid.toml").write_text(make_grid(SETTINGS, {"data.beta": [1]}, 4).toml)
     assert main(["sweep", str(tmp_path / "grid.toml"), "--out", str(tmp_path / "out"), "--dry-run"]) == 0
     first, second = capsys.readouterr().out.splitlines()

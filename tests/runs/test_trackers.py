@@ -191,7 +191,7 @@ def test_log_tensorboard(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(1))
     monkeypatch.chdir(tmp_path)
     assert main([*argv, "--out", "out", "--log", "tensorboard"]) == 0, capsys.readouterr().err
     for run in runs:

@@ -12,7 +12,6 @@ from lesson.core.version import __version__
 
 with one_line_if_interrupted():
     import click
-    import numpy as np
     from click.shell_completion import get_completion_class, shell_complete
 
     from lesson.cli.data import DataCommand
@@ -27,12 +26,14 @@ with one_line_if_interrupted():
     from lesson.cli.strategies import StrategiesCommand
     from lesson.cli.sweep import SweepCommand
     from lesson.cli.tasks import TasksCommand
-    from lesson.core.errors import ArgumentError, InputError, MismatchError, RunStoppedError
+    from lesson.core.errors import ArgumentError, InputError, MismatchError, RunStoppedError, describe, traceback_of
 
 
 # Replacements for characters that a terminal cannot show.
 PLAIN = {"━": "=", "◆": "*", "×": "x", "–": "-", "…": "...", "·": " ", "τ": "tau", "→": "->", "∞": "infinity"}
 
+STATUSES = {MismatchError: 1, InputError: 2, RunStoppedError: 3}
+"""Exit status for each kind of error."""
 COMPLETE_VARIABLE = "_LESSON_COMPLETE"
 """Environment variable by which a completion script asks for completions."""
 
@@ -93,7 +94,7 @@ def _run(argv: Sequence[str]) -> int:
         if instruction := os.environ.get(COMPLETE_VARIABLE):
             return shell_complete(cli, {}, "lesson", COMPLETE_VARIABLE, instruction)
         context = cli.make_context("lesson", list(argv) or ["--help"])  # cli.main() would handle Ctrl-C in its own way
-        with context, np.errstate(all="ignore"):  # out-of-range numbers become unreachable clients or unknown values
+        with context:
             cli.invoke(context)
         sys.stdout.flush()
     except click.exceptions.Exit as end:  # raised by --help, --version and --print-completion
@@ -101,26 +102,31 @@ def _run(argv: Sequence[str]) -> int:
     except click.UsageError as error:
         print(f"lesson: {input_error(error)}", file=sys.stderr)
         return 2
-    except InputError as error:
+    except (InputError, MismatchError, RunStoppedError) as error:
+        if where := traceback_of(error):
+            print(where, file=sys.stderr)
         shown = error.as_option() if isinstance(error, ArgumentError) else error
         print(f"lesson: {shown}", file=sys.stderr)
-        return 2
-    except MismatchError as error:
-        print(f"lesson: {error}", file=sys.stderr)
-        return 1
-    except RunStoppedError as error:
-        print(f"lesson: {error}", file=sys.stderr)
-        return 3
+        return next(status for kind, status in STATUSES.items() if isinstance(error, kind))
     except MemoryError:
         print("lesson: not enough memory; use fewer clients", file=sys.stderr)
         return 2
     except BrokenPipeError:
         _forget_output()
     except OSError as error:
-        _forget_output()
-        print(f"lesson: the output cannot be written: {error.strerror}", file=sys.stderr)
+        print(f"lesson: {_problem(error)}", file=sys.stderr)
         return 2
     return 0
+
+
+def _problem(error: OSError) -> str:
+    """Return what is wrong with a file, with the output, or with something else, such as a connection."""
+    if error.filename is not None:
+        return f"{error.filename} cannot be used: {error.strerror}"
+    if error.errno is None:
+        return describe(error)
+    _forget_output()
+    return f"the output cannot be written: {error.strerror}"
 
 
 def _settle_terminal() -> None:

@@ -146,7 +146,7 @@ class RunCommand(_Learning):
             except (Exception, SystemExit) as error:
                 if ":" not in settings.strategy.name:
                     raise
-                raise RunStoppedError(f"{settings.strategy.name}: {describe(error)}") from None
+                raise RunStoppedError(f"{settings.strategy.name}: {describe(error)}") from error
         metric = Metric.of(summary)
         print(
             f"{summary['strategy']} on {summary['dataset']}: {final_score(summary)} "

@@ -41,6 +41,10 @@ class RunStoppedError(Exception):
     """A run cannot continue although its input is valid. The message is one line that says why."""
 
 
+class RemoteError(Exception):
+    """An exception in another process. The message is its traceback."""
+
+
 class LackOfMemoryError(RunStoppedError):
     """A run has run out of memory, possibly because other runs are using it."""
 
@@ -82,6 +86,12 @@ def printable(text: str, most: int = MAX_SHOWN) -> str:
         char if char.isprintable() else char.encode("unicode_escape").decode() for char in text[: most + 1]
     )
     return escaped if len(escaped) <= most else f"{escaped[: most - 1]}…"
+
+
+def traceback_of(error: BaseException) -> str:
+    """Return the traceback of the exception in the user's code that led to an error; empty if there is none."""
+    cause = error.__cause__ if isinstance(error, InputError | MismatchError | RunStoppedError) else error
+    return "" if cause is None else "".join(traceback.format_exception(cause)).rstrip()
 
 
 def describe(error: BaseException) -> str:

@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,14 @@ def load_named(kind: str, name: str, form: str = "module:Class") -> Any:
     try:
         return getattr(importlib.import_module(module_name), class_name)
     except SystemExit as error:
-        raise InputError(
-            f"{kind} '{name}' cannot be loaded: {describe(error)}; its module must not call exit"
-        ) from None
+        why = f"{describe(error)}; its module must not call exit"
+        raise InputError(f"{kind} '{name}' cannot be loaded: {why}") from error
     except Exception as error:  # a custom module may raise anything
-        raise InputError(f"{kind} '{name}' cannot be loaded: {error}; the name must be {form}") from None
+        is_wrong_name = len(traceback.extract_tb(error.__traceback__)) == 1 or (
+            isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}.")
+        )
+        why = f"{error}; the name must be {form}" if is_wrong_name else describe(error)
+        raise InputError(f"{kind} '{name}' cannot be loaded: {why}") from None if is_wrong_name else error
 
 
 def search_current_folder() -> None:

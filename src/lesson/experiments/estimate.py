@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import os
 import sys
 import time
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lesson.core.cores import num_cores
 from lesson.core.errors import RunStoppedError
 from lesson.experiments.design import Design
 from lesson.experiments.engines.local import most_at_once
@@ -56,13 +56,13 @@ def estimate(design: Design, out: Path | str, data_dir: Path | str | None = None
     check_runs(wanted, done, folder.path, resume=True)
     left = [settings for name, settings in wanted.items() if name not in done]
     at_once = most_at_once([on_device(settings) for settings in left])
-    num_processes = max(1, min(at_once, (os.cpu_count() or 1) // cpus_per_trial))
+    num_processes = max(1, min(at_once, num_cores() // cpus_per_trial))
     different = list({(series_name(one), one.run.time_budget_s, one.run.rounds): one for one in left}.values())
     timed = different[:: math.ceil(len(different) / MAX_TIMED) or 1]
     seconds = []
     for settings in timed:
         with contextlib.suppress(RunStoppedError):  # it diverges or cannot go on, and will fail soon
-            seconds.append(_seconds(settings, data_dir, (os.cpu_count() or 1) // num_processes))
+            seconds.append(_seconds(settings, data_dir, num_cores() // num_processes))
     total_s = len(left) * float(np.mean(seconds)) if seconds else 0.0
     return Estimate(
         len(wanted), len(wanted) - len(left), num_processes, total_s / num_processes / 60, num_processes * _peak_gb()

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from lesson.core.errors import DivergedError, InputError, RunStoppedError, unknown
+from lesson.core.errors import DivergedError, InputError, RemoteError, RunStoppedError, unknown
 from lesson.experiments.design import Design, Named
 from lesson.experiments.engines import Engine
 from lesson.experiments.engines.trial import Line
@@ -89,7 +89,8 @@ class _Progress:
     def hear(self, path: Path, line: Line) -> None:
         """Handle an event of a run; raise InputError if it is invalid input that stops all runs."""
         if line.get("kind") == InputError.__name__ and self._stops:
-            raise InputError(f"{path.name}: {line['error']}")
+            where = line.get("traceback")
+            raise InputError(f"{path.name}: {line['error']}") from (RemoteError(where) if where else None)
         if "error" in line:
             self.errors[path.name] = line
         if "done" in line and "time_s" in line:

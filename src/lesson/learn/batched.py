@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 from torch import multiprocessing as processes
 
-from lesson.core.errors import LACK_OF_MEMORY, RunStoppedError
+from lesson.core.cores import num_cores
+from lesson.core.errors import LACK_OF_MEMORY, RemoteError, RunStoppedError, traceback_of
 from lesson.core.interrupts import STOP_SIGNALS
 from lesson.learn.cohort import COLUMNS, Cohort
 from lesson.learn.process import configure_process, main_hidden
@@ -44,7 +45,7 @@ class BatchedTrainer:
         self._pipes: list[Connection] = []
         self._workers: list[BaseProcess] = []
         self._end = Finalize(self, _kill, (self._workers,), exitpriority=1)  # workers ignore SIGTERM
-        for _ in range(num_workers or os.cpu_count() or 1):
+        for _ in range(num_workers or num_cores()):
             ours, theirs = context.Pipe()
             args = (os.getpid(), packed, self._bases, self._models, theirs)
             worker = context.Process(target=_work, args=args, daemon=True)
@@ -106,8 +107,9 @@ class BatchedTrainer:
             problems = [pipe.recv() for pipe in self._pipes]
         except (OSError, EOFError):
             raise RunStoppedError(self._why_ended()) from None
-        if any(problems):
-            raise RunStoppedError(f"a training process failed: {next(filter(None, problems))}")
+        for problem, where in filter(None, problems):
+            cause = RemoteError(where) if where else None
+            raise RunStoppedError(f"a training process failed: {problem}") from cause
 
 
 def _kill(workers: Sequence[BaseProcess]) -> None:
@@ -132,11 +134,10 @@ def _work(parent: int, packed: Packed, bases: Tensor, models: Tensor, pipe: Conn
             for place, row in enumerate(rows):
                 one = {name: column[place : place + 1] for name, column in columns.items()}
                 models[row] = train_client(workload, replica, Cohort(bases[base[place]], **one))
-            pipe.send("")
-        except RunStoppedError as error:
-            pipe.send(str(error))
+            pipe.send(None)
         except Exception as error:
-            pipe.send(repr(error))
+            problem = str(error) if isinstance(error, RunStoppedError) else repr(error)
+            pipe.send((problem, traceback_of(error)))
 
 
 def _exit_with(parent: int) -> None:

@@ -49,7 +49,7 @@ def train_client(workload: Workload, replica: Replica, cohort: Cohort) -> Tensor
                         whom, size = f"client {int(cohort.client[0])}", int(batch.counts)
                         raise RunStoppedError(
                             f"{whom} cannot train on a minibatch of size {size}: {describe(error)}"
-                        ) from None
+                        ) from error
     return replica.vector()
 
 

@@ -99,7 +99,7 @@ def measured(task: Task, outputs: Any, targets: Arrays) -> dict[str, float]:
     try:
         given = task.metrics(outputs, targets)
     except Exception as error:  # a custom function may raise anything
-        raise InputError(f"metrics cannot be computed: {describe(error)}") from None
+        raise InputError(f"metrics cannot be computed: {describe(error)}") from error
     named = dict(given) if isinstance(given, Mapping) else {task.metric or _name_of(task.metrics): given}
     if not 1 <= len(named) <= MAX_METRICS:
         raise InputError(f"metrics must return from 1 to {MAX_METRICS} numbers by name, got {len(named)}")

@@ -247,7 +247,7 @@ def call_maker(name: str, make: Any, options: dict[str, Any], *given: Any) -> Ta
     except InputError:
         raise
     except (Exception, SystemExit) as error:  # a custom function may raise anything
-        raise InputError(f"task '{name}' failed: {describe(error)}") from None
+        raise InputError(f"task '{name}' failed: {describe(error)}") from error
     if not isinstance(task, Task):
         raise InputError(f"task '{name}' must return a lesson.Task, got {type(task).__name__}")
     return task

@@ -228,7 +228,7 @@ def _made(task: Task) -> nn.Module:
     try:
         model = task.model()
     except Exception as error:  # a custom model may raise anything
-        raise InputError(f"model cannot be created: {describe(error)}") from None
+        raise InputError(f"model cannot be created: {describe(error)}") from error
     if not isinstance(model, nn.Module):
         raise InputError(f"model must be a function or class that returns a new nn.Module, got {type(model).__name__}")
     trainable = {name: one for name, one in model.named_parameters() if one.requires_grad}
@@ -247,7 +247,7 @@ def _probed(task: Task, model: nn.Module) -> Traits:
     try:
         model = copy.deepcopy(model).train()
     except Exception as error:  # torch cannot copy tensors with a history, such as those of the old weight_norm
-        raise InputError(f"model cannot be copied: {describe(error)}") from None
+        raise InputError(f"model cannot be copied: {describe(error)}") from error
     count = min(NUM_PROBED, num_samples(task.train[1]))
     raw, targets = (map_arrays(lambda one: one[:count], part) for part in task.train)
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
@@ -292,11 +292,11 @@ def _outputs(task: Task, model: nn.Module, raw: Arrays) -> Any:
     try:
         inputs = prepared(task, raw)
     except Exception as error:  # a custom function may raise anything
-        raise InputError(f"prepare cannot process inputs {describe_arrays(raw)}: {describe(error)}") from None
+        raise InputError(f"prepare cannot process inputs {describe_arrays(raw)}: {describe(error)}") from error
     try:
         return call(model, channels_first(inputs))
     except Exception as error:
-        raise InputError(f"model cannot process inputs {describe_arrays(inputs)}: {describe(error)}") from None
+        raise InputError(f"model cannot process inputs {describe_arrays(inputs)}: {describe(error)}") from error
 
 
 def _check_loss(task: Task, model: nn.Module, outputs: Any, targets: Arrays) -> None:
@@ -310,7 +310,7 @@ def _check_loss(task: Task, model: nn.Module, outputs: Any, targets: Arrays) -> 
     except UserWarning:
         raise InputError(f"outputs and targets must have the same shape for this loss, got {shapes}") from None
     except Exception as error:
-        raise InputError(f"loss cannot compare {shapes}: {describe(error)}") from None
+        raise InputError(f"loss cannot compare {shapes}: {describe(error)}") from error
     if not isinstance(loss, Tensor) or loss.numel() != 1 or loss.dim():
         got = describe_arrays(loss) if isinstance(loss, Tensor) else repr(loss)[:80]
         raise InputError(f"loss must return a scalar tensor, got {got}; return the mean of the minibatch")
@@ -320,7 +320,7 @@ def _check_loss(task: Task, model: nn.Module, outputs: Any, targets: Arrays) -> 
     try:
         torch.autograd.grad(loss, trainable, allow_unused=True)
     except RuntimeError as error:
-        raise InputError(f"the gradient of the loss cannot be computed: {describe(error)}") from None
+        raise InputError(f"the gradient of the loss cannot be computed: {describe(error)}") from error
 
 
 def _check_classes(task: Task, outputs: Any, targets: Arrays) -> None:

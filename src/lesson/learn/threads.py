@@ -4,7 +4,6 @@ The division into parts does not depend on the number of threads, and results ar
 bit-identical on any number of cores.
 """
 
-import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import local
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lesson.core.cores import num_cores
 from lesson.learn.template import Replica, Template
 
 
@@ -21,7 +21,7 @@ class Threads:
 
     def __init__(self, template: Template, count: int | None = None) -> None:
         self._template = template
-        self._pool = ThreadPoolExecutor(count or os.cpu_count(), initializer=torch.set_num_threads, initargs=(1,))
+        self._pool = ThreadPoolExecutor(count or num_cores(), initializer=torch.set_num_threads, initargs=(1,))
         self._own = local()
 
     def submit(self, work: Callable[..., Any], vector: Tensor, *args: Any) -> "Future[Any]":

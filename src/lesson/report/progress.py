@@ -101,6 +101,8 @@ class StudyProgress:
             self._limits[name] = line["limits"]
         elif "done" in line or "error" in line:
             self._going.pop(name, None)
+            if line.get("traceback") and not any(self._ended.values()):  # others probably failed in the same way
+                self._tell(line["traceback"])
             self._ended[name] = line.get("error", "")
             if not self._shown:
                 self._print(name, line)

@@ -217,7 +217,7 @@ class _Lines:
             while self._held and self._held[0].round < self._run.server.first_open_round:
                 self._write()
             if first is not error:
-                raise first from None
+                raise first from first.__cause__
             raise
 
     def _write(self) -> None:

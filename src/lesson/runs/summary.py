@@ -80,7 +80,7 @@ def summarize(
         "energy_j": None if None in energy else sum(energy),
         "ended_early": early,
         "notes": _divergence_note(loss, num_classes)
-        + silent
+        + (silent or _idle_note(settings, lines))
         + ended
         + [line["note"] for line in lines if "note" in line][:MAX_NOTES],
         "time_to_s": metric.times_to(course, times_s),
@@ -124,6 +124,20 @@ def _varying_counts(lines: list[dict[str, Any]], strategy: str) -> dict[str, int
     if "misses" in names and "deadline_s" not in setting_names(find_strategy(strategy)):
         names.remove("misses")  # a round of FedBuff ends with the next arrival, whenever that was expected
     return {name: sum(line[name] for line in lines) for name in names}
+
+
+def _idle_note(settings: Settings, lines: list[dict[str, Any]]) -> list[str]:
+    """Return a note if nothing was aggregated in the second half of a run."""
+    last_s = max((line["time_s"] for line in lines if line["staleness"] is not None), default=0.0)
+    if not lines or last_s >= lines[-1]["time_s"] / 2:
+        return []
+    remedy = ""
+    if settings.varies and math.isinf(settings.server.refresh_estimates_every_s):
+        remedy = (
+            "; clients whose latency was once estimated above the deadline may never have been asked again: set "
+            "refresh_estimates_every_s"
+        )
+    return [f"{settings.strategy.name} aggregated no update after {last_s:.4g} s{remedy}"]
 
 
 def _by_reason(lines: list[dict[str, Any]]) -> dict[str, int]:

@@ -100,7 +100,7 @@ class Lesson:
 
     def restore(self, state: dict[str, Any]) -> None:
         self._grid_s, self._grid_round = state["grid_s"], state["grid_round"]
-        self._deadlines = [(round, deadline_s) for round, deadline_s in state["deadlines"]]
+        self._deadlines = [(first_round, deadline_s) for first_round, deadline_s in state["deadlines"]]
         self._members = {tier: np.array(clients, dtype=np.int64) for tier, clients in state["members"]}
         self.deadline_s = self._deadlines[-1][1]
 

@@ -33,7 +33,7 @@ def test_wrong_options_are_one_line(options: dict[str, Any], message: str) -> No
 
 def test_the_options_select_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """A single process is this one, unless it has to stop in time."""
-    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(8))
     shared = make_engine(cpus_per_trial=3)
     assert isinstance(shared, LocalEngine)
     assert (shared.num_processes, shared.stop_at_s) == (2, math.inf)

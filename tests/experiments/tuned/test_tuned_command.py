@@ -26,7 +26,7 @@ TINY = (
 def test_the_command_tunes_runs_and_draws(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 1)  # one other process, not two
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(1))  # one other process, not two
     small(tmp_path, TINY)
     out = tmp_path / "out"
     command = ["sweep", str(tmp_path / "entries.toml"), "--tune", "--entries", "lesson,lesson τ=10", "--out", str(out)]

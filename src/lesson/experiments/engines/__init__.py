@@ -1,10 +1,10 @@
 """Engines that execute many runs: this process, several processes on this machine, or Ray."""
 
 import math
-import os
 import time
 from pathlib import Path
 
+from lesson.core.cores import num_cores
 from lesson.core.errors import ArgumentError, unknown
 from lesson.experiments.engines.in_process import InProcessEngine
 from lesson.experiments.engines.local import LocalEngine
@@ -57,7 +57,7 @@ def make_engine(
         return RayEngine(address, cpus_per_trial, gpus_per_trial, data_dir, task=task)
     if address is not None or gpus_per_trial:
         raise ArgumentError("address" if address is not None else "gpus_per_trial", "requires the engine ray")
-    num_processes = num_processes or max(1, (os.cpu_count() or 1) // cpus_per_trial)
+    num_processes = num_processes or max(1, num_cores() // cpus_per_trial)
     if num_processes == 1 and math.isinf(seconds):
         return InProcessEngine(data_dir, task)
     return LocalEngine(num_processes, data_dir, stop_at_s=time.monotonic() + seconds, task=task)

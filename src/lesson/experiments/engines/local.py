@@ -17,6 +17,7 @@ from pathlib import Path
 
 import cloudpickle
 
+from lesson.core.cores import num_cores
 from lesson.core.errors import InputError, LackOfMemoryError
 from lesson.core.interrupts import STOP_SIGNALS
 from lesson.experiments.engines.trial import (
@@ -48,7 +49,7 @@ ENDED: Line = {"ended": True}
 class LocalEngine:
     """Shares the cores of this machine among processes; a killed process is replaced and its run resumed."""
 
-    num_processes: int = field(default_factory=lambda: os.cpu_count() or 1)
+    num_processes: int = field(default_factory=num_cores)
     data_dir: Path | str | None = None
     max_restarts: int = MAX_RESTARTS
     stop_at_s: float = math.inf
@@ -128,7 +129,7 @@ class _Workers:
         return bool(self._waiting) and self._engine.left_s > 0
 
     def _start(self, path: Path, settings: Settings) -> None:
-        num_threads = max(1, (os.cpu_count() or 1) // self._size)
+        num_threads = max(1, num_cores() // self._size)
         worker = _Worker(self._engine.data_dir, num_threads, self._copied)
         self._busy[worker.pipe] = worker
         self._give(worker, path, settings)

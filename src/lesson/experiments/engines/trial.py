@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from lesson.core.errors import LACK_OF_MEMORY, DivergedError, InputError, RunStoppedError, describe
+from lesson.core.errors import LACK_OF_MEMORY, DivergedError, InputError, RunStoppedError, describe, traceback_of
 from lesson.learn.metric import Metric
 from lesson.learn.task import Task
 from lesson.runs.execute import Progress, execute
@@ -35,8 +35,9 @@ class Engine(Protocol):
         `hear` is called with events: a line of the run's metrics, {"done": True} with its final score and time_s,
         {"killed": count} for a run that is resumed after its process was killed, {"postponed": number of runs still in
         progress} for one that ran out of memory and is resumed after another has ended, or {"error": message, "kind":
-        name of the class} for a run that failed. Trackers are called in the process that executes the run; each process
-        has its own copy. Raises InputError if a tracker or task cannot be copied into another process.
+        name of the class, "traceback": that of an exception in the user's code} for a run that failed. Trackers are
+        called in the process that executes the run; each process has its own copy. Raises InputError if a tracker or
+        task cannot be copied into another process.
         """
         ...
 
@@ -54,9 +55,9 @@ def execute_trial(
         summary = execute(settings, path, resume=True, progress=progress, trackers=trackers, **parts)
     except (InputError, RunStoppedError) as error:
         told = error.metric if isinstance(error, DivergedError) else {}
-        return {"error": str(error), "kind": type(error).__name__, **told}
+        return {"error": str(error), "kind": type(error).__name__, "traceback": traceback_of(error), **told}
     except (Exception, SystemExit) as error:  # a custom strategy may raise anything
-        return {"error": describe(error), "kind": type(error).__name__}
+        return {"error": describe(error), "kind": type(error).__name__, "traceback": traceback_of(error)}
     metric = Metric.of(summary)
     return {"done": True} | {name: summary[name] for name in (metric.name, "time_s")} | metric.fields
 

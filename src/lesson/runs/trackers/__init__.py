@@ -44,7 +44,7 @@ def _make(name: str) -> Tracker:
         reason = f"{type(error).__name__}: {error}"
         raise InputError(
             f"tracker '{name}' cannot be created: {reason}; its class is called without arguments"
-        ) from None
+        ) from error
     return tracker
 
 
