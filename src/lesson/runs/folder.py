@@ -14,7 +14,7 @@ import math
 import os
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -117,13 +117,15 @@ class RunFolder:
         except OSError as error:
             raise InputError(f"{self.path} cannot be created: {error.strerror}; {self.words.another}") from None
 
-    def begin(self, settings: Settings, may_extend: bool = False) -> None:
+    def begin(self, settings: Settings, options: Mapping[str, Any], may_extend: bool = False) -> None:
         """Create the folder of this run or check an existing one; raise InputError if another process is writing it.
 
-        With `may_extend`, the limits of an existing run become those of the settings.
+        `options` are all options of the strategy: config.toml lists those that are unset in a table of their own. With
+        `may_extend`, the limits of an existing run become those of the settings.
         """
         self.make()
         versions = _versions(settings.run.device)
+        unset = {name: options[name] for name in options if name not in settings.strategy.options}
         with self.owned():
             # Another process may have started a run here since the first check.
             self.check(settings, resume=True, may_extend=may_extend)
@@ -134,12 +136,14 @@ class RunFolder:
                     begun = load_settings(str(self.config))
                     # Without a summary, the run counts as unfinished, whatever happens before its limits are written.
                     self.summary.unlink(missing_ok=True)
-                    self._write_config(_with_limits(begun, settings), self._begun_with())
+                    self._write_config(_with_limits(begun, settings), unset, self._begun_with())
             else:
-                self._write_config(settings, versions)
+                self._write_config(settings, unset, versions)
 
-    def _write_config(self, settings: Settings, versions: dict[str, Any]) -> None:
-        write_whole(self.config, to_toml({"format": FORMAT} | settings.to_sections() | {"versions": versions}).encode())
+    def _write_config(self, settings: Settings, unset: Mapping[str, Any], versions: dict[str, Any]) -> None:
+        defaults = {name: "unset" if value is None else value for name, value in unset.items()}
+        record = ({"strategy_defaults": defaults} if defaults else {}) | {"versions": versions}
+        write_whole(self.config, to_toml({"format": FORMAT} | settings.to_sections() | record).encode())
 
     def _begun_with(self) -> dict[str, Any]:
         """Return the versions with which the run was started."""

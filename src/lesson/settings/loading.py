@@ -84,6 +84,8 @@ def read_sections(path: Path, wanted: str, allowed: Sequence[str] = SECTIONS, al
     """
     _, tables = read_toml(path, wanted)
     written_by_run = tables.pop("versions", None) is not None
+    if written_by_run:
+        tables.pop("strategy_defaults", None)  # only for readers of the file
     file_format = tables.pop("format", None if written_by_run else FORMAT)
     if file_format is None:
         tables = migrate(tables)
