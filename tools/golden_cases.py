@@ -75,10 +75,12 @@ def timing_cases() -> dict[str, Files]:
     for name in STRATEGIES:
         settings = [("released", 20.0), ("printed", 5.0)]
         if name.startswith("lesson"):
-            settings.append(("released", 8.0))  # no client meets this deadline, so the fastest is promoted to tier 1
+            settings.append(("released", 8.0))
         for preset, deadline_s in settings:
+            promotes = deadline_s == 8.0  # which no client meets, so the fastest is promoted to tier 1
             for seed in (0, 1):
-                rounds = _timing_rounds(name, Settings(preset=preset, deadline_s=deadline_s), seed)
+                chosen = Settings(preset=preset, deadline_s=deadline_s, ensure_first_tier=promotes)
+                rounds = _timing_rounds(name, chosen, seed)
                 cases[f"{name}, {preset}, deadline {deadline_s:g} s, seed {seed}"] = {"rounds": rounds}
     return cases
 
@@ -123,9 +125,9 @@ class Case:
 
 BASE = (
     "fleet.num_clients=8 training.batch_size=8 data.samples_per_client=60 strategy.deadline_s=15.0 "
-    "run.rounds=8 run.eval_every_s=30.0 run.device=cpu"
+    "strategy.ensure_first_tier=true run.rounds=8 run.eval_every_s=30.0 run.device=cpu"
 )
-PRINTED = "preset=printed strategy.deadline_s=1.5 run.eval_every_s=3.0"
+PRINTED = "preset=printed strategy.deadline_s=1.5 strategy.ensure_first_tier=false run.eval_every_s=3.0"
 LONG = "run.rounds=54 run.eval_every_s=200.0 training.batch_size=2"
 AUTO = f"{LONG} run.eval_every_s=auto"
 OPTIONS = {

@@ -82,7 +82,7 @@ def test_measured_latencies_give_the_tiers_written_down_by_hand(
     assert plan["unreachable"] == ["gone"]
 
 
-def test_a_measured_fleet_is_left_as_it_is_unless_asked(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_client_is_promoted_only_on_request(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "slow.csv"
     path.write_text("client,latency_s\na,15\nb,25\n")
     fleet = ["--latencies", str(path), "--deadline", "10"]
@@ -90,7 +90,7 @@ def test_a_measured_fleet_is_left_as_it_is_unless_asked(capsys: pytest.CaptureFi
     assert told(capsys, *fleet)["round_s"]["fedcs"] is None
     asked = told(capsys, *fleet, "--set", "strategy.ensure_first_tier=true")
     assert asked["promoted"] == {"client": "a", "latency_s": 15.0}
-    assert told(capsys, "--deadline", "1")["promoted"] is not None
+    assert told(capsys, "--deadline", "1")["promoted"] is None
 
 
 def test_settings_come_from_preset_file_and_changes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

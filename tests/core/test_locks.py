@@ -107,7 +107,7 @@ def test_an_unwritable_folder_is_reported(tmp_path: Path) -> None:
 def test_a_second_process_leaves_the_files_of_the_first_alone(tmp_path: Path) -> None:
     aside = tmp_path / "run" / ".checkpoint.safetensors.aside"
     folder = RunFolder(tmp_path / "run")
-    folder.begin(on_device(settings()))
+    folder.begin(on_device(settings()), {})
     with folder.owned():
         aside.write_bytes(b"half a checkpo")
         with pytest.raises(InputError, match=BUSY):

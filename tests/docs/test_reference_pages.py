@@ -112,7 +112,7 @@ def field_paths(value: Any, path: str = "") -> Iterable[str]:
 
 def test_fields_of_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
     """The deadline is too short for all clients, so that one is promoted."""
-    assert main(["plan", "--json", "--clients", "5", "--deadline", "1"]) == 0
+    assert main(["plan", "--json", "--clients", "5", "--deadline", "1", "--set", "ensure_first_tier=true"]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert plan["promoted"] is not None
     described = (PAGES / "cli.md").read_text().split("## Output of lesson plan --json\n")[1]

@@ -28,7 +28,7 @@ from lesson.settings.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("few_test_images")
 SMALL = ["--time-budget", "200", "--set", "fleet.num_clients=8", "--set", "run.eval_every_s=50"]
-SMALL += ["--set", "data.samples_per_client=100"]
+SMALL += ["--set", "data.samples_per_client=100", "--set", "ensure_first_tier=true"]  # few clients: FedCS may have none
 MANY_ROUNDS = ["--rounds", "100", "--set", "fleet.num_clients=5", "--set", "run.eval_every_s=1e6"]
 MANY_ROUNDS += ["--set", "data.samples_per_client=100"]
 

@@ -9,6 +9,7 @@ import pytest
 from helpers.tuned import small
 from lesson.experiments.grid import make_grid
 from lesson.experiments.naming import MAX_NAME, run_name, series_name, short_name
+from lesson.paper.base import base_settings
 from lesson.paper.items import load_item, wanted_runs
 from lesson.paper.scale import FULL
 from lesson.settings.settings import Settings, section_of
@@ -77,5 +78,8 @@ def test_a_custom_strategy_has_no_colon_in_its_folder_name(tmp_path: Path, monke
 
 
 def test_the_runs_of_all_archived_designs_have_the_same_kind_of_name(tmp_path: Path) -> None:
-    for runs in (small(tmp_path).runs({}), wanted_runs([load_item("fig5")], FULL)):
-        assert {name: run_name(settings) for name, settings in runs.items()} == {name: name for name in runs}
+    runs, of_paper = small(tmp_path).runs({}), wanted_runs([load_item("limits")], FULL)
+    assert {name: run_name(settings) for name, settings in runs.items()} == {name: name for name in runs}
+    assert {name: run_name(settings, usual=base_settings()) for name, settings in of_paper.items()} == {
+        name: name for name in of_paper
+    }

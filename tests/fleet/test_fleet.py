@@ -101,7 +101,7 @@ def test_no_client_is_promoted_if_tier_1_is_not_empty() -> None:
 
 def test_tier_1_of_a_promoted_fleet_is_never_empty() -> None:
     for deadline_s in (1e-3, 0.3, 5.0, 10.0):
-        fleet = draw_fleet(Settings(), seed=2).at_deadline(deadline_s)
+        fleet = draw_fleet(Settings(ensure_first_tier=True), seed=2).at_deadline(deadline_s)
         assert np.count_nonzero(assign_tiers(fleet.latency_s, deadline_s) == 1) == 1
 
 

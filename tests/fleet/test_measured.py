@@ -48,18 +48,12 @@ def test_a_changed_file_is_read_again() -> None:
     assert list(draw_fleet(settings).names) == ["a"]
 
 
-def test_measured_latencies_are_changed_only_on_request() -> None:
-    """The preset would treat the fastest client as meeting the deadline."""
-    settings = Settings(latencies="lab.csv", deadline_s=5.0)
-    assert not settings.strategy.ensure_first_tier
-    assert not Settings().with_changes(latencies="lab.csv").strategy.ensure_first_tier
-    assert not settings.with_changes(beta=0.1).with_strategy("fedcs", {}).strategy.ensure_first_tier
-    assert not draw_fleet(settings).at_deadline(5.0).promoted
+def test_the_fastest_client_of_a_file_is_promoted_only_on_request() -> None:
+    assert not draw_fleet(Settings(latencies="lab.csv")).at_deadline(5.0).promoted
     asked = Settings(latencies="lab.csv", ensure_first_tier=True).with_changes(beta=0.1)
     promoted = draw_fleet(asked).at_deadline(5.0).promoted
     assert promoted is not None
     assert (promoted.client, promoted.latency_s) == (0, 12.0)
-    assert Settings().with_changes(beta=0.1).strategy.ensure_first_tier
 
 
 def test_settings_that_need_positions_are_rejected_at_once() -> None:

@@ -288,14 +288,6 @@ def test_one_client_that_takes_days_does_not_set_the_length_of_simulations(tmp_p
     assert horizon_of(many) == 2000.0
 
 
-def test_a_note_says_that_fedbuff_trains_only_some_clients_by_default(tmp_path: Path) -> None:
-    fitted = fit(flight(tmp_path / "f", [[10.0] * 25] * 5))
-    usual = replay(fitted, [Candidate("fedbuff", 1.0)], num_replicates=2).outcomes[0]
-    assert usual.note == "it trains 20 of the 25 clients at once; --set fedbuff.concurrency=25 lets all of them train"
-    every = replay(fitted, [Candidate("fedbuff", 1.0, {"concurrency": 25})], num_replicates=2).outcomes[0]
-    assert every.note == ""
-
-
 def test_failures_are_counted_as_waste(tmp_path: Path) -> None:
     fitted = fit(flight(tmp_path / "f", [[5.0, 8.0], [-2.0, 8.0]] * 20))
     outcome = replay(fitted, [Candidate("fedavg", 1.0)], num_replicates=50).outcomes[0]

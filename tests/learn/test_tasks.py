@@ -10,7 +10,16 @@ import torch
 
 from helpers.any_tasks import Mlp, feature_task
 from lesson import InputError, Settings, Task, load_task
-from lesson.learn.tasks import BUILT_IN, call_maker, count_values, fit_to_task, prepare_task, task_of, with_actual_bits
+from lesson.learn.tasks import (
+    BUILT_IN,
+    call_maker,
+    count_values,
+    fit_to_task,
+    prepare_task,
+    settle_split,
+    task_of,
+    with_actual_bits,
+)
 from lesson.learn.template import Template
 
 MODULE = """
@@ -112,8 +121,8 @@ def test_remarks_about_clients_and_the_size_of_uploads(mine: str) -> None:
     settings, (size,) = prepare_task(Settings())
     assert settings == Settings()
     assert size == (
-        "an upload is charged as 100 kbit, but the 61,706 values that clients exchange have 1,974.6 kbit; "
-        'model_bits = "actual" charges their actual size'
+        "an upload is charged as 100 kbit, but the 61,706 values that clients exchange have 1,974.6 kbit; with "
+        'model_bits = "actual", their actual size is charged'
     )
     assert prepare_task(Settings(model_bits=2e6))[1] == []
     assert prepare_task(Settings(model_bits="actual"))[1] == []
@@ -122,6 +131,28 @@ def test_remarks_about_clients_and_the_size_of_uploads(mine: str) -> None:
     assert told[0] == "num_clients = 5, the number of clients of the task"
     assert told[1].startswith("split = natural")
     assert told[2].startswith("an upload is charged as 100 kbit, but the 227 values that clients exchange have 7.3 kb")
+
+
+def test_the_size_of_an_upload_counts_only_as_traffic_if_times_come_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / "lab.csv").write_text("client,latency_s\na,3\nb,9\n")
+    (size,) = prepare_task(Settings(latencies=str(tmp_path / "lab.csv")))[1]
+    assert "traffic" in size
+    assert "charged" not in size
+    traced = Settings(trace="trace.csv")
+    assert "traffic" in prepare_task(traced)[1][0]
+    assert "charged" in prepare_task(traced.with_changes(download=True))[1][0]
+
+
+@pytest.mark.parametrize("preset", ["released", "printed", "phones"])
+def test_the_natural_split_replaces_only_an_unset_split(preset: str) -> None:
+    settings = Settings(preset=preset, dataset="femnist")
+    assert settle_split(settings).data.split == "natural"
+    assert settle_split(settings.with_changes(beta=0.1)).data.split == "natural"
+    assert settle_split(Settings(**settle_split(settings).to_sections())).data.split == "natural"
+    for split in ("dirichlet-per-class", "dirichlet-per-client"):
+        chosen = settings.with_changes(split=split)
+        assert settle_split(chosen.with_changes(beta=0.1)).data.split == split
+        assert settle_split(Settings(**chosen.to_sections())).data.split == split
 
 
 def test_the_actual_size_of_an_upload_is_known_without_the_data() -> None:

@@ -4,7 +4,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lesson.experiments.naming import run_name, series_name
 from lesson.experiments.run import Archived, Run, summary_of
 from lesson.paper.claims import CLAIMS, check_claims
 from lesson.paper.items import NAMES, select_items, wanted_runs
@@ -56,9 +55,9 @@ def role(series: str, mirrored: bool) -> str:
     return f"{swap.get(first, first)}-{beta.get(rest, rest)}"
 
 
-def make_run(settings: Settings, mirrored: bool) -> Run:
+def make_run(name: str, settings: Settings, mirrored: bool) -> Run:
     """Accuracy rises straight to its end; a round lasts the deadline, 68 s for FedAvg, 5 s in the mirror."""
-    own = series_name(settings)
+    own = name.rpartition("-seed")[0]
     plays = role(own, mirrored)
     small = settings.training.learning_rate == 0.02
     final = FINAL.get(plays, 0.85) if small == mirrored else 0.4
@@ -99,7 +98,7 @@ def make_run(settings: Settings, mirrored: bool) -> Run:
     )
     if mirrored:
         clients.loc[0, "global_loss"] = 0.1
-    archived = Archived(run_name(settings), {}, curve, clients)
+    archived = Archived(name, {}, curve, clients)
     return Run(None, settings, summary_of(settings, curve, ""), archived=archived)
 
 
@@ -109,7 +108,7 @@ TEN_SEEDS = Scale(seeds=10)
 
 def findings(mirrored: bool) -> dict[str, Finding]:
     wanted = wanted_runs(select_items(["all"]), TEN_SEEDS)
-    world = [make_run(settings, mirrored) for settings in wanted.values()]
+    world = [make_run(name, settings, mirrored) for name, settings in wanted.items()]
     trained = [claim for claim in CLAIMS if claim.id in TRAINED]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lesson.paper.claims.base.CLAIMS", trained)
@@ -171,7 +170,7 @@ def test_times_to_a_target_that_not_all_runs_reach_decide_nothing(id: str, monke
     round 9 and that of LESSON in round 30, which says nothing about how fast they learn."""
     [claim] = [claim for claim in CLAIMS if claim.id == id]
     monkeypatch.setattr("lesson.paper.claims.base.CLAIMS", [claim])
-    runs = [make_run(settings, False) for settings in wanted_runs(select_items(claim.items), FULL).values()]
+    runs = [make_run(name, one, False) for name, one in wanted_runs(select_items(claim.items), FULL).items()]
     for run in runs:
         if (run.settings.strategy.name, run.seed) == ("lesson", 0):
             run.curve["accuracy"] = 0.1

@@ -28,7 +28,7 @@ def test_series_are_named_after_what_differs_from_the_preset() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_series_an_item_shows_is_one_it_runs(name: str, scale) -> None:
     item = load_item(name)
-    run = {series_name(settings) for settings in item.settings(scale).values()}
+    run = {name.rpartition("-seed")[0] for name in item.settings(scale)}
     shown = {scale.series(series) for panel in item.panels for series in panel["lines"].values()}
     if name == "authors":
         ends = {"0.1": "", "0.02": "-learning_rate=0.02"}
@@ -44,6 +44,12 @@ def test_every_series_an_item_shows_is_one_it_runs(name: str, scale) -> None:
             shown |= {scale.series(f"{strategy}-{row['series']}") for strategy in strategies}
     assert shown <= run
     assert bool(shown) == bool(run)
+
+
+def test_tier_1_is_never_empty_under_released_unless_an_item_says_so() -> None:
+    for name, settings in wanted_runs(select_items(["all"]), FULL).items():
+        expected = settings.preset == "released" and "ensure_first_tier=false" not in name
+        assert settings.strategy.ensure_first_tier == expected, name
 
 
 def test_every_item_is_one_of_the_files() -> None:

@@ -30,7 +30,7 @@ def test_a_page_holds_the_fleet_bit_for_bit(tmp_path: Path) -> None:
         assert clients[name] == getattr(fleet, name).tolist(), name
     assert (clients["x_km"], clients["y_km"]) == (people.x_km.tolist(), people.y_km.tolist())
     assert clients["name"] == list(range(7))
-    assert (data["fleet"]["deadline_s"], data["fleet"]["ensure_first_tier"]) == (12.5, True)
+    assert (data["fleet"]["deadline_s"], data["fleet"]["ensure_first_tier"]) == (12.5, False)
     assert (data["fleet"]["source"], data["fleet"]["num_clients"], data["notes"]) == ("seven", 7, ["a <b> & c"])
 
 

@@ -271,7 +271,7 @@ def test_the_real_latency_of_a_promoted_client_is_shown(study: Study, tmp_path: 
         fleet={"num_clients": 6},
         training={"batch_size": 5},
         data={"split": "iid"},
-        strategy={"deadline_s": 2.0},
+        strategy={"deadline_s": 2.0, "ensure_first_tier": True},
         run={"eval_every_s": 10.0, "rounds": 20, "device": "cpu"},
     )
     short = compare(

@@ -32,6 +32,7 @@ from lesson.report.study.compare_text import cell, surprises
 from lesson.runs.execute import EvaluationGrid, client_fields, execute
 from lesson.runs.folder import RunFolder
 from lesson.runs.summary import num_last, read_metrics
+from lesson.settings.loading import load_settings
 from lesson.settings.sections import ServerSettings
 from lesson.settings.settings import Settings
 
@@ -237,9 +238,22 @@ def test_leftovers_of_a_killed_writer_are_removed(tmp_path: Path) -> None:
     assert names == ["clients.json", "config.toml", "metrics.jsonl", "model.safetensors", "summary.json"]
 
 
+def test_the_record_lists_the_defaults_of_options(tmp_path: Path) -> None:
+    """They are not settings: old folders lack them, and another strategy would not have them."""
+    fedbuff = settings("fedbuff").with_strategy("fedbuff", {"buffer_size": 2})
+    execute(fedbuff, tmp_path / "run", **PARTS)
+    config = tmp_path / "run" / "config.toml"
+    recorded = tomllib.loads(config.read_text())
+    assert recorded["strategy_defaults"] == {"concurrency": "unset", "scale_staleness": True, "server_lr": 1.0}
+    assert load_settings(config).strategy.options == {"buffer_size": 2}
+    before, _, rest = config.read_text().partition("[strategy_defaults]")
+    config.write_text(before + "[versions]" + rest.partition("[versions]")[2])  # as in earlier versions
+    assert execute(fedbuff, tmp_path / "run", **PARTS)["rounds"] == 30
+
+
 def test_two_processes_do_not_write_one_folder(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
-    folder.begin(on_device(settings()))
+    folder.begin(on_device(settings()), {})
     with folder.owned(), pytest.raises(InputError, match="is in use by another process"):
         execute(settings(), tmp_path / "run", resume=True, **PARTS)
     execute(settings(), tmp_path / "run", resume=True, **PARTS)

@@ -66,7 +66,7 @@ def test_a_resumed_run_passes_its_kept_lines_to_trackers(tmp_path: Path) -> None
 
 def test_a_run_rejected_in_its_first_round_is_not_tracked(tmp_path: Path) -> None:
     told = Told()
-    nobody = Settings(strategy={"ensure_first_tier": False, "deadline_s": 1e-3}, run={"rounds": 3})
+    nobody = Settings(strategy={"deadline_s": 1e-3}, run={"rounds": 3})
     fedcs = nobody.model_copy(update={"strategy": nobody.strategy.model_copy(update={"name": "fedcs"})})
     with pytest.raises(InputError):
         execute(fedcs, tmp_path / "run", trackers=[told], **PARTS)
@@ -104,7 +104,7 @@ def test_tensorboard_has_the_metrics_on_both_axes_and_the_settings(tmp_path: Pat
     chosen = parse_session_start_info_plugin_data(start).hparams
     assert chosen["fleet.num_clients"].number_value == 6
     assert chosen["fleet.cpu_hz"].string_value == "[800000000.0, 3000000000.0]"
-    assert chosen["strategy.ensure_first_tier"].string_value == "true"
+    assert chosen["strategy.ensure_first_tier"].string_value == "false"
 
 
 @needs_tensorboard

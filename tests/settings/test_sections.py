@@ -18,7 +18,7 @@ TABLE: list[tuple[str, Any, Any]] = [
     ("training.weighting", "samples", "uniform"),
     ("data.split", "dirichlet-per-client", "dirichlet-per-class"),
     ("training.lr_cap", math.inf, 1.0),
-    ("strategy.ensure_first_tier", False, True),
+    ("strategy.ensure_first_tier", False, False),
     ("radio.path_loss_1km_db", 128.1, 128.1),
     ("radio.path_loss_slope_db", 37.6, 37.6),
     ("fleet.num_clients", 50, 50),

@@ -129,6 +129,13 @@ def test_fedbuff_keeps_its_concurrency() -> None:
     assert {who for _, starts, _, _ in trace for who in starts} == set(range(12))
 
 
+def test_all_clients_train_by_default_in_fedbuff() -> None:
+    """30 clients. The two that arrive at 1 s start again at once; the buffer of 10 fills at 5 s."""
+    trace, _ = follow(FedBuff(), make_fleet([1.0, 1.0] + [50.0] * 28), 6)
+    assert [starts for _, starts, _, _ in trace[:3]] == [list(range(30)), [0, 1], [0, 1]]
+    assert [(end_s, len(merged)) for end_s, _, merged, _ in trace if merged] == [(5.0, 10)]
+
+
 def test_the_cost_of_fedbuff_depends_on_the_clients_involved() -> None:
     simulation = Simulation(FedBuff(buffer_size=3, concurrency=4), make_fleet([1.0 + who for who in range(50_000)]))
     assert peak_bytes(simulation) < 50_000

@@ -104,7 +104,7 @@ def test_ten_thousand_clients_are_scheduled_in_one_pass() -> None:
 
 def test_the_fastest_keeps_its_own_times() -> None:
     """ensure_first_tier would take its latency as the deadline: there are no tiers here."""
-    fleet = draw_fleet(Settings())
+    fleet = draw_fleet(Settings(ensure_first_tier=True))
     assert fleet_for("fedcs-greedy", fleet, 5.0) is fleet
     assert fleet_for("fedcs", fleet, 5.0).promoted is not None
 

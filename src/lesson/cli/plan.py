@@ -3,7 +3,7 @@
 import json
 import math
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -122,9 +122,7 @@ class PlanCommand:
         if self.flight is None:
             return draw_fleet(settings), []
         fitted = fit(read_recording(self.flight))
-        asked_for = settings.strategy.ensure_first_tier and "ensure_first_tier" in settings.strategy.model_fields_set
-        fleet = replace(fitted.fleet(settings), ensure_first_tier=asked_for)
-        return fleet, [
+        return fitted.fleet(settings), [
             *fitted.notes,
             "latencies are the medians of the recording; lesson replay simulates how they vary",
         ]

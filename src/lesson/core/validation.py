@@ -64,19 +64,26 @@ class Checked(BaseModel):
     def _where(cls) -> str:
         return f"[{cls.section}] " if cls.section else ""
 
-    def changed(self, *names: str) -> list[str]:
-        """Return which of these settings differ from their defaults."""
-        return [name for name in names if getattr(self, name) != type(self).model_fields[name].default]
+    def changed(self, *names: str, preset: Mapping[str, Any] | None = None) -> list[str]:
+        """Return which of these settings differ from their defaults, or from `preset` where it has a value."""
+        usual = {name: type(self).model_fields[name].default for name in names} | dict(preset or {})
+        return [name for name in names if getattr(self, name) != usual[name]]
 
-    def unused(self, needed: Mapping[tuple[str, ...], tuple[bool, str]], section: str = "") -> list[str]:
+    def unused(
+        self,
+        needed: Mapping[tuple[str, ...], tuple[bool, str]],
+        section: str = "",
+        preset: Mapping[str, Any] | None = None,
+    ) -> list[str]:
         """Return a warning for each changed setting that has no effect because its prerequisite is switched off.
 
-        `needed` maps names of settings to whether their prerequisite is switched on, and what it is.
+        `needed` maps names of settings to whether their prerequisite is switched on, and what it is; `preset` has the
+        values that differ from the defaults although nobody changed them.
         """
         return [
             f"{section}{name} = {getattr(self, name)} has no effect unless {what}"
             for names, (there, what) in needed.items()
-            for name in self.changed(*names)
+            for name in self.changed(*names, preset=preset)
             if not there
         ]
 

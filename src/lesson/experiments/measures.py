@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 
 from lesson.core.arrays import BoolArray, FloatArray
-from lesson.experiments.naming import series_name
 from lesson.experiments.run import Run
 from lesson.learn.metric import ACCURACY, IN_A_ROW
 from lesson.runs.summary import num_last
@@ -20,10 +19,10 @@ Series = Mapping[str, Sequence[Run]]
 
 
 def by_series(runs: Iterable[Run]) -> Series:
-    """Return runs that differ only in their seed, by the name of their series and ordered by seed."""
+    """Return runs whose names differ only in the seed, by the name of their series and ordered by seed."""
     series: dict[str, list[Run]] = {}
     for run in sorted(runs, key=lambda run: run.seed):
-        series.setdefault(series_name(run.settings), []).append(run)
+        series.setdefault(run.name.rpartition("-seed")[0], []).append(run)
     return series
 
 

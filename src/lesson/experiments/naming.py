@@ -15,18 +15,18 @@ _ORDER = ("fleet", "radio", "upload", "strategy", "training", "data", "task", "s
 """Sections in the order in which names list their settings; [run] does not distinguish runs."""
 
 
-def run_name(settings: Settings, keys: Iterable[str] | None = None) -> str:
+def run_name(settings: Settings, keys: Iterable[str] | None = None, usual: Settings | None = None) -> str:
     """Return the name of a run, such as lesson-mnist-beta=0.1-seed0.
 
-    `keys` are the settings, as section.key, that the name lists: by default the task and all that differ from the
-    preset. A strategy that does not have an option is named without it.
+    `keys` are the settings, as section.key, that the name lists: by default the task and all that differ from `usual`,
+    which is the preset unless given. A strategy that does not have an option is named without it.
     """
-    return _file_name(f"{_series(settings, keys)}-seed{settings.run.seed}")
+    return _file_name(f"{_series(settings, keys, usual)}-seed{settings.run.seed}")
 
 
 def series_name(settings: Settings) -> str:
     """Return the name that all seeds of a run share: `run_name` without the seed."""
-    return _series(settings, None)
+    return _series(settings)
 
 
 def short_name(key: str) -> str:
@@ -53,12 +53,12 @@ def in_words(value: Any) -> str:
     return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
-def _series(settings: Settings, keys: Iterable[str] | None) -> str:
+def _series(settings: Settings, keys: Iterable[str] | None = None, usual: Settings | None = None) -> str:
     tables = settings.to_sections()
     parts = [settings.strategy.name]
     if keys is None:
         parts += [settings.data.dataset, *([settings.preset] if settings.preset != "released" else [])]
-        keys = _changed(settings)
+        keys = _changed(settings, usual.to_sections() if usual else _defaults(settings.preset))
     for key in keys:
         section, _, name = key.partition(".")
         if key != STRATEGY and name in tables[section]:
@@ -67,12 +67,11 @@ def _series(settings: Settings, keys: Iterable[str] | None) -> str:
     return "-".join(parts)
 
 
-def _changed(settings: Settings) -> list[str]:
-    """Return the settings that differ from the preset; the strategy's options follow [data], the step size is last."""
-    ours, usual = settings.to_sections(), _defaults(settings.preset)
-    if settings.fleet.latencies:  # these follow from the file
+def _changed(settings: Settings, usual: dict[str, Any]) -> list[str]:
+    """Return the settings that differ from `usual`; the strategy's options follow [data], the step size is last."""
+    ours = settings.to_sections()
+    if settings.fleet.latencies:  # the file lists the clients
         usual = usual | {"fleet": usual["fleet"] | {"num_clients": settings.fleet.num_clients}}
-        usual = usual | {"strategy": usual["strategy"] | {"ensure_first_tier": False}}
     options = [f"strategy.{name}" for name in settings.strategy.options]
     keys: list[str] = []
     for section in _ORDER:

@@ -19,8 +19,7 @@ def read_fleet(path: Path | str, settings: Settings | None = None) -> Fleet:
 
     Args:
         path: CSV file.
-        settings: Training, weighting and model size; by default, `Settings()`. `ensure_first_tier` applies only if it
-            is set explicitly: a preset does not change measured latencies.
+        settings: Training, weighting and model size; by default, `Settings()`.
 
     Raises:
         InputError: The file cannot be read, or a setting needs client positions. The message names the line.

@@ -190,15 +190,13 @@ def fleet_of(settings: Settings, people: Population | Measured, num_samples: Int
     """Return the fleet of a population, with the latencies of Eqs. (3) to (6), or of clients with measured times.
 
     `num_samples` is the number of samples each client holds, if a data set has been split; by default, that of the
-    population or the file. `ensure_first_tier` applies to measured times only if it is set explicitly.
+    population or the file.
     """
     if num_samples is not None:
         people = replace(people, num_samples=num_samples)
     if isinstance(people, Measured):
         known = {name: getattr(people, name) for name in (*SECONDS, *JOULES)}
-        asked_for = settings.strategy.ensure_first_tier and "ensure_first_tier" in settings.strategy.model_fields_set
-        fleet = measured_fleet(settings, people.names, people.num_samples, **known)
-        return replace(fleet, ensure_first_tier=asked_for)
+        return measured_fleet(settings, people.names, people.num_samples, **known)
     if settings.fleet.positions:
         people = _as_itinerary_begins(people, settings)
     with np.errstate(all="ignore"):  # extreme settings give infinite latencies, that is, unreachable clients
@@ -235,6 +233,7 @@ def measured_fleet(
         client_weight=client_weight(settings, num_samples),
         local_steps=local_work(settings, num_samples)[0],
         model_bits=settings.upload.bits,
+        ensure_first_tier=settings.strategy.ensure_first_tier,
     )
     return _as_traced(measured, settings)
 

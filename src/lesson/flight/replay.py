@@ -24,7 +24,6 @@ from lesson.flight.timeline import is_synchronous, recorded_strategy, rounds_of
 from lesson.settings.settings import Settings
 from lesson.strategies import find_strategy, make_strategy, setting_names
 from lesson.strategies.base import Strategy
-from lesson.strategies.fedbuff import USUAL_CONCURRENCY, Buffered
 
 if TYPE_CHECKING:  # it takes a while to import
     import pandas as pd
@@ -210,7 +209,6 @@ def replay(
             outcomes.append(Outcome(candidate, problem=failed[0]))
             continue
         note = f"it cannot run in {len(failed)} of {num_replicates} simulations: {failed[0]}" if failed else ""
-        note = note or _concurrency_note(candidate.strategy, strategies[place], len(fitted.names))
         outcomes.append(Outcome(candidate, values, merged[place], note=note))
     return Replay(fitted, reality_of(fitted), tuple(outcomes), until_s, seed)
 
@@ -220,16 +218,6 @@ def is_recorded(candidate: Candidate, recording: Recording) -> bool:
     recorded_s = recording.header.deadline_s
     same_deadline = not candidate.has_deadline or recorded_s is None or candidate.deadline_s == recorded_s
     return candidate.strategy.lower() == recorded_strategy(recording) and same_deadline
-
-
-def _concurrency_note(name: str, strategy: Strategy, num_clients: int) -> str:
-    """Return a note if a strategy by default trains fewer clients at once than there are; empty otherwise."""
-    if not isinstance(strategy, Buffered) or strategy.concurrency is not None or num_clients <= USUAL_CONCURRENCY:
-        return ""
-    return (
-        f"it trains {USUAL_CONCURRENCY} of the {num_clients} clients at once; --set {name}.concurrency={num_clients} "
-        "lets all of them train"
-    )
 
 
 def horizon_of(fitted: FittedFleet) -> float:

@@ -27,8 +27,8 @@ from lesson.runs.trackers import Tracker
 from lesson.settings.guards import GuardSettings
 from lesson.settings.loading import load_settings
 from lesson.settings.sections import ServerSettings
-from lesson.settings.settings import Settings
-from lesson.strategies import STRATEGIES, setting_names
+from lesson.settings.settings import Settings, without_none
+from lesson.strategies import STRATEGIES, option_values
 from lesson.strategies.base import Strategy
 
 OWN_APP = "own app"
@@ -146,7 +146,7 @@ def app_settings(
         data={"dataset": OWN_APP, "split": "natural"},
         upload={"model_bits": model_bits},
         server=server.model_dump(exclude_none=True),
-        strategy={"name": name, "deadline_s": deadline_s, "ensure_first_tier": False, **options},
+        strategy={"name": name, "deadline_s": deadline_s, **options},
         run={
             "seed": seed,
             "rounds": num_rounds,
@@ -162,9 +162,7 @@ def described(strategy: Strategy) -> tuple[str, Mapping[str, Any]]:
     """Return the name of a strategy and those of its options that a settings file can hold."""
     kind = type(strategy)
     names = {built_in: name for name, built_in in STRATEGIES.items()}
-    options = {name: getattr(strategy, name) for name in setting_names(kind) if name != "deadline_s"}
-    kept = {name: value for name, value in options.items() if isinstance(value, bool | int | float | str)}
-    return names.get(kind, f"{kind.__module__}:{kind.__qualname__}"), kept
+    return names.get(kind, f"{kind.__module__}:{kind.__qualname__}"), without_none(option_values(strategy))
 
 
 def _log_score(summary: Mapping[str, Any]) -> None:

@@ -285,9 +285,12 @@ def prepare_task(settings: Settings, folder: Folder = None) -> tuple[Settings, l
     caveats += samples_note(fitted)
     num_values, model_bits = count_values(settings, folder), settings.upload.model_bits
     if model_bits != "actual" and not 1 / UNUSUAL <= BITS_PER_VALUE * num_values / model_bits <= UNUSUAL:
+        measured = settings.fleet.latencies or (settings.fleet.trace and not settings.radio.download)
+        does = "counted" if measured else "charged"
         caveats.append(
-            f"an upload is charged as {model_bits / 1e3:,g} kbit, but the {num_values:,} values that clients exchange "
-            f'have {BITS_PER_VALUE * num_values / 1e3:,.1f} kbit; model_bits = "actual" charges their actual size'
+            f"{'the traffic of ' if measured else ''}an upload is {does} as {model_bits / 1e3:,g} kbit, but the "
+            f"{num_values:,} values that clients exchange have {BITS_PER_VALUE * num_values / 1e3:,.1f} kbit; with "
+            f'model_bits = "actual", their actual size is {does}'
         )
     return fitted, caveats
 

@@ -17,6 +17,7 @@ from lesson.experiments.measures import half_interval
 from lesson.fleet.fleet import Fleet, draw_fleet
 from lesson.fleet.latency import latency_s
 from lesson.fleet.tiers import assign_tiers
+from lesson.paper.base import base_settings
 from lesson.planning.plan import evaluate_deadline
 from lesson.settings.settings import Settings
 from lesson.strategies import Lesson, fleet_for, make_strategy
@@ -80,7 +81,7 @@ def round_lengths(deadline_s: float = 20.0, num_draws: int = NUM_DRAWS) -> pd.Da
         for preset, rows in TABLE_2.items()
         for label, options in rows.items()
         for strategy in [label.partition(", ")[0]]
-        for draw, fleet in _draw_fleets(Settings(preset=preset, deadline_s=deadline_s), num_draws)
+        for draw, fleet in _draw_fleets(base_settings(preset), num_draws)
     )
 
 
@@ -122,7 +123,7 @@ def what_if(num_draws: int = NUM_DRAWS) -> pd.DataFrame:
 
 def deadline_effects(deadlines_s: Sequence[float] = (10.0, 20.0, 60.0), num_draws: int = NUM_DRAWS) -> pd.DataFrame:
     """Return LESSON's long-run tiers, updates, staleness and round length under `released`, by deadline and draw."""
-    settings = Settings()
+    settings = base_settings()
     return pd.DataFrame(
         {
             "deadline_s": deadline_s,

@@ -1,6 +1,6 @@
 """The paper's figures and tables by name. A small TOML file per item describes what it shows and the runs it needs.
 
-A run is identified by its series (strategy, data set and every setting that differs from the preset) and its seed.
+A run is identified by its series (strategy, data set and every setting that differs from `base_settings`) and its seed.
 Items that need the same series share its runs, which are as long as the longest of all items requires, so that no run
 is executed twice.
 """
@@ -14,6 +14,7 @@ from typing import Any
 from lesson.core.errors import unknown
 from lesson.experiments.grid import make_grid
 from lesson.experiments.naming import run_name
+from lesson.paper.base import base_settings
 from lesson.paper.scale import Scale
 from lesson.settings.settings import SECTIONS, Settings
 
@@ -56,13 +57,15 @@ class Item:
         found = {}
         for block in self.blocks:
             sections: dict[str, Any] = {name: dict(block.get(name, {})) for name in SECTIONS}
-            sections |= {"preset": block["preset"]} if "preset" in block else {}
+            base = base_settings(block.get("preset", "released"))
+            sections["preset"] = base.preset
+            sections["strategy"].setdefault("ensure_first_tier", base.strategy.ensure_first_tier)
             scale.adapt(sections)
             axes = dict(block["sweep"])
             if scale.quick:
                 axes.pop("data.dataset", None)
             for settings in make_grid(sections, axes, scale.seeds).trials.values():
-                found[run_name(settings)] = settings
+                found[run_name(settings, usual=base)] = settings
         return found
 
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from lesson.paper.base import base_settings
 from lesson.settings.settings import Settings
 
 
@@ -18,7 +19,7 @@ class _Row(NamedTuple):
 
 def parameters() -> pd.DataFrame:
     """Return one row per parameter, as text: its name, the setting, the paper's value and that of each preset."""
-    printed, released = Settings(preset="printed"), Settings(preset="released")
+    printed, released = base_settings("printed"), base_settings("released")
     return pd.DataFrame(
         {
             "parameter": row.parameter,

@@ -54,7 +54,7 @@ class Scale:
         quick = f"# {self.note}\n" if self.quick else ""
         seeds = f"seeds 0 to {self.seeds - 1}" if self.seeds > 1 else "seed 0"
         jitter = f", eval_jitter = {self.eval_jitter:g}" if self.eval_jitter else ""
-        usual = "all other settings are those of the preset `released`"
+        usual = "all other settings are those of the preset `released`, with ensure_first_tier = true"
         return f"{quick}# lesson reproduce {name}: {seeds}{jitter}; {usual}\n\n"
 
     def title(self, words: str) -> str:

@@ -31,6 +31,7 @@ from lesson.runs.summary import WALL, read_metrics, summarize
 from lesson.runs.trackers import Tracker, Tracking
 from lesson.settings.sections import RunSettings
 from lesson.settings.settings import Settings
+from lesson.strategies import option_values
 
 Progress = Callable[[dict[str, Any]], None]
 Make = Callable[..., ExecutableRun]
@@ -105,7 +106,7 @@ def _execute(
     begin = time.perf_counter()
     run = make(settings, **parts)
     try:
-        folder.begin(settings, may_extend)
+        folder.begin(settings, option_values(run.loop.strategy), may_extend)
         with folder.owned(), folder.withdrawn_if_rejected():
             folder.load(run)
             kept = read_metrics(folder.metrics, run.metric) if trackers else []

@@ -131,13 +131,19 @@ class RunFolder:
         except OSError as error:
             raise InputError(f"{self.path} cannot be created: {error.strerror}; {self.words.another}") from None
 
-    def begin(self, settings: Settings, may_extend: bool = False) -> None:
+    def begin(self, settings: Settings, options: Mapping[str, Any], may_extend: bool = False) -> None:
         """Create the folder of this run or check an existing one; raise InputError if another process is writing it.
 
-        With `may_extend`, the limits of an existing run become those of the settings.
+        `options` are all options of the strategy: config.toml lists those that are unset in a table of their own. With
+        `may_extend`, the limits of an existing run become those of the settings.
         """
         self.make()
-        here = {"versions": _versions(settings.run.device), "inputs": input_digests(settings)}
+        unset = {name: value for name, value in options.items() if name not in settings.strategy.options}
+        here = {
+            "strategy_defaults": {name: "unset" if value is None else value for name, value in unset.items()},
+            "versions": _versions(settings.run.device),
+            "inputs": input_digests(settings),
+        }
         with self.owned():
             # Another process may have started a run here since the first check.
             self.check(settings, resume=True, may_extend=may_extend)

@@ -85,7 +85,8 @@ def read_sections(path: Path, wanted: str, allowed: Sequence[str] = SECTIONS, al
     _, tables = read_toml(path, wanted)
     written_by_run = tables.pop("versions", None) is not None
     if written_by_run:
-        tables.pop("inputs", None)
+        for name in ("inputs", "strategy_defaults"):  # only for readers of the file
+            tables.pop(name, None)
     file_format = tables.pop("format", None if written_by_run else FORMAT)
     if file_format is None:
         tables = migrate(tables)

@@ -11,7 +11,6 @@ PRINTED: dict[str, dict[str, Any]] = {
     "radio": {"power_w": 1.0, "noise_dbm": -94.0},
     "training": {"latency_samples": 1000, "weighting": "samples", "lr_cap": math.inf},
     "data": {"split": "dirichlet-per-client"},
-    "strategy": {"ensure_first_tier": False},
 }
 """Parameters in the paper's text that differ from the released code, which has the defaults of `sections.py`."""
 
@@ -20,7 +19,7 @@ PHONES: dict[str, dict[str, Any]] = {
     "radio": {"throughput": "phones"},
     "training": {"local_steps": 15, "latency_samples": "processed", "weighting": "samples", "lr_cap": 0.2},
     "upload": {"model_bits": "actual"},
-    "strategy": {"deadline_s": 1.0, "ensure_first_tier": False},
+    "strategy": {"deadline_s": 1.0},
 }
 """A fleet of phones that train on 300 samples and upload a model of its actual size at measured data rates.
 

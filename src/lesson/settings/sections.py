@@ -369,9 +369,7 @@ class StrategySettings(_WithOptions):
     name: Text = Field("lesson", description="a built-in strategy or module:Class")
     deadline_s: PositiveOrInf = Field(20.0, description="deadline τ of a round, for strategies that have one")
     ensure_first_tier: Flag = Field(
-        True,
-        description="if tier 1 would be empty, treat the fastest client as meeting the deadline; false by default if "
-        "[fleet] latencies is set",
+        False, description="if tier 1 would be empty, treat the fastest client as meeting the deadline"
     )
 
 

@@ -157,9 +157,8 @@ class Settings(Checked):
 
     @property
     def has_natural_split(self) -> bool:
-        """Whether a task that lists its clients has the natural split: for `natural` and the preset's default split."""
-        usual = PRESETS[self.preset].get("data", {}).get("split", DataSettings.model_fields["split"].default)
-        return self.data.split in ("natural", usual)
+        """Whether a task that lists its clients has the natural split: if `split` is natural or unset."""
+        return self.data.split == "natural" or "split" not in self.data.model_fields_set
 
     def check_measured(self) -> None:
         """Raise InputError if a setting needs client positions, or would replace measured upload times."""
@@ -184,6 +183,7 @@ class Settings(Checked):
     def _without_effect(self) -> list[str]:
         """Return a line for each setting that was changed but has no effect, with what it requires."""
         radio, fleet, server, training = self.radio, self.fleet, self.server, self.training
+        preset = PRESETS[self.preset]
         urban, moving = radio.path_loss != "log-distance", radio.speed_mps[1] > 0
         calculated = 'throughput is "model" and snr_trace is unset'
         return [
@@ -209,7 +209,8 @@ class Settings(Checked):
                         not fleet.trace or radio.download,
                         "trace is unset or download is true",
                     ),
-                }
+                },
+                preset=preset.get("radio"),
             ),
             *training.unused(
                 {
@@ -223,14 +224,16 @@ class Settings(Checked):
                         training.schedule != "constant",
                         "schedule is set",
                     ),
-                }
+                },
+                preset=preset.get("training"),
             ),
             *server.unused(
                 {
                     ("estimate_window",): (server.estimate != "last", "estimate is mean or quantile"),
                     ("estimate_quantile",): (server.estimate == "quantile", "estimate is quantile"),
                     ("estimate", "refresh_estimates_every_s"): (self.varies, "times vary, as with fading"),
-                }
+                },
+                preset=preset.get("server"),
             ),
         ]
 
@@ -238,19 +241,19 @@ class Settings(Checked):
         """Return a line for each setting that has no effect because latencies come from a file."""
         if not self.fleet.latencies:
             return []
-        usual = PRESETS[self.preset]
         return [
             f"{name} = {getattr(self, section).model_dump()[name]} has no effect unless latencies is unset"
             for section, names in DRAWS_CLIENTS.items()
-            for name in getattr(self, section).changed(*names)
-            if usual.get(section, {}).get(name) != getattr(getattr(self, section), name)
+            for name in getattr(self, section).changed(*names, preset=PRESETS[self.preset].get(section))
         ]
 
     def _work_caveats(self) -> list[str]:
         lines, training = [], self.training
         changed = [
             f"{name} = {getattr(training, name)}"
-            for name in training.changed("batch_size", "local_steps", "local_epochs")
+            for name in training.changed(
+                "batch_size", "local_steps", "local_epochs", preset=PRESETS[self.preset].get("training")
+            )
         ]
         if changed and self.fleet.latencies:
             lines.append(f"{', '.join(changed)} does not change the latencies, which {self.fleet.latencies} gives")
@@ -279,10 +282,10 @@ class Settings(Checked):
         return {"preset": self.preset} | tables | with_options
 
     def given_sections(self) -> dict[str, Any]:
-        """Return `to_sections` without `ensure_first_tier` if it is unset: its default depends on other settings."""
+        """Return `to_sections` without `split` if it is unset: its default depends on the task."""
         tables = self.to_sections()
-        if "ensure_first_tier" not in self.strategy.model_fields_set:
-            del tables["strategy"]["ensure_first_tier"]
+        if "split" not in self.data.model_fields_set:
+            del tables["data"]["split"]
         return tables
 
     def differences(self, other: "Settings") -> list[str]:
@@ -306,8 +309,7 @@ class Settings(Checked):
 
     def with_strategy(self, name: str, options: Mapping[str, Any]) -> "Settings":
         """Return these settings with another strategy and its options."""
-        given = self.strategy.model_dump(exclude_unset=True)
-        strategy = StrategySettings(**given | {"name": name, "options": dict(options)})
+        strategy = StrategySettings(**self.strategy.model_dump() | {"name": name, "options": dict(options)})
         return self.model_copy(update={"strategy": strategy})
 
     def with_changes(self, **changes: Any) -> "Settings":
@@ -368,9 +370,8 @@ def _sections_of(values: Mapping[str, Any]) -> dict[str, Any]:
     if "rounds" not in run and "time_budget_s" not in run:
         run["time_budget_s"] = DEFAULT_TIME_BUDGET_S
     defaults = PRESETS[preset]
-    if tables["fleet"].get("latencies"):  # measured latencies stay as they are unless the user wants otherwise
-        tables["strategy"].setdefault("ensure_first_tier", False)
     made = {section: _KINDS[section](**defaults.get(section, {}) | table) for section, table in tables.items()}
+    made["data"].model_fields_set.intersection_update(tables["data"])  # a preset's split counts as unset
     return {"preset": preset} | made
 
 

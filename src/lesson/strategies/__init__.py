@@ -78,6 +78,14 @@ def setting_names(kind: type[Strategy]) -> list[str]:
     return [field.name for field in dataclasses.fields(kind) if field.init] if dataclasses.is_dataclass(kind) else []
 
 
+def option_values(strategy: Strategy) -> dict[str, bool | float | str | None]:
+    """Return the options of a strategy by name, without its deadline, as far as a settings file can hold them."""
+    values = {name: getattr(strategy, name) for name in setting_names(type(strategy)) if name != "deadline_s"}
+    return {
+        name: value for name, value in values.items() if value is None or isinstance(value, bool | int | float | str)
+    }
+
+
 def make_strategy(name: str, deadline_s: float, options: dict[str, Any] | None = None) -> Strategy:
     """Create a strategy by name with its options, and with the deadline if it has one."""
     kind = find_strategy(name)
@@ -180,6 +188,7 @@ __all__ = [
     "find_strategy",
     "fleet_for",
     "make_strategy",
+    "option_values",
     "options_of",
     "setting_names",
     "split_changes",

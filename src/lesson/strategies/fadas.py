@@ -30,7 +30,7 @@ class FADAS(Buffered):
     Args:
         buffer_size: Number M of updates in a full buffer, >= 1. None: 10, or the number of reachable clients in the
             first round if that is less.
-        concurrency: Number of clients that train at the same time, >= 1. None: 20, or all clients in a smaller fleet.
+        concurrency: Number of clients that train at the same time, >= 1. None: all clients.
         delay_threshold: Largest staleness in versions that does not reduce the step size, >= 0; inf to never reduce it.
     """
 

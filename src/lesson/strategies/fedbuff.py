@@ -1,17 +1,15 @@
 """FedBuff: J. Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation", 2022.
 
-`concurrency` clients train at all times: whenever an update arrives, an idle client, drawn uniformly, starts. A round
-closes with the next arrival; the update waits in the buffer, which may hold several updates of a client. When the
-buffer holds K = `buffer_size` updates, the first K are aggregated: w ← w + η·Σ s(d)·Δ / K, with η = `server_lr`,
-Δ = m − base and s(d) = 1 / √(1 + d) for a staleness of d versions (s = 1 without `scale_staleness`). The sum is divided
-by K, not by Σ s.
-
-By default, K is 10 and 20 clients train; in a smaller fleet, both are limited to its size.
+`concurrency` clients, by default all, train at all times: whenever an update arrives, an idle client, drawn uniformly,
+starts. A round closes with the next arrival; the update waits in the buffer, which may hold several updates of a
+client. When the buffer holds K = `buffer_size` updates (by default 10, or the number of clients in a smaller fleet),
+the first K are aggregated: w ← w + η·Σ s(d)·Δ / K, with η = `server_lr`, Δ = m − base and s(d) = 1 / √(1 + d) for a
+staleness of d versions (s = 1 without `scale_staleness`). The sum is divided by K, not by Σ s.
 
 If more than K updates are in the buffer, the others keep waiting; if they fill it again, another round closes at once,
-before any client starts. While at least half of the fleet is idle, the cost of a round depends only on the clients
-involved. A client that disconnects during training is replaced by another one; if it rejoins before its update is lost,
-more than `concurrency` clients train for a while.
+before any client starts. While all clients train, or at least half of the fleet is idle, the cost of a round depends
+only on the clients involved. A client that disconnects during training is replaced by another one; if it rejoins before
+its update is lost, more than `concurrency` clients train for a while.
 """
 
 from dataclasses import dataclass, field
@@ -23,7 +21,7 @@ from lesson.core.arrays import NO_CLIENTS, IntArray
 from lesson.strategies.base import NO_UPDATES, Arrivals, Deadline, Merge, RoundPlan, ServerView, Updates
 from lesson.strategies.checks import check_connected, check_count, check_flag, check_number, count_of
 
-USUAL_BUFFER_SIZE, USUAL_CONCURRENCY = 10, 20
+USUAL_BUFFER_SIZE = 10
 
 
 @dataclass
@@ -46,8 +44,8 @@ class Buffered:
         check_connected(view, concurrency=self.concurrency, buffer_size=self.buffer_size)
         if self._num_buffered >= self._buffer_size(view):
             return RoundPlan(NO_CLIENTS, Deadline(view.now_s))
-        missing = max(0, (self.concurrency or USUAL_CONCURRENCY) - view.num_busy)
         num_idle = view.num_connected - view.num_busy
+        missing = num_idle if self.concurrency is None else max(0, self.concurrency - view.num_busy)
         return RoundPlan(_draw_idle(view, min(missing, num_idle), num_idle, rng), Arrivals(1))
 
     def take_full_buffer(self, view: ServerView, arrived: Updates) -> Updates:
@@ -78,7 +76,7 @@ class FedBuff(Buffered):
     Args:
         buffer_size: Number K of updates in a full buffer, >= 1. None: 10, or the number of reachable clients in the
             first round if that is less.
-        concurrency: Number of clients that train at the same time, >= 1. None: 20, or all clients in a smaller fleet.
+        concurrency: Number of clients that train at the same time, >= 1. None: all clients.
         scale_staleness: Whether stale updates get less weight, 1 / √(1 + staleness).
         server_lr: Factor η of the aggregated update, > 0.
     """
@@ -102,7 +100,8 @@ def _draw_idle(view: ServerView, count: int, num_idle: int, rng: np.random.Gener
     """Draw `count` distinct idle clients uniformly; if many are idle, by rejection sampling."""
     num_clients = len(view.idle)
     if num_idle - count < num_clients // 2:
-        idle = np.flatnonzero(view.idle)
+        freed = view.freed[view.idle[view.freed]]
+        idle = freed if len(freed) == num_idle else np.flatnonzero(view.idle)
         return rng.choice(idle, count, replace=False) if num_idle > 1 else idle[:count]
     drawn: dict[int, None] = {}
     while len(drawn) < count:

@@ -181,6 +181,8 @@ def test_settings_without_effect_on_measured_channels_are_reported() -> None:
     assert phones(bandwidth_hz=1e6).caveats() == ['bandwidth_hz = 1000000.0 has no effect unless throughput is "model"']
     assert Settings(snr_start="beginning").caveats() == ["snr_start = beginning has no effect unless snr_trace is set"]
     assert not Settings(preset="phones").caveats()
+    assert not with_trace(preset="printed").caveats()
+    assert len(with_trace(preset="printed", noise_dbm=-100.0).caveats()) == 1
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,12 @@ from matplotlib.ticker import LogLocator, MaxNLocator, PercentFormatter, StrMeth
 
 from lesson.core.errors import InputError
 from lesson.fleet.fleet import draw_fleet
+from lesson.paper.base import base_settings
 from lesson.paper.fleets import PAPER_MEDIAN_S, SCENARIOS, merged_arrivals, with_intervals
 from lesson.planning.plan import Plan, make_plan
 from lesson.report.files import COLUMN_IN, PAGE_IN, in_paper_style
 from lesson.report.panels import MAX_ROUNDS_DRAWN, MAX_TIERS_DRAWN, density, draw_tier_blocks
 from lesson.report.words import count
-from lesson.settings.settings import Settings
 
 BLUE, ORANGE = "#0072B2", "#D55E00"
 MAX_ROUNDS_NAMED = 16
@@ -26,7 +26,7 @@ def draw_schedule(
     deadline_s: float = 20.0, num_rounds: int = 12, seed: int = 0, num_clients: int | None = None
 ) -> Figure:
     """Draw Fig. 2: local training, uploads and aggregations of each tier of `released` over the global rounds."""
-    plan = make_plan(draw_fleet(Settings(), num_clients, seed), deadline_s, num_rounds=num_rounds)
+    plan = make_plan(draw_fleet(base_settings(), num_clients, seed), deadline_s, num_rounds=num_rounds)
     if len(plan.tier_rows) > MAX_TIERS_DRAWN or num_rounds > MAX_ROUNDS_DRAWN:
         raise InputError(
             f"the schedule must have at most {MAX_TIERS_DRAWN} tiers and {MAX_ROUNDS_DRAWN} rounds, "
@@ -73,7 +73,7 @@ def draw_latency_density(num_draws: int = 200, seed: int = 0, deadline_s: float 
     figure = Figure(figsize=(COLUMN_IN, 2.5), layout="constrained")
     panels = figure.subplots(len(SCENARIOS), 1, sharex=True)
     for preset, axes in zip(SCENARIOS, panels, strict=True):
-        settings = Settings(preset=preset)
+        settings = base_settings(preset)
         draws = range(seed, seed + num_draws)
         latencies = np.concatenate([draw_fleet(settings, seed=draw).latency_s for draw in draws])
         axes.hist(latencies, bins=np.arange(np.ceil(latencies.max()) + 1), density=True, color="#BFDBEB")
