@@ -1,10 +1,11 @@
 """The package as users see it: the description on its page, its extras and its version."""
 
+import ast
 import re
 import subprocess
 import sys
 import tomllib
-from importlib.metadata import PackageNotFoundError, requires
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
 from typing import Any
 
@@ -79,11 +80,26 @@ def test_extras_that_are_named_anywhere_exist(metadata: dict[str, Any]) -> None:
 
 def test_flower_without_its_simulation_does_not_need_ray(metadata: dict[str, Any]) -> None:
     extras = metadata["project"]["optional-dependencies"]
-    (deployment,), (simulation,) = extras["flower"], extras["flower-simulation"]
-    assert simulation.replace("[simulation]", "") == deployment, "both extras must allow the same versions"
-    assert "[" not in deployment
-    assert "ray" not in everything_needed_by([*metadata["project"]["dependencies"], deployment])
-    assert "ray" in everything_needed_by([simulation])
+    deployment, simulation = extras["flower"], extras["flower-simulation"]
+    assert [one.replace("[simulation]", "") for one in simulation] == deployment, "both must allow the same versions"
+    assert "ray" not in everything_needed_by([*metadata["project"]["dependencies"], *deployment])
+    assert "ray" in everything_needed_by(simulation)
+
+
+def test_packages_that_are_imported_are_declared(metadata: dict[str, Any]) -> None:
+    project = metadata["project"]
+    listed = [*project["dependencies"], *(one for extra in project["optional-dependencies"].values() for one in extra)]
+    declared = {canonicalize_name(Requirement(one).name) for one in listed}
+    sources = [ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT / "src").rglob("*.py")]
+    nodes = [node for source in sources for node in ast.walk(source)]
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
+    modules = {name.partition(".")[0] for name in names} - sys.stdlib_module_names
+    modules -= {"lesson", "pydantic_core", "triton"}  # the last two belong to pydantic and torch
+    packages = packages_distributions()
+    assert {
+        one for one in modules if not declared & {canonicalize_name(name) for name in packages.get(one, [one])}
+    } == set()
 
 
 def everything_needed_by(requirements: list[str]) -> set[str]:

@@ -70,6 +70,24 @@ def test_a_changed_input_is_named(
         (finished / name).write_text(FILES[name])
 
 
+def test_a_run_that_failed_at_once_starts_over_with_the_edited_code(
+    finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its folder has neither results nor a checkpoint."""
+    broken = (
+        "from lesson import FedAvg\nclass Fixed(FedAvg):\n    def merge(self, view, arrived):\n        return 1 / 0\n"
+    )
+    (finished / "fixed.py").write_text(broken)
+    command = ["compare", "--strategies", "fixed:Fixed", "--seeds", "2", "--out", "failed", *FLAGS]
+    assert main(command) == 3
+    (finished / "fixed.py").write_text(broken.replace("1 / 0", "super().merge(view, arrived)"))
+    del sys.modules["fixed"]
+    assert main([*command, "--resume"]) == 0
+    del sys.modules["fixed"]
+    assert main(command) == 0
+    assert "reusing 2 finished runs" in capsys.readouterr().err
+
+
 def test_unchanged_runs_are_reused_with_a_note(
     finished: Path, command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -364,6 +364,19 @@ def test_an_unfinished_run_must_be_resumed_explicitly(tmp_path: Path) -> None:
         execute(settings(), tmp_path / "run", **PARTS)
 
 
+def test_a_run_that_stops_aggregating_says_so(tmp_path: Path) -> None:
+    """Both clients take 30 s once, in round 2. FedCS then expects them to miss every deadline of 20 s."""
+    trace = tmp_path / "work.csv"
+    rows = [f"{client},{round},{30 if round == 2 else 10},1\n" for client in range(2) for round in range(1, 9)]
+    trace.write_text("client,round,compute_s,upload_s\n" + "".join(rows))
+    fedcs = settings("fedcs", rounds=8).with_changes(trace=str(trace), num_clients=2, deadline_s=20.0)
+    summary = execute(fedcs, tmp_path / "stopped", **PARTS)
+    assert "aggregated no update after 20 s" in summary["notes"][0]
+    assert "refresh_estimates_every_s" in summary["notes"][0]
+    asked = fedcs.with_changes(refresh_estimates_every_s=20.0)
+    assert execute(asked, tmp_path / "asked", **PARTS)["notes"] == []
+
+
 @pytest.mark.parametrize("time_budget_s", [30.0, 10.0])
 def test_a_run_without_arrivals_says_so(tmp_path: Path, time_budget_s: float) -> None:
     """Rounds of 20 s and slow radio: nobody is there at 20 s, and none ends within 10 s."""

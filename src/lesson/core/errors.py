@@ -88,6 +88,11 @@ def printable(text: str, most: int = MAX_SHOWN) -> str:
     return escaped if len(escaped) <= most else f"{escaped[: most - 1]}…"
 
 
+def raised_inside(error: BaseException) -> BaseException | None:
+    """Return an error that the called code raised; None if the call itself failed, such as for a missing argument."""
+    return error if len(traceback.extract_tb(error.__traceback__)) > 1 else None
+
+
 def traceback_of(error: BaseException) -> str:
     """Return the traceback of the exception in the user's code that led to an error; empty if there is none."""
     cause = error.__cause__ if isinstance(error, InputError | MismatchError | RunStoppedError) else error

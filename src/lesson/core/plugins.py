@@ -2,11 +2,10 @@
 
 import importlib
 import sys
-import traceback
 from pathlib import Path
 from typing import Any
 
-from lesson.core.errors import InputError, describe
+from lesson.core.errors import InputError, describe, raised_inside
 
 
 def load_named(kind: str, name: str, form: str = "module:Class") -> Any:
@@ -25,11 +24,11 @@ def load_named(kind: str, name: str, form: str = "module:Class") -> Any:
         why = f"{describe(error)}; its module must not call exit"
         raise InputError(f"{kind} '{name}' cannot be loaded: {why}") from error
     except Exception as error:  # a custom module may raise anything
-        is_wrong_name = len(traceback.extract_tb(error.__traceback__)) == 1 or (
-            isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}.")
-        )
-        why = f"{error}; the name must be {form}" if is_wrong_name else describe(error)
-        raise InputError(f"{kind} '{name}' cannot be loaded: {why}") from None if is_wrong_name else error
+        cause = raised_inside(error)
+        if isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}."):
+            cause = None
+        why = f"{error}; the name must be {form}" if cause is None else describe(error)
+        raise InputError(f"{kind} '{name}' cannot be loaded: {why}") from cause
 
 
 def search_current_folder() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lesson.core.errors import InputError, describe, unknown
+from lesson.core.errors import InputError, describe, raised_inside, unknown
 from lesson.core.plugins import load_named
 from lesson.fleet.measured import samples_note, with_listed_clients
 from lesson.learn.data.cifar100 import read_cifar100
@@ -247,7 +247,7 @@ def call_maker(name: str, make: Any, options: dict[str, Any], *given: Any) -> Ta
     except InputError:
         raise
     except (Exception, SystemExit) as error:  # a custom function may raise anything
-        raise InputError(f"task '{name}' failed: {describe(error)}") from error
+        raise InputError(f"task '{name}' failed: {describe(error)}") from raised_inside(error)
     if not isinstance(task, Task):
         raise InputError(f"task '{name}' must return a lesson.Task, got {type(task).__name__}")
     return task

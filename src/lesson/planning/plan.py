@@ -242,7 +242,7 @@ def _deadline_row(fleet: Fleet, tiers: IntArray, deadline_s: float, on_time: OnT
         deadline_s=deadline_s,
         num_tiers=len(distinct),
         round_s=round_s,
-        updates_per_1000s=float(frequency.sum() * 1000 / round_s),
+        updates_per_1000s=float(frequency.sum()) * 1000 / float(round_s),
         staleness=mean_staleness(distinct, counts),
         served=float(served.mean()),
         served_by_fedcs=float((tiers == 1).mean()),

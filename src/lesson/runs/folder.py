@@ -81,7 +81,7 @@ class RunFolder:
             longer = may_extend and _is_longer(settings.run, begun.run)
             if different := settings.differences(_with_limits(begun, settings) if longer else begun):
                 raise InputError(f"{self.path} holds a run with other settings ({different[0]}); {another}")
-            if changed := self.changed_input(settings):
+            if (has_summary or self._is_resumable) and (changed := self.changed_input(settings)):
                 raise InputError(
                     f"{self.path} holds a run with another version of {changed}; {another}, or remove this one"
                 )
@@ -149,6 +149,8 @@ class RunFolder:
             self.check(settings, resume=True, may_extend=may_extend)
             remove_leftovers(self.path)
             if self.config.exists():
+                if self.changed_input(settings):  # nothing that depends on it was kept
+                    self._write_config(load_settings(str(self.config)), here)
                 self._tell_other_versions(here["versions"])
                 if self.is_shorter_than(settings):
                     begun = load_settings(str(self.config))

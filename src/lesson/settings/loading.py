@@ -76,6 +76,10 @@ def check_set_once(changes: Sequence[str], flags: Mapping[str, Any] | None = Non
         raise InputError(f"{name} must be set only once, got {both}")
 
 
+FOR_READERS = ("inputs", "strategy_defaults")
+"""Tables that a run writes into its config.toml and that are not settings."""
+
+
 def read_sections(path: Path, wanted: str, allowed: Sequence[str] = SECTIONS, also: Collection[str] = ()) -> Tables:
     """Return the tables of a TOML file; `wanted` says what the file should be, for the error if it does not exist.
 
@@ -85,8 +89,7 @@ def read_sections(path: Path, wanted: str, allowed: Sequence[str] = SECTIONS, al
     _, tables = read_toml(path, wanted)
     written_by_run = tables.pop("versions", None) is not None
     if written_by_run:
-        for name in ("inputs", "strategy_defaults"):  # only for readers of the file
-            tables.pop(name, None)
+        tables = {name: table for name, table in tables.items() if name not in FOR_READERS}
     file_format = tables.pop("format", None if written_by_run else FORMAT)
     if file_format is None:
         tables = migrate(tables)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from lesson.core.errors import InputError, unknown
+from lesson.core.errors import InputError, raised_inside, unknown
 from lesson.core.plugins import load_named
 from lesson.runs.trackers.base import Line, Tracker, Tracking, flat_settings, numbers
 from lesson.runs.trackers.tensorboard import TensorBoard
@@ -44,7 +44,7 @@ def _make(name: str) -> Tracker:
         reason = f"{type(error).__name__}: {error}"
         raise InputError(
             f"tracker '{name}' cannot be created: {reason}; its class is called without arguments"
-        ) from error
+        ) from raised_inside(error)
     return tracker
 
 
