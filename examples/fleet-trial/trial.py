@@ -123,7 +123,7 @@ def without_first_round(recording: Recording) -> Recording:
 def compare(fedavg: Recording, switched: Recording, deadline_s: float) -> Gain:
     """Return the gain that a replay of the run with FedAvg predicts for a run as long as that with LESSON.
 
-    The rate of FedAvg is known, it was recorded. Only the rate of LESSON is predicted, so the interval holds the
+    The rate of FedAvg is known from its recording. Only the rate of LESSON is predicted, so the interval holds the
     gain of a single run of this length, given the recorded run of FedAvg.
     """
     before, after = (reality_of(fit(without_first_round(one))) for one in (fedavg, switched))

@@ -302,8 +302,8 @@ def replay(
             which LESSON has the most updates per hour.
         options: Options of individual strategies, such as `{"fedbuff": {"concurrency": 5}}`.
         num_replicates: Number of simulations per strategy, from 2 to 10,000, for intervals.
-        time_budget_s: Length of a simulation in seconds; by default, that of the recording, but 10 to 200 times what
-            slow clients take.
+        time_budget_s: Length of a simulation in seconds; by default, that of the recording, but at least 10 and at most
+            200 times what slow clients take.
         seed: Random seed.
 
     Returns:

@@ -15,7 +15,7 @@ from lesson.learn.template import Template
 
 
 @pytest.mark.parametrize("isa", [{}, {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}])
-def test_gradients_are_right_and_do_not_end_the_process(isa: dict[str, str]) -> None:
+def test_gradients_are_correct_and_do_not_crash_the_process(isa: dict[str, str]) -> None:
     command, folder = [sys.executable, "-m", "helpers.layouts"], Path(__file__).parents[1]
     done = subprocess.run(command, cwd=folder, env=os.environ | isa, capture_output=True, encoding="utf-8", check=False)
     assert done.returncode == 0, done.stderr
@@ -27,7 +27,7 @@ def template(model: nn.Module) -> Template:
     return Template(Task(train=data, test=data, model=lambda: model), seed=0)
 
 
-def test_only_models_with_narrow_strided_1x1_convolutions_avoid_channels_last() -> None:
+def test_models_with_narrow_strided_or_transposed_convolutions_avoid_channels_last() -> None:
     assert template(GroupNormResNet()).channels_last
     assert not template(GroupNormResNet(width=4)).channels_last
     assert not template(nn.Sequential(nn.ConvTranspose2d(3, 8, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten())).channels_last

@@ -120,7 +120,7 @@ def _run(argv: Sequence[str]) -> int:
 
 
 def _problem(error: OSError) -> str:
-    """Return what is wrong with a file, with the output, or with something else, such as a connection."""
+    """Return a message about a file, the output, or something else that failed, such as a connection."""
     if error.filename is not None:
         return f"{error.filename} cannot be used: {error.strerror}"
     if error.errno is None:

@@ -89,15 +89,15 @@ class ReplayCommand:
     time_budget: float | None = _replay(
         "--time-budget",
         type=SECONDS,
-        show_default="length of the recording, but 10 to 200 times what slow clients take",
+        show_default="length of the recording, but at least 10 and at most 200 times what slow clients take",
         help="Length of a simulation in seconds.",
     )
     seed: int = _replay("--seed", type=WHOLE, default=0, help="Random seed.")
     check: bool = _replay(
         "--check",
         is_flag=True,
-        help="Instead, predict the second half of the recording from the first, and compare; --set gives options of "
-        "the recorded strategy.",
+        help="Instead, predict the second half of the recording from the first, and compare; --set then sets options "
+        "of the recorded strategy.",
     )
     dataset: str | None = _training(
         "--dataset",

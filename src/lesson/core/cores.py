@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
-"""Where Linux shows the limits of containers: of both versions of cgroups, those of the container itself."""
+"""Folder in which Linux shows the limits of the current container, with either version of cgroups."""
 
 
 def num_cores() -> int:
-    """Return the number of cores that this process may use, at least 1: its affinity, limited by its container."""
+    """Return the number of cores, at least 1, that the affinity and the container of this process let it use."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     for files in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
         with contextlib.suppress(OSError, ValueError):  # there are no such files, or there is no limit: "max", -1

@@ -77,8 +77,8 @@ class Checked(BaseModel):
     ) -> list[str]:
         """Return a warning for each changed setting that has no effect because its prerequisite is switched off.
 
-        `needed` maps names of settings to whether their prerequisite is switched on, and what it is; `preset` has the
-        values that differ from the defaults although nobody changed them.
+        `needed` maps names of settings to whether their prerequisite is switched on, and what it is; values
+        of `preset` do not count as changed.
         """
         return [
             f"{section}{name} = {getattr(self, name)} has no effect unless {what}"

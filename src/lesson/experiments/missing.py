@@ -18,8 +18,8 @@ from lesson.runs.trackers import Tracker
 
 Report = Callable[[str, dict[str, Any]], None]
 """Called with the name of a run and each of its events: first {"limits": its [run] settings}, then those of `Engine`.
-The only event of a run that had already finished is {"done": True}. If there are such runs, one more event has the path
-of the study's folder instead of a run's name: {"reused": number of these runs}."""
+The only event of a run that had already finished is {"done": True}. If there are such runs, it is also called with the
+path of the study's folder instead of a run's name and with {"reused": number of these runs}."""
 
 
 def run_missing(
@@ -138,7 +138,7 @@ def _ended(left: Named, out: Path, errors: Mapping[str, Line]) -> dict[str, Run]
 def check_runs(wanted: Named, done: Mapping[str, Run], out: Path, resume: bool) -> None:
     """Raise InputError if one of the runs cannot start, or is done with other settings or inputs.
 
-    Archived runs have recorded no inputs.
+    Inputs of archived runs are not checked, because archives do not record them.
     """
     for name, settings in wanted.items():
         if name not in done:

@@ -1,8 +1,7 @@
 """Which strategy and which deadline suit the clients of a recording, with the reason in a sentence.
 
-Of the strategies that serve the most clients (MIN_SERVED says what that means), the one with the most updates per hour
-is recommended, whatever their staleness. This compares schedules, not models: only a simulation with training shows the
-accuracy.
+Of the strategies that serve the most clients (see MIN_SERVED), the one with the most updates per hour is recommended;
+staleness does not matter. This compares schedules, not models: only a simulation with training shows the accuracy.
 """
 
 from collections.abc import Callable, Sequence
@@ -52,7 +51,7 @@ def recommend(result: Replay) -> Advice:
     most = max(num_clients - len(outcome.not_served) for outcome in possible)
     if not most:
         return Advice(
-            "No strategy can be recommended: none of them aggregates updates of a client in at least "
+            "No strategy can be recommended: none of them aggregates updates of any client in at least "
             f"{100 * MIN_SERVED:g} % of the simulations of {result.horizon_s:g} s; simulate a longer time."
         )
     fair = [outcome for outcome in possible if num_clients - len(outcome.not_served) == most]
@@ -105,7 +104,7 @@ def choose_deadline_s(
 ) -> float:
     """Return the deadline with which LESSON has the most updates per hour in NUM_TRIES replicates.
 
-    Of deadlines that differ by less than 1 % (TIE), it is the longest: with it, an aggregation has more clients.
+    Of deadlines within 1 % of the most updates (TIE), it is the longest: with it, an aggregation has more clients.
     """
     rates: dict[float, float] = {}
     for deadline_s in deadlines_of(fitted):
@@ -125,7 +124,7 @@ def deadlines_of(fitted: FittedFleet) -> list[float]:
 
 @dataclass(frozen=True, eq=False)
 class _Baseline:
-    """What to compare with, its rate in each replicate, and the number of clients that it does not serve."""
+    """What to compare with: its name, its rate in each replicate, and the number of clients that it does not serve."""
 
     label: str
     rates: FloatArray

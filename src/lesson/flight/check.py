@@ -81,8 +81,8 @@ def check_recording(
 ) -> Check:
     """Predict the second half of a recording from the first.
 
-    A recording does not hold the options of its strategy. `options`, such as `{"fedbuff": {"concurrency": 5}}`, gives
-    them; how many clients train at the same time is otherwise taken from the first half.
+    A recording does not contain the options of its strategy. `options`, such as `{"fedbuff": {"concurrency": 5}}`, sets
+    them; by default, the number of clients that train at the same time is estimated from the first half.
 
     Raises:
         InputError: The recording is too short, no client replied in both halves, its strategy can neither be named nor
@@ -249,7 +249,7 @@ def _recorded_candidate(
 
 
 def _observed_options(name: str, fitted: FittedFleet) -> dict[str, Any]:
-    """Return the option that says how many clients train at the same time, as observed in a recording."""
+    """Return the option that determines how many clients train at the same time, as observed in a recording."""
     jobs, num_clients = fitted.recording.jobs, len(fitted.names)
     if name == "fedavg":
         rounds = len(np.unique(jobs.round[jobs.round > 0]))

@@ -14,7 +14,7 @@ from lesson.flight.replay import replay_settings
 def write_fleet(fitted: FittedFleet, folder: Path, *, seed: int = 0, replicate: int = 0) -> dict[str, Any]:
     """Write latencies.csv, trace.csv and presence.csv of one replicate; return the settings that use them.
 
-    Raises InputError, and writes nothing, if the folder has the files of another fleet, which its runs may have used.
+    Raises InputError, and writes nothing, if the folder holds the files of another fleet: runs may have used them.
     """
     trace = fitted.draw_trace(seed, replicate)
     fleet = fitted.first_estimates(trace, replay_settings(fitted))

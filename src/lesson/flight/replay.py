@@ -133,7 +133,7 @@ class Reality:
     """Clients without an aggregated update."""
     num_rounds: int
     warm_per_h: float
-    """Updates per hour after the first round, in which processes start; gains refer to it."""
+    """Updates per hour after the first round, in which processes start; gains are relative to it."""
 
 
 @dataclass(frozen=True, eq=False)

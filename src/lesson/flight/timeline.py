@@ -42,7 +42,7 @@ def is_synchronous(recording: Recording) -> bool:
 
 
 def recorded_strategy(recording: Recording) -> str:
-    """Return the name of the recorded strategy in lower case, as Flower writes FedAvg; empty if it is unknown.
+    """Return the name of the recorded strategy in lower case (Flower writes FedAvg); empty if it is unknown.
 
     Synchronous rounds without a name have the schedule of FedAvg.
     """

@@ -42,8 +42,8 @@ class TrainingRun:
     server: ModelServer
     evaluator: Evaluator
     fleet: Fleet
-    """The clients with the times that the server estimated first, without estimation errors; on the wall clock, with
-    those that it has measured so far."""
+    """The clients with the server's first estimates of their times, before estimation errors; on the wall clock, with
+    the times measured so far."""
     on_wall_clock: bool = False
     """Whether its times are measured on real clients, rather than simulated."""
     after_round: Callable[[RoundRecord], Mapping[str, Any]] = lambda _: {}

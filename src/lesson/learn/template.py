@@ -202,11 +202,12 @@ def _is_channels_last(images: Tensor) -> bool:
 
 
 class _Convolutions(TorchDispatchMode):
-    """Records whether the convolutions that are executed work in channels-last layout.
+    """Records whether all executed convolutions are known to work in channels-last layout.
 
-    In this layout, the backward pass of oneDNN 3.12 (torch 2.13) writes beyond its buffers on CPUs without AVX-512, and
-    the process may abort, if a 1 × 1 convolution has a stride above 1 and fewer than 8 input channels. Other shapes
-    were tested and work; the limit of 16 channels, the width of the largest vector registers, leaves a margin.
+    In this layout, if a 1 × 1 convolution has a stride above 1 and fewer than 8 input channels, the backward pass of
+    oneDNN 3.12 (torch 2.13) writes beyond its buffers on CPUs without AVX-512, and the process may abort. Other shapes
+    were tested and work. To leave a margin, the number of channels must be a multiple of 16, the width of the largest
+    vector registers. Transposed convolutions do not use the layout, either.
     """
 
     def __init__(self) -> None:

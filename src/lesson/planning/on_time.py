@@ -1,4 +1,4 @@
-"""Round lengths and shares of updates that arrive by the end of their slots if times vary, from simulations."""
+"""Simulated round lengths and shares of updates that arrive by the end of their slots, for times that vary."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -127,7 +127,7 @@ def simulate_on_time(fleet: Fleet, deadline_s: float, settings: Settings | None 
 
 
 def simulate_fedavg_round_s(fleet: Fleet, settings: Settings | None = None, seed: int = 0) -> float | None:
-    """Return the mean round length of FedAvg: the slowest client's latency or, if times vary, that of a simulation.
+    """Return the mean round length of FedAvg: the slowest client's latency or, if times vary, a simulated mean.
 
     None if no round ends in the simulation. Injected faults are not simulated.
     """
@@ -139,7 +139,7 @@ def simulate_fedavg_round_s(fleet: Fleet, settings: Settings | None = None, seed
 
 
 def _mean_round_s(records: Iterable[RoundRecord | None]) -> float | None:
-    """Return the mean length of rounds, without the time between them, to nine digits; None without any."""
+    """Return the mean length of rounds, without the time between them, to nine digits; None if there are none."""
     lengths_s = [record.end_s - record.start_s for record in records if record is not None]
     return float(f"{np.mean(lengths_s):.9g}") if lengths_s else None
 

@@ -84,11 +84,11 @@ class Plan:
         tiers: Tier of each client, shape (num_clients,); 0 for an unreachable client.
         tier_rows: One row per tier.
         round_s: Round length in seconds of "lesson", "fedavg" and "fedcs"; None if the strategy cannot run. If times
-            vary, the mean of a simulation.
+            vary, those of LESSON and FedAvg are simulated means; FedAvg's is None if no simulated round ends.
         rounds: Records of LESSON's first rounds.
         deadlines: LESSON's long-run performance with this deadline and with others, in increasing order.
-        varying: Settings that make times vary; if there are any, latencies and tiers are the first estimates, from
-            which update rates, staleness and energy are computed.
+        varying: Settings that make times vary; if there are any, latencies and tiers are the first estimates, on
+            which update rates, staleness and energy are based.
     """
 
     fleet: Fleet

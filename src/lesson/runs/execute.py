@@ -100,7 +100,7 @@ def _execute(
     if not folder.is_shorter_than(settings) and (summary := folder.finished()) is not None:
         if not may_extend:
             folder.delete_checkpoints()  # a kill may have come before this was done
-        print(f"note: reusing the finished run in {folder.path}; it is not executed again", file=sys.stderr)
+        print(f"note: reusing the finished run in {folder.path}", file=sys.stderr)
         return summary
     settings = folder.settled(settings)
     begin = time.perf_counter()

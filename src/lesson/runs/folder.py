@@ -96,7 +96,7 @@ class RunFolder:
             raise InputError(f"{self.path} is not empty and holds no run; {another}")
 
     def changed_input(self, settings: Settings) -> str:
-        """Return the first input file or source file that has changed since the folder's run started; else empty.
+        """Return the first input or source file that has changed since the folder's run started; empty if none has.
 
         A run that recorded no digests, as in older versions, counts as unchanged.
         """
@@ -149,7 +149,7 @@ class RunFolder:
             self.check(settings, resume=True, may_extend=may_extend)
             remove_leftovers(self.path)
             if self.config.exists():
-                if self.changed_input(settings):  # nothing that depends on it was kept
+                if self.changed_input(settings):  # no results depend on it yet
                     self._write_config(load_settings(str(self.config)), here)
                 self._tell_other_versions(here["versions"])
                 if self.is_shorter_than(settings):
@@ -166,7 +166,7 @@ class RunFolder:
         write_whole(self.config, to_toml({"format": FORMAT} | settings.to_sections() | tables).encode())
 
     def _begun_with(self, name: str) -> dict[str, Any]:
-        """Return the versions or the digests of inputs with which the run was started."""
+        """Return a table of config.toml that describes how the run was started; empty if there is none."""
         begun = read_toml(self.config, "")[1].get(name)
         return begun if isinstance(begun, dict) else {}
 

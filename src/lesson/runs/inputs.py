@@ -16,7 +16,7 @@ from lesson.settings.settings import Settings
 INSTALLED = {"site-packages", "dist-packages"}
 """Names of folders with installed packages."""
 Looks = tuple[int, ...]
-"""Size, times and number of a file, by which its digest is cached."""
+"""Size, times and inode of a file; its digest is cached as long as they stay the same."""
 
 
 def input_digests(settings: Settings) -> dict[str, str]:
@@ -62,7 +62,7 @@ def _root_of(module: str) -> Path | None:
         return None
     if spec is None:
         return None
-    place = next(iter(spec.submodule_search_locations or ()), spec.origin)  # those of a package are its folders
+    place = next(iter(spec.submodule_search_locations or ()), spec.origin)  # a package has folders, a module a file
     return None if place is None else Path(place).parent
 
 
@@ -81,12 +81,12 @@ def _source_of(root: Path, module: str) -> Path | None:
 
 
 def _absolute(names: tuple[str, ...], package: str) -> list[str]:
-    """Return the names of imported modules, of which those that start with dots are relative to a package."""
+    """Return absolute names of imported modules; names that start with dots are relative to the package."""
     found = []
     for name in names:
         try:
             found.append(importlib.util.resolve_name(name, package))
-        except ImportError:  # there are not that many packages above
+        except ImportError:  # more dots than parent packages
             continue
     return found
 
@@ -118,7 +118,7 @@ def _digest_in_main(attribute: str) -> dict[str, str]:
 
 
 def _digest(path: Path) -> str:
-    """Return the digest of a file, cached by its size and times; InputError if it cannot be read."""
+    """Return the digest of a file, cached by its size and times; raise InputError if it cannot be read."""
     try:
         return _digest_of(path, _looks(path))
     except OSError as error:

@@ -157,7 +157,7 @@ class Settings(Checked):
 
     @property
     def has_natural_split(self) -> bool:
-        """Whether a task that lists its clients has the natural split: if `split` is natural or unset."""
+        """Whether a task that lists its clients uses the natural split: `split` is natural or unset."""
         return self.data.split == "natural" or "split" not in self.data.model_fields_set
 
     def check_measured(self) -> None:

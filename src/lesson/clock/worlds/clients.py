@@ -36,7 +36,7 @@ class Reply:
     num_bytes: int = field(default=0, compare=False)
     """Size of the arrays in the reply."""
     received: float | None = field(default=None, compare=False)
-    """When the reply was received, on the clock of the world; None for when it is handled."""
+    """When the reply was received, on the clock of the world; if None, when it is handled."""
 
     @property
     def key(self) -> "Key":

@@ -71,7 +71,7 @@ def _latencies(groups: Sequence[Contender]) -> str:
     seconds = np.array(known)
     deadlines = {group.settings.strategy.deadline_s for group in groups}
     varies = any(settings.varies for _, settings in kept)
-    told = "As first estimated, local" if varies else "Local"
+    told = "According to first estimates, local" if varies else "Local"
     told += f" training and upload take the fastest client {seconds.min():.1f} s and the slowest "
     told += f"{seconds.max():.1f} s"
     if len(deadlines) > 1:

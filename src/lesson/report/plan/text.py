@@ -196,6 +196,6 @@ def varying_notes(plan: Plan) -> list[str]:
         return []
     without = ", before their error" if "estimate_error" in plan.varying else ""
     return [
-        f"latencies vary ({', '.join(plan.varying)}): latencies, tiers and update rates follow from the server's first "
-        f"estimates{without}; round lengths are means of simulations"
+        f"latencies vary ({', '.join(plan.varying)}): latencies and tiers are the server's first estimates{without}; "
+        "round lengths of LESSON and FedAvg are means of simulations, and update rates follow from both"
     ]

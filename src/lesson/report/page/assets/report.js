@@ -67,7 +67,7 @@
         shownOver(groups.map((group) => group.seeds)),
         `${metric.title} is the mean of the last ten evaluations, or of the last quarter of all evaluations if that is fewer. The time to a target is that of the first evaluation at which the mean of three consecutive evaluations reaches it; it is shown only if every seed reaches the target.`,
         groups.length > 1
-          ? "A card names a single winner only if there are at least three seeds and, against each of the others, the 95 % confidence interval of the paired differences excludes 0. If a target is not always reached, there is no such interval; a two-sided sign test at the 5 % level, which takes at least six seeds, decides instead."
+          ? "A card names a single winner only if there are at least three seeds and, for each of the others, the 95 % confidence interval of the paired differences excludes 0. If a target is not always reached, there is no such interval; a two-sided sign test at the 5 % level, which takes at least six seeds, then decides."
           : "",
       ]
         .filter(Boolean)
@@ -115,7 +115,7 @@
     Explorer.mount(made, data.fleet);
   }
 
-  /** What to know if times vary: that this section assumes constant times, and what the runs did. */
+  /** A note for varying times: this section assumes constant times, and how many updates the runs aggregated. */
   function constantTimes() {
     const rate = (rows) => rows.reduce((sum, row) => sum + row.clients * row.merged_per_1000s, 0);
     const measured = data.participation
@@ -123,7 +123,7 @@
       .filter(Boolean);
     return (
       " Times vary during these runs. The numbers below assume that they stay as the server first estimated them." +
-      (measured.length ? ` In the runs, this many updates were aggregated per 1,000 s: ${measured.join(", ")}.` : "")
+      (measured.length ? ` Updates that the runs aggregated per 1,000 s: ${measured.join(", ")}.` : "")
     );
   }
 

@@ -9,7 +9,7 @@ const Course = (() => {
     const lead =
       `${metric.title} on the test data${shown()}. Hover to read the values of all lines; drag to zoom in, double-click to zoom out.` +
       (data.counts_merges.length
-        ? ` A round of ${data.counts_merges.join(", ")} is an aggregation, not an arrival.`
+        ? ` For ${data.counts_merges.join(", ")}, aggregations are counted as rounds.`
         : "") +
       (data.hidden ? ` The ${groups.length} ${metric.best} of ${groups.length + data.hidden} configurations are drawn.` : "");
     const made = section(metric.section, metric.title, lead);
