@@ -77,7 +77,7 @@ class Checked(BaseModel):
     ) -> list[str]:
         """Return a warning for each changed setting that has no effect because its prerequisite is switched off.
 
-        `needed` maps names of settings to whether their prerequisite is switched on, and what it is; values
+        `needed` maps names of settings to whether their prerequisite is switched on, and what it is. Values
         of `preset` do not count as changed.
         """
         return [

@@ -18,8 +18,8 @@ _ORDER = ("fleet", "radio", "upload", "strategy", "training", "data", "task", "s
 def run_name(settings: Settings, keys: Iterable[str] | None = None, usual: Settings | None = None) -> str:
     """Return the name of a run, such as lesson-mnist-beta=0.1-seed0.
 
-    `keys` are the settings, as section.key, that the name lists: by default the task and all that differ from `usual`,
-    by default the preset. A strategy that does not have an option is named without it.
+    `keys` are the settings, as section.key, that the name lists: by default the task and all that differ from `usual`
+    or, without it, from the preset. A strategy that does not have an option is named without it.
     """
     return _file_name(f"{_series(settings, keys, usual)}-seed{settings.run.seed}")
 
