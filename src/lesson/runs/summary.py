@@ -121,9 +121,13 @@ def _divergence_note(loss: float, num_classes: int | None) -> list[str]:
 def _varying_counts(lines: list[dict[str, Any]], strategy: str) -> dict[str, int]:
     """Return the totals of the VARYING_COUNTS that a run has."""
     names = [name for name in VARYING_COUNTS if lines and name in lines[0]]
-    if "misses" in names and "deadline_s" not in setting_names(find_strategy(strategy)):
+    if "misses" in names and not _has_deadline(strategy):
         names.remove("misses")  # a round of FedBuff ends with the next arrival, whenever that was expected
     return {name: sum(line[name] for line in lines) for name in names}
+
+
+def _has_deadline(strategy: str) -> bool:
+    return "deadline_s" in setting_names(find_strategy(strategy))
 
 
 def _idle_note(settings: Settings, lines: list[dict[str, Any]]) -> list[str]:
@@ -132,7 +136,8 @@ def _idle_note(settings: Settings, lines: list[dict[str, Any]]) -> list[str]:
     if not lines or last_s >= lines[-1]["time_s"] / 2:
         return []
     remedy = ""
-    if settings.varies and math.isinf(settings.server.refresh_estimates_every_s):
+    has_deadline = _has_deadline(settings.strategy.name)
+    if settings.varies and has_deadline and math.isinf(settings.server.refresh_estimates_every_s):
         remedy = (
             "; clients whose latency was once estimated above the deadline may never have been asked again: set "
             "refresh_estimates_every_s"
