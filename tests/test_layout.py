@@ -66,14 +66,14 @@ def is_deferred(statement: ast.stmt) -> bool:
 def test_only_packages_and_the_public_api_lie_at_the_top() -> None:
     folders = {path.name for path in SOURCE.iterdir() if path.is_dir() and path.name != "__pycache__"}
     assert folders == set(PACKAGES)
-    assert {path.name for path in SOURCE.glob("*.py")} == {"__init__.py", "api.py"}
+    assert {path.name for path in SOURCE.glob("*.py")} == {"__init__.py", "__main__.py", "api.py"}
 
 
 def test_imports_between_packages_point_one_way() -> None:
     wrong = []
     for path in FILES:
         package = path.relative_to(SOURCE).parts[0].removesuffix(".py")
-        if package == "__init__":  # it imports the public names when they are first used
+        if package in ("__init__", "__main__"):  # the first one imports the public names when they are first used
             continue
         for name, at_once in imports_of(path):
             parts = name.split(".")
