@@ -2,10 +2,12 @@
 
 import errno
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from torch import Tensor, nn
 
 from helpers.small_tasks import tiny_task
 from lesson import FedAvg, InputError, Task
@@ -62,6 +64,22 @@ def _read(path: str) -> Task:
     return Task(Path(path).open())  # type: ignore[call-arg, arg-type]
 
 
+class Unscored(nn.Module):
+    """A model that can be trained but not evaluated."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs = self.layer(inputs.flatten(1)[:, :4])
+        return outputs if self.training else outputs.view(-1, 7 * len(outputs))  # fails in PyTorch
+
+
+def unscored_task() -> Task:
+    return replace(tiny_task(), model=Unscored)
+
+
 QUICK = ["--rounds", "1", "--set", "num_clients=4", "--set", "batch_size=5", "--set", "split=iid", "--device", "cpu"]
 TASK = ["--task", "helpers.small_tasks:tiny_task"]
 
@@ -89,6 +107,19 @@ def test_an_exception_in_custom_code_keeps_its_traceback(
     assert "Traceback" in shown
     assert frame in shown
     assert shown.splitlines()[-1].startswith(line)
+
+
+def test_a_model_that_fails_during_a_run_is_named_once_with_its_own_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
+    command = ["run", "--task", f"{__name__}:unscored_task", *QUICK, "--out", str(tmp_path / "out")]
+    assert main(command) == 3
+    shown = capsys.readouterr().err
+    assert shown.count("Traceback") == 1
+    last = shown.splitlines()[-1]
+    assert last.startswith(f"lesson: {__name__}:unscored_task: RuntimeError: ")
+    assert f"({Path(__file__).name}, line " in last
 
 
 def test_a_mistake_in_a_command_has_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:

@@ -144,9 +144,10 @@ class RunCommand(_Learning):
             except (InputError, RunStoppedError):
                 raise
             except (Exception, SystemExit) as error:
-                if ":" not in settings.strategy.name:
+                custom = [name for name in (settings.strategy.name, settings.data.dataset) if ":" in name]
+                if not custom:
                     raise
-                raise RunStoppedError(f"{settings.strategy.name}: {describe(error)}") from error
+                raise RunStoppedError(f"{' on '.join(custom)}: {describe(error)}") from error
         metric = Metric.of(summary)
         print(
             f"{summary['strategy']} on {summary['dataset']}: {final_score(summary)} "

@@ -1,6 +1,7 @@
 """Errors that a user can fix: one line that names the setting, its value and what is allowed."""
 
 import difflib
+import sysconfig
 import traceback
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -11,6 +12,10 @@ MAX_SHOWN = 200
 """Maximum number of characters shown of an untrusted text."""
 LACK_OF_MEMORY = "probably for lack of memory; use fewer clients, a smaller batch_size or fewer concurrent runs"
 """Likely cause, and remedy, when the operating system kills a process."""
+INSTALLED = {"site-packages", "dist-packages"}
+"""Names of folders with installed packages."""
+_NOT_CUSTOM = {Path(__file__).parents[1], Path(sysconfig.get_path("stdlib"))}
+"""Folders of this package and of Python itself."""
 
 
 class InputError(ValueError):
@@ -100,8 +105,15 @@ def traceback_of(error: BaseException) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """Return one line about an unexpected error: type, message, file and line."""
-    place = traceback.extract_tb(error.__traceback__)[-1:]
+    """Return one line about an unexpected error: type, message, and the file and line, in custom code if possible."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = ([frame for frame in frames if _is_custom(frame.filename)] or frames)[-1:]
     where = "".join(f" ({Path(frame.filename).name}, line {frame.lineno})" for frame in place)
     why = " ".join(str(error).split())
     return f"{type(error).__name__}{': ' if why else ''}{why}{where}"
+
+
+def _is_custom(filename: str) -> bool:
+    """Return whether a source file belongs neither to this package nor to Python or an installed package."""
+    path = Path(filename)
+    return not ({*path.parents} & _NOT_CUSTOM or INSTALLED & {*path.parts} or filename.startswith("<"))

@@ -215,8 +215,11 @@ class _Lines:
                 self._run.server.settle()
             except Exception as earlier:
                 first = earlier
-            while self._held and self._held[0].round < self._run.server.first_open_round:
-                self._write()
+            try:
+                while self._held and self._held[0].round < self._run.server.first_open_round:
+                    self._write()
+            except Exception as earlier:
+                first = earlier
             if first is not error:
                 raise first from first.__cause__
             raise

@@ -8,13 +8,11 @@ import sys
 from functools import lru_cache
 from pathlib import Path
 
-from lesson.core.errors import InputError
+from lesson.core.errors import INSTALLED, InputError
 from lesson.core.files import open_input, read_input
 from lesson.core.plugins import search_current_folder
 from lesson.settings.settings import Settings
 
-INSTALLED = {"site-packages", "dist-packages"}
-"""Names of folders with installed packages."""
 Looks = tuple[int, ...]
 """Size, times and inode of a file; its digest is cached as long as they stay the same."""
 
