@@ -181,8 +181,10 @@ class PlanCommand:
     def _advice(self, plan: Plan, fleet: Fleet) -> Advice:
         """Return the deadline that a page proposes: the plan's own with --deadline auto."""
         proposed_s = plan.deadline_s if self.deadline == "auto" else propose_deadline_s(fleet)
-        simulated = (plan.on_time, plan.round_s["fedavg"]) if plan.varying else (None, None)
-        return Advice(proposed_s, self.on_time, *simulated)
+        if not plan.varying:
+            return Advice(proposed_s, self.on_time)
+        shares = {row.deadline_s: row.on_time for row in plan.deadlines} | {plan.deadline_s: plan.on_time}
+        return Advice(proposed_s, self.on_time, shares.get(proposed_s), plan.round_s["fedavg"])
 
     def _check_deadline(self) -> None:
         if isinstance(self.deadline, float) and not self.deadline > 0:

@@ -42,6 +42,8 @@ class Ledger:
         """Updates at the server, in order of arrival."""
         self.version = 0
         """Newest model version."""
+        self.version_is_new = False
+        """Whether the newest version was created since the last round opened."""
         self.exclude_after = exclude_after
         """Number of consecutive rejections after which a client is excluded; 0 for never."""
         self.num_in_flight = 0
@@ -210,7 +212,7 @@ class Ledger:
 
     def add_version(self) -> None:
         """Record that the server has created a new version."""
-        before, self.version = self.version, self.version + 1
+        before, self.version, self.version_is_new = self.version, self.version + 1, True
         self._num_updates[self.version] = 0
         self._release_version(before)
 
@@ -246,8 +248,9 @@ class Ledger:
         return distinct(self._freed)
 
     def open_round(self) -> None:
-        """Clear the list of clients to reconsider."""
+        """Clear what has happened since the last round opened: clients to reconsider, and a new version."""
         self._freed.clear()
+        self.version_is_new = False
 
     def accept(self, clients: IntArray) -> None:
         """Reset the number of consecutive rejections of clients whose updates were aggregated."""
@@ -278,6 +281,7 @@ class Ledger:
         """Return a copy of the state for `restore`: values that JSON can represent, and arrays."""
         values = {
             "version": self.version,
+            "version_is_new": self.version_is_new,
             "next_id": self._next_id,
             "some_are_gone": self.some_are_gone,
             "num_updates": list(self._num_updates.items()),
@@ -292,6 +296,7 @@ class Ledger:
     def restore(self, values: Mapping[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> None:
         """Continue from what `state` returned."""
         self.version, self._next_id = values["version"], values["next_id"]
+        self.version_is_new = values["version_is_new"]
         self.some_are_gone, self._unused = values["some_are_gone"], list(values["unused"])
         self._num_updates = {int(version): int(count) for version, count in values["num_updates"]}
         for name, column in self._latest.items():

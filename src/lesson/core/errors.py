@@ -101,6 +101,8 @@ def raised_inside(error: BaseException) -> BaseException | None:
 def traceback_of(error: BaseException) -> str:
     """Return the traceback of the exception in the user's code that led to an error; empty if there is none."""
     cause = error.__cause__ if isinstance(error, InputError | MismatchError | RunStoppedError) else error
+    if isinstance(cause, RemoteError):
+        return str(cause)
     return "" if cause is None else "".join(traceback.format_exception(cause)).rstrip()
 
 

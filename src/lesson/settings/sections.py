@@ -306,7 +306,7 @@ class ServerSettings(Checked):
         0.0, description="σ of a log-normal error factor on every estimate"
     )
     overhead_s: Annotated[float, Field(ge=0, le=1e9, strict=True)] = Field(
-        0.0, description="time between two rounds, in which the server aggregates and evaluates; the paper neglects it"
+        0.0, description="time after each aggregation in which the server opens no round; the paper neglects it"
     )
 
     @property

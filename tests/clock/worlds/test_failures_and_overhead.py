@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from helpers.fleets import make_fleet
-from lesson import FedAvg, InputError, Lesson, Settings, Simulation, simulate
+from lesson import FedAvg, FedBuff, InputError, Lesson, Settings, Simulation, simulate
 from lesson.strategies import STRATEGIES, make_strategy
 
 TRACE = """client,round,compute_s,upload_s,lost
@@ -58,6 +58,17 @@ def test_rounds_open_after_the_overhead(tmp_path: Path, varying: bool) -> None:
     assert [sorted(one.merged.tolist()) for one in records] == [[0], [0, 1], [0]]
 
 
+def test_only_aggregations_have_overhead() -> None:
+    """FedBuff aggregates every second arrival, at 10 s and 23 s; no time passes after the others."""
+    records = simulate(FedBuff(2), make_fleet([5.0, 100.0]), rounds=4, settings=Settings(overhead_s=3.0))
+    assert [(record.start_s, record.end_s, record.version) for record in records] == [
+        (0.0, 5.0, 0),
+        (5.0, 10.0, 1),
+        (13.0, 18.0, 1),
+        (18.0, 23.0, 2),
+    ]
+
+
 LATENCIES_S = [5.0, 12.0, 19.0, 22.0, 33.0, 41.0]
 """For a deadline of 20 s: three clients in tier 1, two in tier 2 and one in tier 3."""
 COUNT_ARRIVALS = {"ca2fl", "fadas", "fedasync", "fedat", "fedbuff", "fedcompass", "malenia", "rennala"}
@@ -74,7 +85,7 @@ def test_overhead_makes_no_update_late(tmp_path: Path, name: str) -> None:
     for overhead_s in (0.0, 5.0):
         settings = settings_of(tmp_path, trace, overhead_s=overhead_s)
         loop = Simulation(make_strategy(name, 20.0, options), make_fleet(LATENCIES_S), settings=settings)
-        records = [record for _ in range(60) if (record := loop.step()) is not None]
+        records = [record for _ in range(200) if (record := loop.step()) is not None]
         assert sum(record.misses or 0 for record in records) == 0
         merged.append(Counter(client for record in records for client in record.merged.tolist()))
         reasons.append(loop.stop_reason)

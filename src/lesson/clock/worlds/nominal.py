@@ -23,13 +23,13 @@ class NominalWorld:
         self.connected: BoolArray = fleet.reachable
 
     def open(self, ledger: Ledger, round: int, now_s: float, until_s: float) -> float:  # noqa: ARG002
-        """Return `now_s` plus the overhead between rounds; inf if no client is connected and no update is pending.
+        """Return `now_s`, plus the overhead of an aggregation; inf if no client is connected and no update is pending.
 
         The first round always opens: the strategy handles a run that begins without clients.
         """
         if round == 1:
             return now_s
-        return np.inf if ledger.is_deserted else now_s + self._overhead_s
+        return np.inf if ledger.is_deserted else now_s + self._overhead_s * ledger.version_is_new
 
     def start(self, updates: Updates, ledger: Ledger, now_s: float) -> FloatArray:  # noqa: ARG002
         """Return when the updates arrive: after their expected latencies."""

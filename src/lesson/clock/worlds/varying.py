@@ -46,12 +46,12 @@ class VaryingWorld:
         self._overhead_s = settings.server.overhead_s
 
     def open(self, ledger: Ledger, round: int, now_s: float, until_s: float) -> float:
-        """Return when the round opens: after the overhead, or when a client joins.
+        """Return when the round opens: after the overhead of an aggregation, or when a client joins.
 
         It waits for a client only if none is connected and no update is pending. Estimates of idle clients are
         refreshed every `refresh_estimates_every_s`.
         """
-        now_s += self._overhead_s if round > 1 else 0.0
+        now_s += self._overhead_s * ledger.version_is_new
         self._note_changes(ledger, now_s)
         while ledger.is_deserted:
             if round == 1 and not self._clients_come_and_go:

@@ -31,7 +31,7 @@ class Advice:
     Attributes:
         proposed_s: The proposed deadline in seconds.
         min_on_time: Share of updates for which this deadline was chosen; None if it was chosen by latency alone.
-        on_time: Share of updates that arrive on time at the plan's own deadline; None if latencies do not vary.
+        on_time: Share of updates that arrive on time at this deadline; None if it was not simulated.
         fedavg_round_s: Simulated mean round length of FedAvg; None if latencies do not vary.
     """
 

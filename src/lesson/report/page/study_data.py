@@ -29,11 +29,12 @@ def study_data(study: Study, command: str) -> dict[str, Any]:
     groups, table, metric = contenders(study), study.means(), study.metric
     drawn = _best(groups, table, metric) if len(groups) > MAX_GROUPS else groups
     known = next((group for group in drawn if group.clients[0]), None)
+    times_vary = any(group.settings.varies for group in drawn)
     return {
         "what": what_was_run(groups),
         **_metric(metric),
         "time": kind_of_time(study.runs),
-        "times_vary": any(group.settings.varies for group in drawn),
+        "times_vary": times_vary,
         "counts_merges": [group.label for group in drawn if group.counts_merges],
         "varies": [key.rpartition(".")[2] for key in study.by],
         "groups": [
@@ -43,7 +44,7 @@ def study_data(study: Study, command: str) -> dict[str, Any]:
         "hidden": len(groups) - len(drawn),
         "verdict": verdict(groups, table, drawn, metric),
         "curves": [_curves(group, metric) for group in drawn],
-        "fleet": known and _fleet(known),
+        "fleet": None if times_vary else known and _fleet(known),  # other deadlines need constant times
         "latencies": known and latencies(known.clients[0]),
         "schedule": [schedule(group.courses[0], group.clients[0]) for group in drawn],
         "participation": [participation(group.courses, group.clients, group.settings) for group in drawn],

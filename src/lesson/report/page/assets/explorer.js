@@ -95,7 +95,7 @@ const Explorer = (() => {
       ensureFirstTier: data.ensure_first_tier,
       deadline_s: data.deadline_s ?? Infinity,
       numClients: data.num_clients ?? latency_s.length,
-      advice: { ...data.advice, planned_s: data.deadline_s },
+      advice: data.advice,
     };
   }
 

@@ -43,13 +43,13 @@ const ExplorerWords = (() => {
   }
 
   /** Why a deadline is proposed, and the share of updates on time if latencies vary. Only `lesson plan` simulates it. */
-  function reason({ min_on_time = null, on_time = null, planned_s }) {
+  function reason({ min_on_time = null, on_time = null }) {
     const why =
       min_on_time === null
         ? "The fastest quarter of the clients meet this deadline with 10 % to spare."
         : `Of the deadlines tried, it is the shortest at which at least ${fine(100 * min_on_time)} % of the updates arrive on time.`;
     if (on_time === null) return why;
-    return `${why} In a simulation with varying latencies, ${shareRoundedDown(on_time)} of the updates arrived on time at ${seconds(planned_s)}.`;
+    return `${why} In a simulation with varying latencies, ${shareRoundedDown(on_time)} of the updates arrived on time at this deadline.`;
   }
 
   /** The effect of the chosen deadline. */

@@ -108,23 +108,10 @@
     const made = section(
       "deadline",
       "Clients and deadline",
-      "This section shows the clients and the effect of other deadlines. Move τ to see what changes; this needs no training." +
-        (data.times_vary ? constantTimes() : ""),
+      "This section shows the clients and the effect of other deadlines. Move τ to see what changes; this needs no training.",
       "Deadline",
     );
     Explorer.mount(made, data.fleet);
-  }
-
-  /** A note for varying times: this section assumes constant times, and how many updates the runs aggregated. */
-  function constantTimes() {
-    const rate = (rows) => rows.reduce((sum, row) => sum + row.clients * row.merged_per_1000s, 0);
-    const measured = data.participation
-      .map((rows, at) => rows.length && `${groups[at].label} ${Page.number(rate(rows))}`)
-      .filter(Boolean);
-    return (
-      " Times vary during these runs. The numbers below assume that they stay as the server first estimated them." +
-      (measured.length ? ` Updates that the runs aggregated per 1,000 s: ${measured.join(", ")}.` : "")
-    );
   }
 
   function settings() {
