@@ -239,7 +239,7 @@ def _made(task: Task) -> nn.Module:
             raise InputError(f"model must not have lazy layers, such as the one of '{name}'; give their input sizes")
         if not one.is_floating_point():
             raise InputError(f"trainable parameters must be real floating-point numbers, got {one.dtype} for '{name}'")
-    return model
+    return model.to(memory_format=torch.contiguous_format)  # channels-last weights may crash, see `_Convolutions`
 
 
 def _probed(task: Task, model: nn.Module) -> Traits:
