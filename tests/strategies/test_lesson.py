@@ -1,5 +1,6 @@
 """LESSON when actual latencies differ from the estimates, and its limits."""
 
+import json
 import math
 from typing import Any
 
@@ -124,6 +125,13 @@ def test_the_grid_moves_with_a_round_that_closed_early() -> None:
     restored.restore(lesson.state())
     assert restored.open_round(view(3, now_s=17.0), rng).closes.by_s == 27.0
     assert Lesson(10.0).open_round(view(3, now_s=20.0), rng).closes.by_s == 30.0
+
+
+def test_the_state_without_a_deadline_fits_into_a_checkpoint() -> None:
+    """Checkpoints are strict JSON, which has no inf."""
+    lesson, restored = Lesson(math.inf), Lesson(math.inf)
+    restored.restore(json.loads(json.dumps(lesson.state(), allow_nan=False)))
+    assert restored == lesson
 
 
 def test_participation_of_everybody_is_lesson() -> None:
