@@ -126,6 +126,8 @@ class Lesson:
         if self.late == "merge":
             return arrived[due], NO_CLIENTS
         late = self._expected_by(view.round, arrived)
+        # With `participation`, a round may close early while a client of another round is still training.
+        late &= arrived.started_s + arrived.expected_s <= self._round_start_s(view.round) * (1 + TOLERANCE)
         return arrived[due & ~late], arrived.id[late]
 
     def _expected_by(self, round: int, updates: Updates) -> BoolArray:
