@@ -206,7 +206,8 @@ class _Convolutions(TorchDispatchMode):
 
     In this layout, the backward pass of oneDNN 3.12 (torch 2.13) writes beyond its buffers on CPUs without AVX-512, and
     the process may abort, if a 1 × 1 convolution has a stride above 1 and fewer than 8 input channels. Other shapes
-    were tested and work; the limit of 16 channels, the width of the largest vector registers, leaves a margin.
+    were tested and work; the limit of 16 channels, the width of the largest vector registers, leaves a margin. Torch
+    also uses this layout if only the weights have it, so those of new models are made contiguous.
     """
 
     def __init__(self) -> None:
@@ -239,7 +240,8 @@ def _made(task: Task) -> nn.Module:
             raise InputError(f"model must not have lazy layers, such as the one of '{name}'; give their input sizes")
         if not one.is_floating_point():
             raise InputError(f"trainable parameters must be real floating-point numbers, got {one.dtype} for '{name}'")
-    return model.to(memory_format=torch.contiguous_format)  # channels-last weights may crash, see `_Convolutions`
+    model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]  # see `_Convolutions`
+    return model
 
 
 def _probed(task: Task, model: nn.Module) -> Traits:
