@@ -313,7 +313,7 @@ def test_what_happens_to_a_client_does_not_depend_on_others(changes: dict[str, A
 
 def test_a_promoted_client_has_less_to_send() -> None:
     """Taken as 5 s, whatever it is: without fading it is there after 5 s, whether times vary or not."""
-    settings = Settings(num_clients=4, download=True, fading="rician", rician_k_db=300.0)
+    settings = Settings(num_clients=4, download=True, fading="rician", rician_k_db=300.0, ensure_first_tier=True)
     fleet = draw_fleet(settings).at_deadline(5.0)
     assert fleet.promoted is not None
     simulation = Simulation(Lesson(5.0), fleet, settings=settings)

@@ -108,7 +108,8 @@ def test_steps_count_in_computing_alone_and_are_not_taken_for_slowness(tmp_path:
 def test_a_promoted_client_is_as_fast_as_it_is_taken_to_be(tmp_path: Path) -> None:
     """15 s are taken as 10 s: all of its trace is by two thirds shorter, so that tier 1 stays as it is."""
     text = "client,round,compute_s,upload_s 0,1,9,6 0,2,6,6 1,1,20,10"
-    settings = Settings(num_clients=2, deadline_s=10.0, trace=traced(tmp_path / "work.csv", text))
+    trace = traced(tmp_path / "work.csv", text)
+    settings = Settings(num_clients=2, deadline_s=10.0, ensure_first_tier=True, trace=trace)
     fleet = fleet_for("fedcs", draw_fleet(settings), settings.strategy.deadline_s)
     records = list(simulate(FedCS(10.0), fleet, rounds=3, settings=settings))
     assert [record.merged.tolist() for record in records] == [[0], [0], [0]]
@@ -333,7 +334,7 @@ def test_a_first_row_without_an_upload_does_not_hide_what_sending_costs(tmp_path
 def test_the_promoted_client_is_estimated_at_the_deadline(tmp_path: Path) -> None:
     """However wrong the server is about all others: tier 1 would be empty else."""
     for seed in range(20):
-        settings = Settings(num_clients=5, deadline_s=5.0, estimate_error=0.5)
+        settings = Settings(num_clients=5, deadline_s=5.0, ensure_first_tier=True, estimate_error=0.5)
         fleet = draw_fleet(settings, seed=seed).at_deadline(5.0)
         first = next(simulate(FedCS(5.0), fleet, rounds=1, seed=seed, settings=settings))
         assert fleet.promoted is None or fleet.promoted.client in first.started
