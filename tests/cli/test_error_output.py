@@ -23,6 +23,7 @@ from lesson.settings.settings import Settings
         (OSError(errno.ENOSPC, "No space left on device"), "the output cannot be written: No space left on device"),
         (PermissionError(errno.EACCES, "Permission denied", "plan.csv"), "plan.csv cannot be used: Permission denied"),
         (ConnectionError("the server is down"), "the server is down"),
+        (ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), "ConnectionRefusedError: "),
     ],
 )
 def test_an_os_error_is_one_line_that_says_what_failed(

@@ -28,8 +28,9 @@ class Shortcut(nn.Module):
 
 
 def patches(in_channels: int, width: int, stride: int) -> nn.Module:
-    """A model that begins with a 1 × 1 convolution with a stride."""
-    return nn.Sequential(nn.Conv2d(in_channels, width, 1, stride), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    """A model that begins with a 1 × 1 convolution with a stride, and stores its weights channels-last."""
+    layers = nn.Conv2d(in_channels, width, 1, stride), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    return nn.Sequential(*layers).to(memory_format=torch.channels_last)
 
 
 def channels_first(images: Tensor) -> Tensor:

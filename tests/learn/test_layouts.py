@@ -33,6 +33,13 @@ def test_models_with_narrow_strided_or_transposed_convolutions_avoid_channels_la
     assert not template(nn.Sequential(nn.ConvTranspose2d(3, 8, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten())).channels_last
 
 
+def test_a_model_may_store_its_weights_channels_last() -> None:
+    """Even if images are contiguous, the weights alone would make torch use the layout."""
+    model = nn.Sequential(nn.Conv2d(3, 8, 1, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    weight = template(model.to(memory_format=torch.channels_last)).model.get_parameter("0.weight")
+    assert weight.stride() == (3, 1, 1, 1)
+
+
 class OwnLayout(nn.Sequential):
     def forward(self, images: Tensor) -> Tensor:
         outputs: Tensor = super().forward(images.to(memory_format=torch.channels_last))

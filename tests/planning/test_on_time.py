@@ -45,6 +45,14 @@ def test_slots_of_a_trace_counted_by_hand(tmp_path: Path) -> None:
     assert plan.varying == ["trace"]
 
 
+def test_overhead_belongs_to_the_slot(tmp_path: Path) -> None:
+    """Deadline 10 s, 3 s between rounds. Client 1 takes 15 and 22 s in turn. When it starts in tier 2 at 26 s, it
+    arrives at 48 s, before that round closes at 49 s; it then starts in tier 3. Client 0 keeps rounds at 10 s."""
+    trace = written(tmp_path / "work.csv", "client,round,compute_s,upload_s", "0,1,3,4", "1,1,5,10", "1,2,5,17")
+    settings = Settings(trace=trace, overhead_s=3.0)
+    assert simulate_on_time(draw_fleet(settings, 2), 10.0, settings).by_tier == {1: 1.0, 2: 1.0, 3: 1.0}
+
+
 def test_round_lengths_of_a_trace(tmp_path: Path) -> None:
     """Client 1 takes 10 and 40 s in turn, so that FedAvg waits 25 s on average, although the first estimate is 10 s.
 

@@ -114,7 +114,9 @@ def test_code_is_a_module_and_what_it_imports_from_its_folder(tmp_path: Path, mo
     tree = {
         "algorithms/__init__.py": "",
         "algorithms/mine.py": "import json\nimport numpy\nimport lesson\nfrom . import near\nfrom ..above import x\n",
-        "algorithms/near.py": "def late():\n    import tools.deep\n    from tools import flat\n",
+        "algorithms/near.py": "def late():\n    import package.part, tools.deep\n    from tools import flat\n",
+        "package/__init__.py": "",
+        "package/part.py": "",
         "algorithms/unused.py": "",
         "tools/deep.py": "from algorithms.mine import Mine\n",
         "tools/flat.py": "this does not parse\n",
@@ -127,7 +129,8 @@ def test_code_is_a_module_and_what_it_imports_from_its_folder(tmp_path: Path, mo
     monkeypatch.setattr(sys, "path", list(sys.path))
     found = code_digests("algorithms.mine:Mine")
     assert sorted(found) == [
-        "algorithms/__init__.py", "algorithms/mine.py", "algorithms/near.py", "tools/deep.py", "tools/flat.py",
+        "algorithms/__init__.py", "algorithms/mine.py", "algorithms/near.py", "package/__init__.py", "package/part.py",
+        "tools/deep.py", "tools/flat.py",
     ]  # fmt: skip
     assert list(code_digests("pytest:Class")) == ["pytest/__init__.py"], "only the package itself, as it is installed"
     assert code_digests("lesson.strategies:FedAvg") == code_digests("no_such_module:Mine") == {}

@@ -1,5 +1,6 @@
 """LESSON when actual latencies differ from the estimates, and its limits."""
 
+import json
 import math
 from typing import Any
 
@@ -124,6 +125,23 @@ def test_the_grid_moves_with_a_round_that_closed_early() -> None:
     restored.restore(lesson.state())
     assert restored.open_round(view(3, now_s=17.0), rng).closes.by_s == 27.0
     assert Lesson(10.0).open_round(view(3, now_s=20.0), rng).closes.by_s == 30.0
+
+
+def test_each_round_counts_with_its_own_deadline() -> None:
+    """Two rounds of 10 s and, from round 3 on, rounds of 20 s: 40 s after round 3, 60 s after round 4."""
+    lesson, rng = Lesson(10.0), np.random.default_rng(0)
+    lesson.open_round(view(1, now_s=0.0), rng)
+    lesson.deadline_s = 20.0
+    lesson.open_round(view(3, now_s=20.0), rng)
+    updates = arrived([35.0, 45.0], started_round=[1, 1])
+    assert [len(lesson.merge(view(round), updates).updates) for round in (3, 4)] == [1, 2]
+
+
+def test_the_state_without_a_deadline_fits_into_a_checkpoint() -> None:
+    """Checkpoints are strict JSON, which has no inf."""
+    lesson, restored = Lesson(math.inf), Lesson(math.inf)
+    restored.restore(json.loads(json.dumps(lesson.state(), allow_nan=False)))
+    assert restored == lesson
 
 
 def test_participation_of_everybody_is_lesson() -> None:

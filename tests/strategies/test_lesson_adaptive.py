@@ -143,6 +143,15 @@ def test_accumulated_changes_continue_after_a_restart() -> None:
     assert record.note == "deadline 10 s → 10.81 s: 0.12 confirmed, target 0.25"
 
 
+def test_the_limits_stay_the_same_after_a_restart() -> None:
+    """In real time, the first latencies of a restarted server are those that were measured before."""
+    simulation = Simulation(LessonAdaptive(deadline_s=10.0), make_fleet(LATENCIES), model_server=Confirming())
+    simulation.step()
+    replacement = LessonAdaptive(deadline_s=10.0)
+    replacement.restore(json.loads(json.dumps(simulation.strategy.state(), allow_nan=False)))
+    assert replacement == simulation.strategy
+
+
 @pytest.mark.parametrize("accumulate", [1, "yes", None])
 def test_accumulate_is_a_flag(accumulate: Any) -> None:
     with pytest.raises(InputError, match="accumulate must be true or false"):

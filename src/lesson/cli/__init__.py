@@ -3,6 +3,7 @@
 import codecs
 import io
 import os
+import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -123,7 +124,7 @@ def _problem(error: OSError) -> str:
     """Return a message about a file, the output, or something else that failed, such as a connection."""
     if error.filename is not None:
         return f"{error.filename} cannot be used: {error.strerror}"
-    if error.errno is None:
+    if error.errno is None or isinstance(error, ConnectionError | TimeoutError | socket.gaierror):
         return describe(error)
     _forget_output()
     return f"the output cannot be written: {error.strerror}"

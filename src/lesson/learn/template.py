@@ -207,7 +207,8 @@ class _Convolutions(TorchDispatchMode):
     In this layout, if a 1 × 1 convolution has a stride above 1 and fewer than 8 input channels, the backward pass of
     oneDNN 3.12 (torch 2.13) writes beyond its buffers on CPUs without AVX-512, and the process may abort. Other shapes
     were tested and work. To leave a margin, the number of channels must be a multiple of 16, the width of the largest
-    vector registers. Transposed convolutions do not use the layout, either.
+    vector registers. Transposed convolutions do not use the layout, either. torch also chooses it if only the weights
+    have it, so those of new models are made contiguous.
     """
 
     def __init__(self) -> None:
@@ -240,6 +241,7 @@ def _made(task: Task) -> nn.Module:
             raise InputError(f"model must not have lazy layers, such as the one of '{name}'; give their input sizes")
         if not one.is_floating_point():
             raise InputError(f"trainable parameters must be real floating-point numbers, got {one.dtype} for '{name}'")
+    model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]  # see `_Convolutions`
     return model
 
 

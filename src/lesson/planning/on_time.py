@@ -9,10 +9,10 @@ import numpy as np
 
 from lesson.clock.records import RoundRecord
 from lesson.clock.simulate import Simulation, simulate
-from lesson.core.arrays import NO_CLIENTS, BoolArray, FloatArray, IntArray
+from lesson.core.arrays import NO_CLIENTS, BoolArray, IntArray
 from lesson.core.errors import ArgumentError
 from lesson.fleet.fleet import Fleet
-from lesson.fleet.tiers import TOLERANCE, UNREACHABLE, assign_tiers
+from lesson.fleet.tiers import UNREACHABLE, assign_tiers
 from lesson.settings.settings import Settings
 from lesson.strategies import FedAvg, Lesson
 from lesson.strategies.base import Merge, RoundPlan, ServerView, Updates
@@ -48,7 +48,7 @@ class OnTime:
 class SlotCounter:
     """Wraps LESSON and counts which of its updates arrive by the end of their slots.
 
-    A slot begins when a client starts and lasts j deadlines, where j is the tier in which the client starts. An update
+    A slot begins when a client starts and lasts j rounds, where j is the tier in which the client starts. An update
     that is lost because its client leaves has missed its slot.
     """
 
@@ -56,8 +56,10 @@ class SlotCounter:
         self.lesson, self.needs = lesson, lesson.needs
         self._tier: IntArray = np.full(num_clients, UNREACHABLE)
         """Tier of each client's current slot; UNREACHABLE if it has none."""
-        self._slot_end_s: FloatArray = np.zeros(num_clients)
-        """When each client's current slot ends."""
+        self._last_round: IntArray = np.zeros(num_clients, dtype=np.int64)
+        """Last round of each client's current slot."""
+        self._round = 0
+        """Number of rounds that have ended."""
         self._tiers: list[IntArray] = [NO_CLIENTS]
         self._made: list[BoolArray] = [np.zeros(0, dtype=np.bool_)]
         self.num_ended = 0
@@ -68,7 +70,7 @@ class SlotCounter:
         lost = plan.starts[self._tier[plan.starts] != UNREACHABLE]
         self._end(lost, np.zeros(len(lost), dtype=np.bool_))
         self._tier[plan.starts] = plan.tiers
-        self._slot_end_s[plan.starts] = view.now_s + plan.tiers * self.lesson.deadline_s
+        self._last_round[plan.starts] = view.round + plan.tiers - 1
         return plan
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
@@ -76,7 +78,8 @@ class SlotCounter:
         self._end(left, np.zeros(len(left), dtype=np.bool_))
         merge = self.lesson.merge(view, arrived)
         due = arrived[np.isin(arrived.id, merge.updates)]
-        self._end(due.client, np.less_equal(due.arrived_s, self._slot_end_s[due.client] * (1 + TOLERANCE)))
+        self._end(due.client, np.less_equal(view.round, self._last_round[due.client]))
+        self._round = view.round
         return merge
 
     def state(self) -> dict[str, Any]:
@@ -91,9 +94,9 @@ class SlotCounter:
         self._tier[clients] = UNREACHABLE
         self.num_ended += len(clients)
 
-    def on_time(self, now_s: float) -> OnTime:
-        """Return the shares over all slots that have ended by `now_s`; slots that are still open do not count."""
-        missed = np.flatnonzero((self._tier != UNREACHABLE) & (self._slot_end_s <= now_s * (1 + TOLERANCE)))
+    def on_time(self) -> OnTime:
+        """Return the shares over all slots that have ended; slots that are still open do not count."""
+        missed = np.flatnonzero((self._tier != UNREACHABLE) & (self._last_round <= self._round))
         self._end(missed, np.zeros(len(missed), dtype=np.bool_))
         if not self.num_ended:
             return OnTime(None)
@@ -123,7 +126,7 @@ def simulate_on_time(fleet: Fleet, deadline_s: float, settings: Settings | None 
     records = []
     while simulation.round < rounds and slots.num_ended < max_slots and not simulation.stop_reason:
         records.append(simulation.step())
-    return replace(slots.on_time(simulation.now_s), round_s=_mean_round_s(records))
+    return replace(slots.on_time(), round_s=_mean_round_s(records))
 
 
 def simulate_fedavg_round_s(fleet: Fleet, settings: Settings | None = None, seed: int = 0) -> float | None:

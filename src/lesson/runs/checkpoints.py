@@ -13,7 +13,7 @@ import safetensors.numpy
 from lesson.core.files import open_input
 
 Tensors = dict[str, np.ndarray]
-FORMAT = "3"
+FORMAT = "4"
 """Format of checkpoints; a checkpoint in another format cannot be resumed."""
 
 

@@ -94,13 +94,14 @@ class Lesson:
         return average(view, *self._due(view, arrived))
 
     def state(self) -> dict[str, Any]:
-        deadlines = [list(one) for one in self._deadlines]
+        changes = [list(one) for one in self._deadlines[1:]]  # the first τ is an option, which may be inf
         members = [[tier, clients.tolist()] for tier, clients in self._members.items()]
-        return {"grid_s": self._grid_s, "grid_round": self._grid_round, "deadlines": deadlines, "members": members}
+        return {"grid_s": self._grid_s, "grid_round": self._grid_round, "changes": changes, "members": members}
 
     def restore(self, state: dict[str, Any]) -> None:
         self._grid_s, self._grid_round = state["grid_s"], state["grid_round"]
-        self._deadlines = [(first_round, deadline_s) for first_round, deadline_s in state["deadlines"]]
+        changes = [(first_round, deadline_s) for first_round, deadline_s in state["changes"]]
+        self._deadlines = [*self._deadlines[:1], *changes]
         self._members = {tier: np.array(clients, dtype=np.int64) for tier, clients in state["members"]}
         self.deadline_s = self._deadlines[-1][1]
 
@@ -125,6 +126,8 @@ class Lesson:
         if self.late == "merge":
             return arrived[due], NO_CLIENTS
         late = self._expected_by(view.round, arrived)
+        # With `participation`, a round may close early while a client of another round is still training.
+        late &= arrived.started_s + arrived.expected_s <= self._round_start_s(view.round) * (1 + TOLERANCE)
         return arrived[due & ~late], arrived.id[late]
 
     def _expected_by(self, round: int, updates: Updates) -> BoolArray:

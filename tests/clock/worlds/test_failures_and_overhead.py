@@ -91,3 +91,21 @@ def test_overhead_makes_no_update_late(tmp_path: Path, name: str) -> None:
         reasons.append(loop.stop_reason)
     assert reasons[0] == reasons[1]
     assert merged[0].keys() <= merged[1].keys() if name in COUNT_ARRIVALS else merged[0] == merged[1]
+
+
+def test_overhead_does_not_change_whose_slot_begins() -> None:
+    """One of the nine clients of tier 2 is drawn in every second round."""
+    strategy, settings = Lesson(10.0, participation=1), Settings(overhead_s=3.0)
+    records = simulate(strategy, make_fleet([5.0] + [15.0] * 9), rounds=8, settings=settings)
+    assert [len(record.started) for record in records] == [2, 1] * 4
+
+
+def test_a_round_that_closes_early_makes_no_update_late(tmp_path: Path) -> None:
+    """By first estimates, both clients are in tier 1, so that rounds close at the last arrival. Client 1 turns out to
+    take 35 s, while rounds of client 0 alone last 5 s."""
+    slow = "".join(f"1,{update},17.5,17.5\n" for update in range(2, 20))
+    settings = settings_of(tmp_path, f"client,round,compute_s,upload_s\n0,1,2.5,2.5\n1,1,7.5,7.5\n{slow}")
+    strategy = Lesson(20.0, late="drop", participation=1)
+    records = list(simulate(strategy, make_fleet([5.0, 15.0]), rounds=80, settings=settings))
+    num_started, num_merged = sum(1 in one.started for one in records), sum(1 in one.merged for one in records)
+    assert num_merged >= num_started - 2  # one is still training, and one took longer than expected

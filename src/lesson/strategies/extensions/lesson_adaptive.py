@@ -80,12 +80,14 @@ class LessonAdaptive(Lesson):
         return replace(super().open_round(view, rng), note=note)
 
     def state(self) -> dict[str, Any]:
-        kept = {"seen": list(self._seen), "recent": list(self._recent)}
+        bounds = None if self._bounds is None else list(self._bounds)
+        kept = {"seen": list(self._seen), "recent": list(self._recent), "bounds": bounds}
         return super().state() | kept | ({"held_back": self._held_back} if self.accumulate else {})
 
     def restore(self, state: dict[str, Any]) -> None:
         super().restore(state)
         self._seen, self._recent = tuple(state["seen"]), tuple(state["recent"])
+        self._bounds = None if state["bounds"] is None else tuple(state["bounds"])
         self._held_back = state.get("held_back", 1.0)
 
     def _look(self, view: ServerView) -> str:
@@ -116,9 +118,11 @@ class LessonAdaptive(Lesson):
         return f"deadline {before_s:.4g} s → {bounded_s:.4g} s: {'; '.join(filter(None, [why, held]))}"
 
     def _limits(self, view: ServerView) -> tuple[float, float]:
-        """Return the smallest and largest τ, computed once; (0, inf) if no client is reachable."""
+        """Return the smallest and largest τ, computed when a client is first reachable; (0, inf) before."""
         if self._bounds is None:
             reachable_s = view.first_latency_s[np.isfinite(view.first_latency_s)]
-            low_s, high_s = np.quantile(reachable_s, SHARES).tolist() if len(reachable_s) else (0.0, math.inf)
+            if not len(reachable_s):
+                return 0.0, math.inf
+            low_s, high_s = np.quantile(reachable_s, SHARES).tolist()
             self._bounds = low_s, high_s
         return self._bounds
