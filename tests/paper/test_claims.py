@@ -139,7 +139,7 @@ def test_no_claim_holds_in_the_mirror(id: str, mirrored: dict[str, Finding]) -> 
 
 def test_claims_wait_for_all_their_runs() -> None:
     wanted = wanted_runs(select_items(["fig5"]), FULL)
-    runs = [make_run(settings, False) for settings in wanted.values()]
+    runs = [make_run(name, one, False) for name, one in wanted.items()]
     assert check_claims(runs, ["fig5"], FULL)
     assert not check_claims([run for run in runs if run.name != "fedcs-mnist-seed4"], ["fig5"], FULL)
 
@@ -147,7 +147,7 @@ def test_claims_wait_for_all_their_runs() -> None:
 def test_a_target_is_one_that_fedavg_reaches_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """LESSON reaches 60 %, but one run of FedAvg only 55 %."""
     monkeypatch.setattr("lesson.paper.claims.base.CLAIMS", [claim for claim in CLAIMS if claim.id == "over-time"])
-    runs = [make_run(settings, False) for settings in wanted_runs(select_items(["fig5"]), FULL).values()]
+    runs = [make_run(name, one, False) for name, one in wanted_runs(select_items(["fig5"]), FULL).items()]
     [low] = [run for run in runs if run.name == "fedavg-cifar10-seed0"]
     low.curve["accuracy"] = low.curve["accuracy"].clip(upper=0.55)
     [finding] = check_claims(runs, ["fig5"], FULL)
@@ -158,7 +158,7 @@ def test_a_target_is_one_that_fedavg_reaches_too(monkeypatch: pytest.MonkeyPatch
 
 
 def test_claims_use_only_the_seeds_of_their_scale() -> None:
-    runs = [make_run(settings, False) for settings in wanted_runs(select_items(["fig5"]), Scale(seeds=6)).values()]
+    runs = [make_run(name, one, False) for name, one in wanted_runs(select_items(["fig5"]), Scale(seeds=6)).items()]
     assert {finding.seeds for finding in check_claims(runs, ["fig5"], FULL)} == {5}
 
 
