@@ -109,7 +109,7 @@ def test_a_checkpoint_of_another_format_is_not_resumed(broken: RunFolder) -> Non
     values, tensors = unpacked(broken.checkpoint)
     broken.checkpoint.write_bytes(safetensors.numpy.save(tensors, {"state": json.dumps(values)}))
     broken.before.unlink()
-    message = r"checkpoint.safetensors cannot be used \(its format is None, not 3: another version of lesson wrote it\)"
+    message = r"checkpoint.safetensors cannot be used \(its format is None, not 4: another version of lesson wrote it\)"
     with pytest.raises(InputError, match=message):
         execute(settings(), broken.path, resume=True, **PARTS)
 
