@@ -19,6 +19,7 @@ from torch.nn import functional
 from lesson import InputError, Lesson, Settings, Simulation, draw_fleet
 from lesson.clock.rejections import Rejection
 from lesson.core.arrays import FloatArray
+from lesson.core.cores import num_cores
 from lesson.learn.batched import BatchedTrainer
 from lesson.learn.cohort import Cohort
 from lesson.learn.evaluation import Evaluator
@@ -87,7 +88,7 @@ def bare_step(workload: Workload) -> Callable[[], None]:
     images, labels = workload.samples(torch.arange(1000))
 
     def step() -> None:
-        torch.set_num_threads(os.cpu_count() or 1)
+        torch.set_num_threads(num_cores())
         optimizer.zero_grad()
         functional.cross_entropy(model(images), labels).backward()
         optimizer.step()

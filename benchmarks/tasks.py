@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lesson import Settings, Task
+from lesson.core.cores import num_cores
 from lesson.learn.backend import Backend
 from lesson.learn.cohort import Cohort
 from lesson.learn.cpu import CpuBackend
@@ -154,7 +155,7 @@ def plain_round(
     sizes = [sum(len(targets) for _, targets in batches) for batches in clients]
 
     def run() -> None:
-        torch.set_num_threads(os.cpu_count() or 1)
+        torch.set_num_threads(num_cores())
         average = {name: torch.zeros_like(value) for name, value in state.items()}
         for batches, size in zip(clients, sizes, strict=True):
             model.load_state_dict(state)

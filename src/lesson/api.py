@@ -60,6 +60,7 @@ def run(
     """Train one strategy and return the finished run.
 
     If the folder holds a finished run with the same settings, input files and code, it is loaded instead of executed.
+    The data and the model of a `Task` object are not compared: if you change them, choose another folder.
 
     Args:
         strategy: Name of a strategy, or `module:Class`; by default, the one in the settings, "lesson".
