@@ -191,7 +191,7 @@ def test_the_proposal_is_that_of_the_command_if_latencies_vary(
     assert text(browser, ".answer").startswith(
         f"Start with {raised['deadline_s']:g} s. Of the deadlines tried, it is the shortest at which at least 90 % of "
         f"the updates arrive on time. In a simulation with varying latencies, {int(100 * on_time)} % of the updates "
-        f"arrived on time at {raised['deadline_s']:g} s. LESSON then aggregates"
+        "arrived on time at this deadline. LESSON then aggregates"
     )
     fedavg = browser.script(f"ExplorerWords.seconds({raised['round_s']['fedavg']})")
     assert f"FedAvg would wait {fedavg} for the slowest client" in text(browser, ".answer")
@@ -202,7 +202,7 @@ def test_the_proposal_is_that_of_the_command_if_latencies_vary(
     assert "on time" not in text(browser, ".answer")
     browser = page("drawn", *varying)
     assert text(browser, ".answer").startswith(f"Start with {usual['deadline_s']:g} s. The fastest quarter")
-    assert " of the updates arrived on time at 20 s." in text(browser, ".answer")
+    assert "on time" not in text(browser, ".answer"), "the command has not simulated this deadline"
 
 
 def test_tiers_at_the_edges_are_the_same_to_the_bit(page: Callable[..., Browser]) -> None:

@@ -107,7 +107,9 @@ def _answers(plan: str, merge: str, status: int, told: str) -> Callable[[Path, r
     def do(folder: Path, _: random.Random) -> None:
         (folder / "mine.py").write_text(CUSTOM.format(plan=plan, merge=merge))
         argv = ["run", "--strategy", "mine:Mine", "--rounds", "3", "--out", "runs"]
-        outcome = call([*argv, *_set(*SMALL, "fleet.num_clients=4")], folder, LIMITS, real=False).check(status)
+        outcome = call([*argv, *_set(*SMALL, "fleet.num_clients=4")], folder, LIMITS, real=False).check(
+            status, custom=True
+        )
         assert told in outcome.err, f"must say '{told}', says '{outcome.err}'"
 
     return do
