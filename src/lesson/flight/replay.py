@@ -22,7 +22,7 @@ from lesson.flight.fit import FittedFleet
 from lesson.flight.recording import Recording
 from lesson.flight.timeline import is_synchronous, recorded_strategy, rounds_of
 from lesson.settings.settings import Settings
-from lesson.strategies import find_strategy, make_strategy, setting_names
+from lesson.strategies import has_deadline, make_strategy
 from lesson.strategies.base import Strategy
 
 if TYPE_CHECKING:  # it takes a while to import
@@ -61,7 +61,7 @@ class Candidate:
     @property
     def has_deadline(self) -> bool:
         """Whether the strategy has a deadline."""
-        return "deadline_s" in setting_names(find_strategy(self.strategy))
+        return has_deadline(self.strategy)
 
     @property
     def label(self) -> str:

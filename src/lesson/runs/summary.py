@@ -11,7 +11,7 @@ from lesson.learn.metric import ACCURACY, Metric
 from lesson.runs.executable import ExecutableRun
 from lesson.runs.read_back import each_line
 from lesson.settings.settings import Settings
-from lesson.strategies import find_strategy, setting_names
+from lesson.strategies import has_deadline
 
 LAST = 10
 MAX_NOTES = 10
@@ -121,13 +121,9 @@ def _divergence_note(loss: float, num_classes: int | None) -> list[str]:
 def _varying_counts(lines: list[dict[str, Any]], strategy: str) -> dict[str, int]:
     """Return the totals of the VARYING_COUNTS that a run has."""
     names = [name for name in VARYING_COUNTS if lines and name in lines[0]]
-    if "misses" in names and not _has_deadline(strategy):
+    if "misses" in names and not has_deadline(strategy):
         names.remove("misses")  # a round of FedBuff ends with the next arrival, whenever that was expected
     return {name: sum(line[name] for line in lines) for name in names}
-
-
-def _has_deadline(strategy: str) -> bool:
-    return "deadline_s" in setting_names(find_strategy(strategy))
 
 
 def _idle_note(settings: Settings, lines: list[dict[str, Any]]) -> list[str]:
@@ -136,8 +132,8 @@ def _idle_note(settings: Settings, lines: list[dict[str, Any]]) -> list[str]:
     if not lines or last_s >= lines[-1]["time_s"] / 2:
         return []
     remedy = ""
-    has_deadline = _has_deadline(settings.strategy.name)
-    if settings.varies and has_deadline and math.isinf(settings.server.refresh_estimates_every_s):
+    is_never_refreshed = math.isinf(settings.server.refresh_estimates_every_s)
+    if settings.varies and is_never_refreshed and has_deadline(settings.strategy.name):
         remedy = (
             "; clients whose latency was once estimated above the deadline may never have been asked again: set "
             "refresh_estimates_every_s"

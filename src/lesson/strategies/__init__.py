@@ -78,6 +78,11 @@ def setting_names(kind: type[Strategy]) -> list[str]:
     return [field.name for field in dataclasses.fields(kind) if field.init] if dataclasses.is_dataclass(kind) else []
 
 
+def has_deadline(name: str) -> bool:
+    """Return whether the strategy of this name has a deadline."""
+    return "deadline_s" in setting_names(find_strategy(name))
+
+
 def option_values(strategy: Strategy) -> dict[str, bool | float | str | None]:
     """Return the options of a strategy by name, without its deadline, as far as a settings file can hold them."""
     values = {name: getattr(strategy, name) for name in setting_names(type(strategy)) if name != "deadline_s"}
@@ -187,6 +192,7 @@ __all__ = [
     "TiFL",
     "find_strategy",
     "fleet_for",
+    "has_deadline",
     "make_strategy",
     "option_values",
     "options_of",
