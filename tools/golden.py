@@ -1,11 +1,14 @@
 """Golden runs: short simulations and training runs whose results must not change by a single bit unintentionally.
 
     python tools/golden.py                   compare this checkout with the digests in tests/golden.json
-    python tools/golden.py --before COMMIT   compare this checkout with a commit, value by value, on any machine
+    python tools/golden.py --before COMMIT   compare this checkout with a commit, value by value, with any versions
     python tools/golden.py --write           record the digests of this checkout in tests/golden.json
+    python tools/golden.py --gpu             compare losses on this GPU with tests/golden_gpu.json, or --write them
 
-The cases are in golden_cases.py. Digests of timing hold on every machine, those of training only on the kind of machine
-that tests/golden.json names. The exit status is 0 if all cases are equal, 1 if one differs or fails, and 2 if the
+The cases are in golden_cases.py. Digests of timing hold on every machine. Those of training hold on every x86-64 CPU
+with the versions in tests/golden.json: there are two sets, `avx2` and `avx512`, and environment variables make torch,
+oneDNN and MKL use the same kernels on all CPUs. A CPU with AVX-512 compares both sets. Losses on a GPU are compared
+with a relative tolerance. The exit status is 0 if all cases are equal, 1 if one differs or fails, and 2 if the
 comparison is not possible.
 """
 
@@ -14,7 +17,6 @@ import hashlib
 import json
 import os
 import platform
-import re
 import subprocess
 import sys
 import tempfile
@@ -29,11 +31,15 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPT = Path("tools", "golden.py")
 RECORDED = ROOT / "tests" / "golden.json"
-GROUPS = ("timing", "training")
+RECORDED_GPU = ROOT / "tests" / "golden_gpu.json"
 THREADS = ("MKL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-# Processor flags and environment variables by which torch, oneDNN, MKL, OpenBLAS, numpy and libc choose their code.
-FLAGS = re.compile(r"(3dnow|abm|amx|avx|bmi|f16c|fma|sse|ssse)\w*")
-OVERRIDES = re.compile(r"(ATEN_CPU|DNNL|GLIBC_TUNABLES|MKL|NPY|ONEDNN|OPENBLAS)\w*")
+KERNELS = {
+    "avx2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_CBWR": "COMPATIBLE"},
+    "avx512": {"ATEN_CPU_CAPABILITY": "avx512", "ONEDNN_MAX_CPU_ISA": "AVX512_CORE", "MKL_CBWR": "COMPATIBLE"},
+}
+"""Variables that fix the kernels of an instruction set. MKL chooses by vendor, too, unless it must be compatible."""
+GPU_TOLERANCE = 1e-3
+"""Largest relative difference of losses on a GPU, where the composition of a batch affects rounding."""
 ABSENT = "(absent)"
 
 Group = dict[str, dict[str, Any]]
@@ -48,11 +54,14 @@ def main() -> int:
     """Run the command line and return the exit status."""
     parser = argparse.ArgumentParser(description="Compare this checkout with the digests in tests/golden.json.")
     options = parser.add_mutually_exclusive_group()
-    options.add_argument("--before", metavar="COMMIT", help="compare with this commit instead, on any machine")
-    options.add_argument("--write", action="store_true", help="record the digests of this checkout")
+    options.add_argument("--before", metavar="COMMIT", help="compare with this commit instead, with any versions")
+    options.add_argument("--write", action="store_true", help="record the results of this checkout")
     options.add_argument("--json", metavar="FILE", type=Path, help="only write the values of all cases to FILE")
+    parser.add_argument("--gpu", action="store_true", help="losses on this GPU instead")
     chosen = parser.parse_args()
     try:
+        if chosen.gpu:
+            return write_gpu() if chosen.write else compare_gpu()
         if chosen.json:
             chosen.json.write_text(json.dumps(compute()))
             return 0
@@ -66,30 +75,44 @@ def main() -> int:
 
 def compare_with_commit(commit: str) -> int:
     """Compare this checkout with a commit and print what differs."""
-    with checked_out(commit) as tree, ThreadPoolExecutor() as pool:
-        before, now = pool.map(compute_in, (tree, ROOT))
+    sets = instruction_sets() or [""]
+    with checked_out(commit) as tree:
+        values = compute_all([(root, kernels) for kernels in sets for root in (tree, ROOT)])
     differing, common = [], 0
-    for group in GROUPS:
-        differing += differences(before[group], now[group], f"at {commit}")
-        common += len(before[group].keys() & now[group].keys())
-        for note in only_on_one_side(before[group], now[group], f"at {commit}"):
+    for kernels in sets:
+        before, now = (_grouped(values[root, kernels], kernels) for root in (tree, ROOT))
+        differing += differences(before, now, f"at {commit}")
+        common += len(before.keys() & now.keys())
+        for note in only_on_one_side(before, now, f"at {commit}"):
             print(note)
     if not common:
         raise GoldenError(f"this checkout and {commit} have no case in common")
     return _report(differing, common)
 
 
+def _grouped(values: dict[str, Any], kernels: str) -> Group:
+    """Return the timing cases and the training cases of an instruction set under names that tell them apart."""
+    training = {f"{case} ({kernels or 'this CPU'})": files for case, files in values["training"].items()}
+    return {**values["timing"], **training}
+
+
 def compare_with_recorded() -> int:
     """Compare this checkout with the recorded digests and print what differs."""
-    recorded, now = json.loads(RECORDED.read_text()), compute_in(ROOT)
-    other = other_machine(recorded["machine"], now["machine"])
-    groups = GROUPS[:1] if other else GROUPS
-    differing = [line for group in groups for line in differences_from_recorded(recorded[group], now[group])]
-    status = _report(differing, sum(len(now[group]) for group in groups))
+    recorded, sets = json.loads(RECORDED.read_text()), instruction_sets()
+    values = compute_all([(ROOT, kernels) for kernels in sets or [""]])
+    first = next(iter(values.values()))
+    differing, num = differences_from_recorded(recorded["timing"], first["timing"]), len(first["timing"])
+    reason = why_not(recorded["versions"])
+    for kernels in [] if reason else sets:
+        training = values[ROOT, kernels]["training"]
+        lines = differences_from_recorded(recorded[kernels], training)
+        differing += [f"{kernels}: {line}" for line in lines]
+        num += len(training)
+    status = _report(differing, num)
     if differing:
         print(f"To see the values that differ, run: python {SCRIPT} --before COMMIT")
-    elif other:
-        raise GoldenError(other)
+    elif reason:
+        raise GoldenError(reason)
     return status
 
 
@@ -101,13 +124,57 @@ def differences_from_recorded(recorded: Group, values: Group) -> list[str]:
 
 def write() -> int:
     """Record the digests of this checkout, unless a case fails."""
-    now = compute_in(ROOT)
-    if failed := [line for group in GROUPS for line in differences(now[group], now[group], "here")]:
-        return _report(failed, 0)
-    recorded = {"machine": now["machine"]} | {group: digests(now[group]) for group in GROUPS}
+    if instruction_sets() != list(KERNELS):
+        raise GoldenError("digests of both instruction sets must be recorded together, on a CPU with AVX-512")
+    values = compute_all([(ROOT, kernels) for kernels in KERNELS])
+    recorded: dict[str, Any] = {"versions": versions()}
+    for kernels in KERNELS:
+        groups = values[ROOT, kernels]
+        if failed := differences(groups["training"], groups["training"], kernels):
+            return _report(failed, 0)
+        recorded |= {"timing": digests(groups["timing"]), kernels: digests(groups["training"])}
     RECORDED.write_text(json.dumps(recorded, indent=1) + "\n")
-    print(f"golden: recorded {sum(len(now[group]) for group in GROUPS)} cases in {RECORDED.relative_to(ROOT)}")
+    print(f"golden: recorded {sum(map(len, recorded.values())) - 3} cases in {RECORDED.relative_to(ROOT)}")
     return 0
+
+
+def compare_gpu() -> int:
+    """Compare the losses on this GPU with the recorded ones and print what differs."""
+    recorded, now = json.loads(RECORDED_GPU.read_text())["losses"], gpu_losses()
+    return _report(differing_losses(recorded, now), len(now))
+
+
+def differing_losses(recorded: dict[str, list[float]], now: dict[str, list[float]]) -> list[str]:
+    """Return lines with the first loss of each case that differs by more than the tolerance."""
+    lines = [f"{case}: only {'recorded' if case in recorded else 'now'}" for case in recorded.keys() ^ now.keys()]
+    for case in recorded.keys() & now.keys():
+        pairs = enumerate(zip_longest(recorded[case], now[case], fillvalue=float("nan")), 1)
+        wrong = (each for each in pairs if not abs(each[1][0] - each[1][1]) <= GPU_TOLERANCE * abs(each[1][0]))
+        if found := next(wrong, None):
+            lines.append(f"{case}: round {found[0]}: loss recorded {found[1][0]}, now {found[1][1]}")
+    return lines
+
+
+def write_gpu() -> int:
+    """Record the losses on this GPU."""
+    import torch
+
+    losses = gpu_losses()
+    gpu = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "tolerance": GPU_TOLERANCE}
+    RECORDED_GPU.write_text(json.dumps(gpu | {"losses": losses}, indent=1) + "\n")
+    print(f"golden: recorded {len(losses)} cases in {RECORDED_GPU.relative_to(ROOT)}")
+    return 0
+
+
+def gpu_losses() -> dict[str, list[float]]:
+    """Return the losses of every GPU case."""
+    import torch
+
+    if not torch.cuda.is_available():
+        raise GoldenError("there is no GPU")
+    import golden_cases
+
+    return golden_cases.gpu_losses()
 
 
 def _report(differing: list[str], num_cases: int) -> int:
@@ -119,27 +186,34 @@ def _report(differing: list[str], num_cases: int) -> int:
 
 
 def compute() -> dict[str, Any]:
-    """Return the values of all cases, with the package and the machine that they come from."""
+    """Return the values of all cases, and the package that they come from."""
     sys.path.append(str(ROOT / "tests"))  # for the helpers that the cases import
     import golden_cases
     import lesson
 
     return {
         "source": str(Path(lesson.__file__).resolve()),
-        "machine": describe_machine(),
         "timing": golden_cases.timing_cases(),
         "training": golden_cases.training_cases(),
     }
 
 
-def compute_in(root: Path) -> dict[str, Any]:
-    """Return the values of all cases for the package in another checkout, computed in a new process.
+def compute_all(pairs: list[tuple[Path, str]]) -> dict[tuple[Path, str], dict[str, Any]]:
+    """Return the values of checkouts with the kernels of instruction sets, computed on two cores."""
+    with ThreadPoolExecutor(2) as pool:
+        return dict(zip(pairs, pool.map(lambda pair: compute_in(*pair), pairs), strict=True))
 
-    A checkout that has this script computes its own cases: each version knows its own names and settings.
+
+def compute_in(root: Path, kernels: str) -> dict[str, Any]:
+    """Return the values of all cases for the package in a checkout, computed in a new process.
+
+    A checkout that has this script computes its own cases: each version knows its own names and settings. Without a
+    name of an instruction set, libraries choose their own kernels.
     """
     tool = root if (root / SCRIPT).exists() else ROOT
     with tempfile.TemporaryDirectory() as folder:
-        environment = os.environ | {"PYTHONPATH": str(root / "src")} | dict.fromkeys(THREADS, "1")
+        fixed = dict.fromkeys(THREADS, "1") | KERNELS.get(kernels, {})
+        environment = os.environ | {"PYTHONPATH": str(root / "src")} | fixed
         file = Path(folder, "values.json")
         command = [sys.executable, str(tool / SCRIPT), "--json", str(file)]
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
@@ -149,6 +223,37 @@ def compute_in(root: Path) -> dict[str, Any]:
     if not Path(results["source"]).is_relative_to(root.resolve()):
         raise GoldenError(f"lesson must be imported from {root}, but came from {results['source']}")
     return results
+
+
+def instruction_sets() -> list[str]:
+    """Return the instruction sets whose kernels this CPU can execute."""
+    import torch
+
+    found = torch.backends.cpu.get_cpu_capability().lower()
+    return list(KERNELS)[: list(KERNELS).index(found) + 1] if found in KERNELS else []
+
+
+def versions() -> dict[str, str]:
+    """Return the versions on which the bits of a training run depend."""
+    import numpy
+    import torch
+
+    # sum() of floats is more accurate since Python 3.12
+    python = ".".join(platform.python_version_tuple()[:2])
+    return {"python": python, "numpy": numpy.__version__, "torch": torch.__version__}
+
+
+def why_not(recorded: dict[str, str]) -> str:
+    """Return why the recorded training cases cannot be compared here; empty if they can."""
+    if not instruction_sets():
+        return "the training cases need a CPU with AVX2"
+    for name, here in versions().items():
+        if recorded[name] != here:
+            return (
+                f"the training cases were recorded with {name} {recorded[name]}, not {here}; "
+                f"python {SCRIPT} --before COMMIT compares with a commit"
+            )
+    return ""
 
 
 @contextmanager
@@ -171,41 +276,6 @@ def _git(*arguments: str) -> str | None:
     """Return the output of a git command; None if it fails."""
     done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True)
     return done.stdout.strip() if done.returncode == 0 else None
-
-
-def describe_machine() -> dict[str, str]:
-    """Return everything besides the package that the bits of a training run depend on."""
-    import numpy
-    import torch
-
-    cpu = _read_cpuinfo()
-    flags = cpu.get("flags", cpu.get("Features", "")).split()
-    caches = sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"))
-    kind = ("vendor_id", "cpu family", "model", "CPU implementer", "CPU part")
-    return {
-        "cpu": " ".join(f"{name} {cpu[name]}" for name in kind if name in cpu) or platform.processor(),
-        "instructions": " ".join(sorted(flag for flag in flags if FLAGS.fullmatch(flag) or "Features" in cpu)),
-        "caches": " ".join(path.read_text().strip() for path in caches),
-        "capability": torch.backends.cpu.get_cpu_capability(),
-        "overrides": " ".join(
-            f"{name}={value}"
-            for name, value in sorted(os.environ.items())
-            if OVERRIDES.fullmatch(name) and name not in THREADS
-        ),
-        "system": " ".join([platform.system(), platform.machine(), *platform.libc_ver()]),
-        "python": ".".join(platform.python_version_tuple()[:2]),  # sum() of floats is more accurate since 3.12
-        "numpy": numpy.__version__,
-        "torch": torch.__version__,
-    }
-
-
-def _read_cpuinfo() -> dict[str, str]:
-    """Return the fields of the first processor in /proc/cpuinfo; empty if there is no such file."""
-    try:
-        first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
-    except OSError:
-        return {}
-    return dict(re.findall(r"^(.*?)\s*: (.*)$", first, re.MULTILINE))
 
 
 # Comparing
@@ -287,18 +357,6 @@ def _names(value: Any) -> Iterator[str]:
         yield from _names(part)
     if isinstance(value, dict):
         yield from value
-
-
-def other_machine(recorded: dict[str, str], here: dict[str, str]) -> str:
-    """Return why recorded training cases cannot be compared on this machine; empty if they can."""
-    for name in recorded | here:
-        there, found = recorded.get(name, ABSENT), here.get(name, ABSENT)
-        if there != found:
-            return (
-                f"the training cases were recorded on another kind of machine ({name} is '{there}' there, '{found}' "
-                f"here); python {SCRIPT} --before COMMIT compares with a commit on this one"
-            )
-    return ""
 
 
 if __name__ == "__main__":

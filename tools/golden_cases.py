@@ -25,9 +25,9 @@ import safetensors.numpy
 
 from lesson import Settings, draw_fleet, simulate
 from lesson.learn.data import Dataset, load_dataset
-from lesson.learn.models import cifar_net, mnist_net
+from lesson.learn.models import mnist_net
 from lesson.learn.task import Task
-from lesson.learn.tasks import image_task
+from lesson.learn.tasks import BUILT_IN, NUM_CHARACTERS, image_task
 from lesson.runs.execute import execute
 from lesson.settings.loading import apply_changes
 from lesson.strategies import STRATEGIES, fleet_for, make_strategy
@@ -165,6 +165,11 @@ SNR_TRACE = "trace,time_s,snr_db\n" + "".join(
     f"{trace},{time_s},{(7 * trace + 5 * time_s) % 31 - 20}\n" for trace in range(5) for time_s in range(40)
 )
 FOLLOWING = "radio.snr_trace=FOLDER/snr.csv radio.coherence_s=1.0"
+IMAGES = {"cifar10": ((3, 32, 32), 10), "cifar10-resnet": ((3, 32, 32), 10), "femnist": ((1, 28, 28), 62)}
+"""Built-in networks for images: the shape of an image and the number of classes."""
+NETWORKS = ("cifar10-resnet", "femnist", "shakespeare", "shakespeare-transformer", "synthetic")
+FEW = "strategy.name=fedavg data.split=iid data.samples_per_client=10 training.batch_size=4 run.rounds=2"
+GPU = "data.split=iid data.samples_per_client=6 training.batch_size=4 run.rounds=30 run.eval_every_s=15.0"
 PHONES = "radio.throughput=phones upload.model_bits=2e7 radio.download=true"
 TRAINING = {
     **{
@@ -198,6 +203,7 @@ TRAINING = {
     "CIFAR network, several local steps": Case(
         "run.trainer=reference training.local_steps=2 run.rounds=2", data="cifar10"
     ),
+    **{f"network of {name}": Case(FEW, data=name) for name in NETWORKS},
     "client scores": Case(
         "run.client_scores_every_s=45.0", "client_accuracy client_loss global_loss", like="lesson, released"
     ),
@@ -261,6 +267,20 @@ def training_cases() -> dict[str, Files]:
             wrong = f"not be that of '{first}'" if first != name else f"be that of '{like}'"
             files.setdefault("error", f"the final model must {wrong}")
     return cases
+
+
+def gpu_losses() -> dict[str, list[float]]:
+    """Return the test losses of 30 rounds on a GPU, for each built-in network and trainer."""
+    losses = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("mnist", "cifar10", *NETWORKS):
+            for trainer in ("reference", "batched", *(["fused"] if name in ("mnist", "cifar10") else [])):
+                run = Path(folder, f"{name} {trainer}")
+                changes = [*GPU.split(), "run.device=cuda", "run.precision=float32", f"run.trainer={trainer}"]
+                execute(_settings(changes), run, task=_task(name))
+                lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+                losses[f"{name}, {trainer}"] = [line["loss"] for line in lines if "loss" in line]
+    return losses
 
 
 def _train(case: Case, folder: Path) -> Files:
@@ -347,7 +367,7 @@ def _settings(changes: list[str]) -> Settings:
 
 @cache
 def _task(name: str) -> Task:
-    """Return the first images of MNIST, or noise in the shape of CIFAR-10, which the package does not include."""
+    """Return the first images of MNIST, or small random data for another built-in network."""
     if name == "mnist":
         mnist = load_dataset(name, None)
         train, test = slice(500), slice(100)
@@ -359,9 +379,18 @@ def _task(name: str) -> Task:
             mnist.test_labels[test],
         )
         return image_task(data, mnist_net)
-    rng = np.random.default_rng(0)
-    images, labels = rng.integers(0, 256, (250, 3, 32, 32), dtype=np.uint8), rng.integers(0, 10, 250)
-    return image_task(Dataset(name, images[:200], labels[:200], images[200:], labels[200:]), cifar_net)
+    rng, network = np.random.default_rng(0), BUILT_IN[name].network
+    if name in IMAGES:
+        shape, num_classes = IMAGES[name]
+        images, labels = rng.integers(0, 256, (250, *shape), dtype=np.uint8), rng.integers(0, num_classes, 250)
+        return image_task(Dataset(name, images[:200], labels[:200], images[200:], labels[200:]), network)
+    if name == "synthetic":
+        features = rng.normal(size=(250, 60)).astype(np.float32)
+        labels = features[:, :10].argmax(1)
+        return Task(train=(features[:200], labels[:200]), test=(features[200:], labels[200:]), model=network)
+    text = rng.integers(0, NUM_CHARACTERS, (60, 21)).cumsum(1) % NUM_CHARACTERS
+    inputs, targets = text[:, :-1], text[:, 1:]
+    return Task(train=(inputs[:50], targets[:50]), test=(inputs[50:], targets[50:]), model=network)
 
 
 def _read(folder: Path) -> Files:
