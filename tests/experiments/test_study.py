@@ -110,7 +110,8 @@ def test_filters(conditions: dict[str, Any], num_runs: int, varied: Study) -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"), [("bet", "'beta'"), ("learning_rate", "training"), ("date.beta", "'data'"), ("data.bet", "'beta'")]
+    ("name", "reason"),
+    [("bet", "'beta'"), ("learning_rate", "training"), ("date.beta", "'data'"), ("data.bet", "'beta'")],
 )
 def test_filter_by_an_unknown_name_is_an_error(name: str, reason: str, varied: Study) -> None:
     with pytest.raises(InputError, match=reason):

@@ -14,6 +14,7 @@ BLOCK = re.compile(
     r"^(?:<!-- tested by: (?P<test>\S+) -->\n)?```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE
 )
 
+
 @dataclass(frozen=True)
 class Block:
     """A fenced block: its language, its text, and the test that executes it if that is a special one."""
