@@ -19,7 +19,7 @@ from lesson.strategies import make_strategy
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 PAPER = EXPERIMENTS / "paper" / "results"
-TUNED = sorted({path.parent for path in EXPERIMENTS.rglob("runs.jsonl.gz")} - {PAPER})
+TUNED = sorted(path.parent for path in EXPERIMENTS.glob("[rst]*/results/**/runs.jsonl.gz"))
 
 
 def loaded(folder: Path) -> Study:
