@@ -77,7 +77,6 @@ def test_notebooks_run(path: Path, tmp_path: Path) -> None:
     NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
     shown = [output.data for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]
     assert [data for data in shown if "image/png" in data], "the plot"
-    assert [data for data in shown if "4 runs" in data.get("text/html", "")], "the comparison"
     assert (tmp_path / "runs" / "quickstart" / "lesson-seed1" / "summary.json").exists()
 
 
@@ -98,12 +97,6 @@ def test_python_about_radio_prints_what_it_says(capsys: pytest.CaptureFixture[st
     code, shown = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", text, re.DOTALL).groups()  # type: ignore[union-attr]
     exec(compile(code, "radio.md", "exec"), {})
     assert capsys.readouterr().out == shown
-    asking = code.replace('estimate="quantile"', 'estimate="quantile", refresh_estimates_every_s=20.0')
-    asking = asking.replace("(Lesson(deadline_s=20.0), FedAvg(), ", "(")
-    asking = asking.replace("FedCS(deadline_s=20.0))", "FedCS(deadline_s=20.0),)")
-    exec(compile(asking, "radio.md", "exec"), {})
-    merged = re.search(r"FedCS \d+ rounds, (\d+) updates", capsys.readouterr().out)[1]  # type: ignore[index]
-    assert f"{int(merged):,} updates" in text
 
 
 @pytest.mark.slow

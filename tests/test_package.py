@@ -55,29 +55,6 @@ def test_links_into_the_repository_name_existing_files(description: str) -> None
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
-def test_images_of_the_description_are_images(description: str) -> None:
-    for image in re.findall(r"!\[[^\]]*\]\(([^)\s]+)|<img [^>]*src=\"([^\"]+)", description):
-        assert not "".join(image).startswith(f"{REPOSITORY}/blob/"), "this address shows a web page"
-
-
-def test_code_in_the_description_is_that_of_the_readme(description: str) -> None:
-    assert CODE.findall(description) == CODE.findall((ROOT / "README.md").read_text(encoding="utf-8"))
-
-
-def test_extras_that_are_named_anywhere_exist(metadata: dict[str, Any]) -> None:
-    extras = set(metadata["project"]["optional-dependencies"])
-    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.*")]
-    named = {
-        (extra, path.relative_to(ROOT))
-        for path in [*pages, *(ROOT / "src").rglob("*.py")]
-        if path.suffix in (".md", ".py", ".toml")
-        for listed in re.findall(r"(?:lesson-fl|'\.)\[([^\]]+)\]", path.read_text(encoding="utf-8"))
-        for extra in re.split(r",\s*", listed)
-    }
-    assert {extra for extra, _ in named} >= {"flower", "flower-simulation", "ray", "tensorboard"}
-    assert {(extra, path) for extra, path in named if extra not in extras} == set()
-
-
 def test_flower_without_its_simulation_does_not_need_ray(metadata: dict[str, Any]) -> None:
     extras = metadata["project"]["optional-dependencies"]
     deployment, simulation = extras["flower"], extras["flower-simulation"]

@@ -73,15 +73,15 @@ def test_runs_of_other_settings_are_not_mixed_in(made: Path) -> None:
 
 
 def test_jitter_of_evaluations_is_recorded_and_reaches_every_run(tmp_path: Path) -> None:
-    scale = make_scale(quick=False, num_seeds=10, eval_jitter=0.5)
+    scale = make_scale(quick=False, num_seeds=2, eval_jitter=0.5)
     jittered = Reproduction([load_item("fig5")], scale)
     assert {settings.run.eval_jitter for settings in jittered.runs({}).values()} == {0.5}
     assert {settings.run.eval_jitter for settings in FIG5.runs({}).values()} == {0.0}
     out = tmp_path / "out"
-    assert main(["reproduce", "table1", "--seeds", "10", "--eval-jitter", "0.5", "--out", str(out)]) == 0
+    assert main(["reproduce", "table1", "--seeds", "2", "--eval-jitter", "0.5", "--out", str(out)]) == 0
     assert read_scale(out) == scale
     with pytest.raises(InputError, match="eval_jitter"):
-        Reproduction([load_item("table1")], make_scale(quick=False, num_seeds=10)).check(out)
+        Reproduction([load_item("table1")], make_scale(quick=False, num_seeds=2)).check(out)
 
 
 def test_cost_of_items_that_were_not_run() -> None:
@@ -104,9 +104,9 @@ def test_failed_runs_stop_the_command_before_anything_is_drawn(
 def with_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Table I and Fig. 4, which need no runs, by two commands."""
     out = tmp_path_factory.mktemp("table")
-    assert main(["reproduce", "table1", "--out", str(out)]) == 0
+    assert main(["reproduce", "table1", "--seeds", "2", "--out", str(out)]) == 0
     (out / "fig5.toml").touch()  # left by an interrupted call
-    assert main(["reproduce", "fig4", "--out", str(out)]) == 0
+    assert main(["reproduce", "fig4", "--seeds", "2", "--out", str(out)]) == 0
     return out
 
 
@@ -143,6 +143,7 @@ def test_damaged_files_are_reported_in_one_line(
     assert "study.toml" in line
 
 
+@pytest.mark.slow
 def test_reader_that_leaves_early_loses_nothing(tmp_path: Path) -> None:
     command = f"{sys.executable} -m lesson.cli reproduce table1 --out {tmp_path}/out | head -c 1"
     subprocess.run(["bash", "-c", command], check=True, stdout=subprocess.DEVNULL)
@@ -156,7 +157,7 @@ def test_reader_that_leaves_early_loses_nothing(tmp_path: Path) -> None:
         (["fig55"], "'fig5'"),
         (["fig4", "--eval-jitter", "1.5"], "eval_jitter"),
         (["fig4", "--seeds", "0"], "seeds"),
-        (["fig4", "--seeds", "2", "--out", "{table}"], "5 seeds"),
+        (["fig4", "--quick", "--out", "{table}"], "2 seeds"),
     ],
 )
 def test_invalid_option_is_one_line_and_status_2(
