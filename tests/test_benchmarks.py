@@ -17,8 +17,6 @@ BENCHMARKS = ROOT / "benchmarks"
 SCRIPTS = sorted(BENCHMARKS.glob("*.py"))
 RUN, STRATEGIES = BENCHMARKS / "peers" / "run.py", BENCHMARKS / "peers" / "strategies.py"
 RECIPES = sorted(BENCHMARKS.glob("peers/*/bench.py"))
-LONG = ("flower_scale", "gpu", "learning", "scale", "tasks")
-"""Scripts whose tiny case takes several seconds."""
 Run = Callable[..., list[str]]
 
 
@@ -52,16 +50,15 @@ def test_no_benchmark_is_forgotten() -> None:
 
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(path, marks=[pytest.mark.slow] if path.stem in LONG else []) for path in SCRIPTS],
+    [pytest.param(path, marks=[] if path.stem == "foundation" else [pytest.mark.slow]) for path in SCRIPTS],
     ids=lambda path: path.name,
 )
 def test_benchmarks_run_a_tiny_case(path: Path, run: Run) -> None:
     assert len(run(path, "--quick")) >= 2, "no row below the head of a table"
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name == "lesson" else [pytest.mark.slow]) for name in PEERS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PEERS)
 def test_recipes_of_peers_run_a_tiny_case(name: str, run: Run) -> None:
     """With this interpreter. Peers that need an environment of their own are not executed: it takes minutes to make."""
     if not is_installed(name):
@@ -70,6 +67,7 @@ def test_recipes_of_peers_run_a_tiny_case(name: str, run: Run) -> None:
     assert PEERS[name].title in row
 
 
+@pytest.mark.slow
 def test_strategies_of_this_project_are_compared(run: Run) -> None:
     """The other implementations are not run: their packages need versions that exclude each other."""
     rows = run(STRATEGIES, "--quick")[1:]

@@ -178,6 +178,7 @@ def test_failed_run_is_shown_in_table_page_and_json(
         assert "no longer finite after round 3" in (out / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_tracker_that_another_process_cannot_load_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As that of a notebook, whose classes other processes do not find."""
     kind = type("Nowhere", (Told,), {"__module__": "helpers.trackers"})
