@@ -247,29 +247,21 @@ def test_folders_of_something_else_are_left_alone(tmp_path: Path) -> None:
     refused(tmp_path / "run", "single run")
     run_missing(make_grid({}, {"data.beta": [1.0]}), tmp_path / "sweep", FakeEngine())
     refused(tmp_path / "sweep", "holds a sweep")
-    run_missing(grid(1), tmp_path / "study", FakeEngine(at_most=0))
-    (tmp_path / "study" / "lesson-seed0").mkdir()
-    (tmp_path / "study" / "lesson-seed0" / "notes.txt").touch()
-    refused(tmp_path / "study", "lesson-seed0 is not empty")
     assert engine.asked == []
 
 
 def test_invalid_input_leaves_no_new_folder(tmp_path: Path) -> None:
     """An old one is kept, even if it is empty."""
+
+    class Refusing(FakeEngine):
+        def run(self, *_: object) -> None:
+            raise InputError("no such data")
+
     (tmp_path / "old").mkdir()
     for folder in ("new", "old"):
         with pytest.raises(InputError, match="no such data"):
-            run_missing(grid(1), tmp_path / folder, FakeEngine({NAMES[0]: WRONG}, at_most=1), on_error="stop")
-        shutil.rmtree(tmp_path / folder / NAMES[0], ignore_errors=True)
-
-    class Absent(FakeEngine):
-        def check(self) -> None:
-            raise InputError("not installed")
-
-    with pytest.raises(InputError, match="not installed"):
-        run_missing(grid(), tmp_path / "absent", Absent())
-    assert (tmp_path / "old").exists()
-    assert not (tmp_path / "absent").exists()
+            run_missing(grid(1), tmp_path / folder, Refusing())
+    assert [path.name for path in tmp_path.rglob("*")] == ["old"]
 
 
 def test_study_that_another_process_executes_is_left_to_it(tmp_path: Path) -> None:
@@ -302,19 +294,3 @@ def test_results_that_are_not_in_the_folder_are_failures(tmp_path: Path) -> None
 
     study = run_missing(grid(1), tmp_path / "out", Nowhere())
     assert (study.runs, study.failures.keys()) == ([], set(NAMES[:2]))
-
-
-def test_runs_that_another_process_finished_before_the_lock_are_not_executed_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = StudyFolder.check
-
-    def check(self: StudyFolder, design: Any) -> None:
-        monkeypatch.setattr(StudyFolder, "check", first)
-        first(self, design)
-        run_missing(grid(1), tmp_path, FakeEngine())
-
-    monkeypatch.setattr(StudyFolder, "check", check)
-    engine = FakeEngine()
-    run_missing(grid(1), tmp_path, engine)
-    assert engine.asked == []

@@ -156,22 +156,17 @@ def test_without_ray_the_error_says_how_to_install_it(monkeypatch: pytest.Monkey
     assert not (tmp_path / "out").exists()
 
 
-def test_progress_counts_runs_and_shows_those_in_progress(capsys: pytest.CaptureFixture[str]) -> None:
-    trials = make_grid({"run": {"rounds": 100}}, {"data.beta": [1, 2, 3, 4, 5]}).trials
+def test_progress_counts_runs_and_shows_those_in_progress() -> None:
+    trials = make_grid({"run": {"rounds": 100}}, {"data.beta": [1, 2, 3, 4]}).trials
     progress, names = StudyProgress(), list(trials)
     progress.report(names[0], {"done": True})
     for name in names[1:]:
         progress.report(name, {"limits": trials[name].run})
     progress.report(names[1], {"error": "out of luck", "kind": "RunStoppedError"})
     progress.report(names[2], {"killed": 1})
-    progress.report(names[2], {"round": 40, "time_s": 800.0, "accuracy": 0.8125})
-    progress.report(names[2], {"round": 60, "time_s": 1200.0})
-    progress.report(names[3], {"round": 20, "time_s": 400.0})
-    progress.report(names[3], {"postponed": 1})
-    assert "lesson-beta=4-seed0 ran out of memory" in capsys.readouterr().err
+    progress.report(names[2], {"round": 60, "time_s": 1200.0, "accuracy": 0.8125})
     console = Console(width=120)
     with console.capture() as capture:
         console.print(progress.render())
-    shown = capture.get()
-    assert "1 done, 1 running, 1 failed, 2 waiting" in shown
-    assert "out of luck" in shown
+    assert "1 done, 1 running, 1 failed, 1 waiting" in capture.get()
+    assert "out of luck" in capture.get()

@@ -50,30 +50,19 @@ def test_grid_is_combined_with_points(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_tuning_runs_are_short_and_of_another_seed(tmp_path: Path) -> None:
-    runs = small(tmp_path).select(["lesson", TEN]).runs({}).values()
-    assert {(one.run.seed, one.run.time_budget_s) for one in runs} == {(100, 400.0), (0, 800.0), (1, 800.0)}
-    assert {one.run.eval_every_s for one in runs} == {100.0}
-
-
 @pytest.mark.parametrize(
     ("old", "new", "key"),
     [
         ("[0.05, 0.1]", "[0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6]", "from 1 to 12"),
-        ("[0.05, 0.1]", "[0.1, 0.1]", "distinct"),
         ("strategy.fraction", "strategy.fractoin", "'fraction'"),
-        ("strategy.fraction", "run.rounds", "'run.rounds'"),
         ('[{ "strategy.deadline_s" = 20.0 }, { "strategy.deadline_s" = 10.0 }]', "[20.0]", "points"),
         ('name = "lesson"\n', 'name = "fedavg"\n', "twice"),
-        ('name = "lesson"\n', 'name = "_l"\n', "name"),
         ('group = "deadlines"', 'group = "deadline"', "'deadlines'"),
         ("deadline_s = 20.0 }\n", "deadline_s = 0.0 }\n", "deadline_s"),
-        ('references = ["fedavg"]', 'references = ["fedavgs"]', "'fedavg'"),
         ("[rules]", "[rulez]", "rules"),
         ("betas = [0.1, 1.0]", "betas = [1.0, 0.0]", "betas"),
         ("tuning_seeds = [100]", "tuning_seeds = [1]", "tuning_seeds"),
         ("final_s = 800.0", "final_s = 99.0", "eval_every_s"),
-        ("looks_s = [400.0, 800.0]", "looks_s = [400.0, 801.0]", "looks_s"),
         ("targets = [0.5, 0.7]", "targets = [0.5, 0.3]", "targets"),
     ],
 )
@@ -184,7 +173,6 @@ def test_reference_is_the_most_accurate_if_not_every_seed_reaches_the_target(tmp
 @pytest.mark.parametrize(
     ("accuracies", "collapsed"),
     [
-        ([0.1, 0.2, 0.8, 0.8, 0.8, 0.8, 0.8, 0.8], False),
         ([0.1, 0.2, 0.3, 0.3, 0.3, 0.21, 0.21, 0.21], False),  # above twice 10 %
         ([0.1] * 5 + [0.2] * 3, True),
         ([0.8] * 5 + [0.4] * 3, True),  # half of its best
@@ -196,11 +184,6 @@ def test_reference_is_the_most_accurate_if_not_every_seed_reaches_the_target(tmp
 def test_which_runs_have_collapsed(accuracies: list[float], collapsed: bool) -> None:
     assert has_collapsed(made(Settings(rounds=50), accuracies), 800.0) == collapsed
     assert has_collapsed(made(Settings(rounds=50), accuracies, "no longer finite"), 800.0)
-
-
-def test_only_what_happened_up_to_a_time_decides_whether_a_run_has_collapsed() -> None:
-    run = made(Settings(rounds=50), [0.5, 0.5, 0.5, 0.1, 0.1, 0.1, 0.9, 0.9])
-    assert [has_collapsed(run, time_s) for time_s in (300.0, 600.0, 800.0)] == [False, True, False]
 
 
 def test_collapsed_runs_are_counted_and_not_averaged(tmp_path: Path) -> None:
