@@ -5,7 +5,7 @@
 
 import functools
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ RADIO: dict[str, dict[str, Any]] = {
 
 def study_table(name: str) -> list[list[str]]:
     """Return the head and the rows of a table."""
-    return [list(row) for row in TABLES[name]()]
+    return list(TABLES[name]())
 
 
 def round_lengths() -> Iterator[list[str]]:
@@ -95,7 +95,7 @@ def channels(dataset: str) -> Iterator[list[str]]:
         yield cells
 
 
-TABLES = {
+TABLES: dict[str, Callable[[], Iterator[list[str]]]] = {
     "round_lengths": round_lengths,
     "with_adam": with_adam,
     "without_optimizer": without_optimizer,
