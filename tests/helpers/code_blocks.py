@@ -14,26 +14,6 @@ BLOCK = re.compile(
     r"^(?:<!-- tested by: (?P<test>\S+) -->\n)?```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE
 )
 
-ELSEWHERE = {
-    ".": "activates an environment",
-    "cd": "",
-    "echo": "",
-    "export": "",
-    "flower-superlink": "a service",
-    "flower-supernode": "a service",
-    "flwr": "needs a running SuperLink",
-    "git": "",
-    "journalctl": "needs systemd",
-    "openssl": "",
-    "ray": "a service",
-    "scp": "needs another machine",
-    "ssh-keygen": "",
-    "sudo": "needs systemd",
-    "systemctl": "needs systemd",
-    "tensorboard": "a service",
-}
-"""Programs that no test executes from a page, and why."""
-
 
 @dataclass(frozen=True)
 class Block:
@@ -95,7 +75,7 @@ def shortened_command(words: list[str]) -> list[str]:
 
 
 def check_other_command(words: list[str]) -> None:
-    """Check what can be checked of a command that is not `lesson`: targets of make, names of extras, scripts."""
+    """Check that the target of make, the extra or the script that a command names exists; others need a service."""
     program, *rest = words
     if program == "make":
         targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
@@ -108,5 +88,3 @@ def check_other_command(words: list[str]) -> None:
         script = Path(rest[0] if program == "python" else program)
         folders = (ROOT, DEPLOYMENT, Path())  # the last: saved by an earlier block
         assert str(script) in ("-m", "-c") or any((folder / script).exists() for folder in folders), words
-    else:
-        assert program in ELSEWHERE, f"nothing executes {shlex.join(words)!r}; see ELSEWHERE in {__file__}"

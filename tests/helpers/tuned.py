@@ -9,6 +9,8 @@ import pandas as pd
 from lesson.experiments.naming import run_name
 from lesson.experiments.run import Archived, Run, summary_of
 from lesson.experiments.tuned.design import TunedComparison
+from lesson.experiments.tuned.study import TunedStudy
+from lesson.learn.metric import ACCURACY, Metric
 from lesson.settings.settings import Settings
 
 FILE = """
@@ -62,18 +64,28 @@ def small(folder: Path, text: str = FILE) -> TunedComparison:
     return TunedComparison.load(path)
 
 
-def made(settings: Settings, accuracies: list[float], diverged: str = "") -> Run:
+def made(settings: Settings, values: list[float], diverged: str = "", metric: Metric = ACCURACY) -> Run:
     """Return a run with an evaluation every 100 s, and 5 rounds, 10 uploads and 2.5 kJ between evaluations."""
-    count = np.arange(1, len(accuracies) + 1)
-    scores = {"round": 5 * count, "time_s": 100.0 * count, "accuracy": np.array(accuracies, dtype=float)}
+    count = np.arange(1, len(values) + 1)
+    scores = {"round": 5 * count, "time_s": 100.0 * count, metric.name: np.array(values, dtype=float)}
     curve = pd.DataFrame(scores | {"uploads": 10 * count, "energy_j": 2500.0 * count})
     archived = Archived(run_name(settings), {"torch": "2"}, curve, pd.DataFrame())
-    return Run(None, settings, summary_of(settings, curve, diverged), diverged, archived=archived)
+    return Run(None, settings, summary_of(settings, curve, diverged, metric), diverged, archived=archived)
 
 
-def everything(design: TunedComparison, accuracies: Callable[[Settings], list[float]]) -> dict[str, Run]:
-    """Return all runs of a tuned comparison by name."""
+Values = Callable[[Settings], list[float]]
+
+
+def everything(design: TunedComparison, values: Values, metric: Metric = ACCURACY) -> dict[str, Run]:
+    """Return all runs of a tuned comparison by name, with these values; a run without values has diverged."""
     done: dict[str, Run] = {}
     while missing := {name: one for name, one in design.runs(done).items() if name not in done}:
-        done |= {name: made(settings, accuracies(settings)) for name, settings in missing.items()}
+        found = {name: (one, values(one)) for name, one in missing.items()}
+        done |= {name: made(one, its, "" if its else "no longer finite", metric) for name, (one, its) in found.items()}
     return done
+
+
+def study_of(folder: Path, values: Values, text: str = FILE, metric: Metric = ACCURACY) -> TunedStudy:
+    """Return the finished tuned comparison that this TOML text describes, with these values."""
+    design = small(folder, text)
+    return design.study(everything(design, values, metric), {})

