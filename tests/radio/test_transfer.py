@@ -118,8 +118,8 @@ def test_as_a_plain_loop(transfers: list[tuple[int, float, float]], coherence_s:
 
 def test_a_transfer_does_not_depend_on_other_clients() -> None:
     rng = np.random.default_rng(0)
-    clients, begin_s, bits = np.arange(40_000), rng.uniform(0, 9, 40_000), rng.uniform(0, 3000, 40_000)
+    clients, begin_s, bits = np.arange(20_000), rng.uniform(0, 9, 20_000), rng.uniform(0, 3000, 20_000)
     through_s = finish_s(clients, begin_s, bits, faded, 1.0)
-    for some in (slice(7, 8), slice(100, 300), slice(30_000, None)):
+    for some in (slice(7, 8), slice(100, 300), slice(17_000, None)):
         alone_s = finish_s(clients[some], begin_s[some], bits[some], faded, 1.0)
         np.testing.assert_array_equal(alone_s, through_s[some])
