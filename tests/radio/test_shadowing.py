@@ -54,6 +54,12 @@ def test_a_place_keeps_its_value() -> None:
     assert again(x_km[:6].reshape(2, 3), y_km[:6].reshape(2, 3)).tolist() == drawn[:6].reshape(2, 3).tolist()
 
 
+def test_the_field_of_a_seed_is_pinned() -> None:
+    """A change here changes every result with shadowing that was ever published with a seed."""
+    field = GaussianField(7, "shadowing", CORRELATION_KM)
+    assert field(np.array([0.3, -1.2]), np.array([0.4, 0.7])) == pytest.approx([0.18448, -0.04337], abs=5e-5)
+
+
 def test_seeds_and_names_have_separate_fields() -> None:
     here = np.array([0.0]), np.array([0.0])
     others = [(0, "shadowing"), (1, "shadowing"), (0, "other")]

@@ -86,11 +86,13 @@ def test_an_infinite_rate_takes_no_time() -> None:
     assert finish([0, 2], [3.0, 3.0], [1.0, 1.0], boundless).tolist() == [3.0, 20.0]
 
 
-@given(block=st.integers(0, 10**9), coherence_s=st.sampled_from([0.1, 0.3, 0.01, 1 / 3, 7.0, 1e-3]))
-def test_a_border_belongs_to_the_block_it_begins(block: int, coherence_s: float) -> None:
-    border_s = block * coherence_s
-    times_s = np.array([border_s, np.nextafter(border_s, np.inf), np.nextafter((block + 1) * coherence_s, 0.0)])
-    assert block_at(times_s, coherence_s).tolist() == [block] * 3
+@pytest.mark.parametrize("coherence_s", [0.1, 0.3, 0.01, 1 / 3, 7.0, 1e-3])
+def test_a_border_belongs_to_the_block_it_begins(coherence_s: float) -> None:
+    """Also where the division by `coherence_s` rounds to the block before or after."""
+    blocks = np.concatenate([np.arange(10_000), 10**9 + np.arange(1000)])
+    border_s, next_s = blocks * coherence_s, (blocks + 1) * coherence_s
+    for times_s in (border_s, np.nextafter(border_s, np.inf), np.nextafter(next_s, 0.0)):
+        assert np.array_equal(block_at(times_s, coherence_s), blocks)
 
 
 @given(
