@@ -77,7 +77,7 @@ def test_strategies_with_options_keep_the_contract(strategy: Any) -> None:
     check_strategy(strategy, rounds=16, fleets=FLEETS)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(kind=st.sampled_from(KINDS), some=st.lists(st.floats(0.1, 100), max_size=9))
 def test_no_update_is_merged_early_or_twice_and_time_moves_forward(kind: type[Any], some: list[float]) -> None:
     _, records = run(Watched(make(kind)), make_fleet([*some, 3.0, np.inf, 15.0, 25.0]))
@@ -92,7 +92,7 @@ def test_no_update_is_merged_early_or_twice_and_time_moves_forward(kind: type[An
         assert record.bytes_down == 12_500 * len(record.started)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     kind=st.sampled_from([kind for kind in KINDS if not issubclass(kind, Buffered)]),
     fleet=st.lists(st.integers(1, 10**6), min_size=3, max_size=9, unique=True),
