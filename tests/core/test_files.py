@@ -1,198 +1,53 @@
-"""Files that somebody else may have put there: FIFOs, devices, folders and symbolic links."""
+"""Files that appear complete or not at all, and folders that one process has at a time."""
 
+import errno
 import os
-import re
-from collections.abc import Callable
+import signal
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from filelock import lock_descriptor
-from matplotlib.figure import Figure
 
-from helpers.resuming import StoppedError
-from helpers.run_folders import make_comparison, make_run
-from helpers.runs import PARTS, settings
-from lesson import InputError, load
-from lesson.cli import main
-from lesson.core.files import remove_leftovers, write_whole
-from lesson.experiments.archive import ARCHIVE, read_archive
-from lesson.experiments.folder import MARKER
-from lesson.experiments.grid import load_grid
-from lesson.experiments.tuned.design import TunedComparison
-from lesson.fleet.csv_files import read_fleet
-from lesson.learn.data import load_dataset
-from lesson.learn.data.cifar10 import TEST_BATCH
-from lesson.learn.data.idx import FILES
-from lesson.report.files import save_figures
+from helpers.runs import PARTS, content, settings
+from lesson import InputError
+from lesson.core.errors import RunStoppedError
+from lesson.core.files import check_output, read_input, remove_leftovers, write_all, write_whole
+from lesson.core.locks import LOCK, locked
+from lesson.learn.build import build
+from lesson.learn.device import on_device
 from lesson.runs.execute import execute
 from lesson.runs.folder import RunFolder
-from lesson.runs.trackers.tensorboard import TensorBoard
-from lesson.settings.loading import load_settings
-from lesson.settings.settings import Settings
 
 
-def put_fifo(path: Path) -> None:
-    os.mkfifo(path)
+def test_a_file_is_replaced_whole_and_its_previous_version_kept(tmp_path: Path) -> None:
+    for name in ("a.json", "ä" * 120 + ".html"):
+        write_whole(tmp_path / name, b"1")
+        write_whole(tmp_path / name, b"2", before=tmp_path / "before")
+        assert ((tmp_path / name).read_bytes(), (tmp_path / "before").read_bytes()) == (b"2", b"1")
+    assert len(list(tmp_path.iterdir())) == 3
 
 
-def put_device(path: Path) -> None:
-    path.symlink_to("/dev/zero")
+def test_no_file_is_replaced_if_one_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").write_bytes(b"old")
+    synced: list[int] = []
 
+    def full(number: int) -> None:
+        synced.append(number)
+        if len(synced) == 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-ODD: dict[str, Callable[[Path], object]] = {"FIFO": put_fifo, "/dev/zero": put_device, "folder": Path.mkdir}
-
-
-def finished(folder: Path) -> Path:
-    make_run(folder / "run")
-    return folder / "run"
-
-
-def read_run_file(name: str) -> Callable[[Path], tuple[Path, Callable[[], object]]]:
-    def prepare(folder: Path) -> tuple[Path, Callable[[], object]]:
-        run = finished(folder)
-        return run / name, lambda: load(run)._repr_html_() if name != "clients.json" else RunFolder(run).read_clients()
-
-    return prepare
-
-
-def read_metrics_file(folder: Path) -> tuple[Path, Callable[[], object]]:
-    run = finished(folder)
-    return run / "metrics.jsonl", lambda: load(run).to_frame()
-
-
-def read_comparison_file(name: str) -> Callable[[Path], tuple[Path, Callable[[], object]]]:
-    def prepare(folder: Path) -> tuple[Path, Callable[[], object]]:
-        make_comparison(folder / "both", num_seeds=1)
-        return folder / "both" / name, lambda: load(folder / "both")
-
-    return prepare
-
-
-def read_fleet_file(setting: str) -> Callable[[Path], tuple[Path, Callable[[], object]]]:
-    def prepare(folder: Path) -> tuple[Path, Callable[[], object]]:
-        path = folder / "given.csv"
-
-        def plan() -> None:
-            (folder / "latencies.csv").write_text("client,latency_s\na,1\nb,2\n")
-            how = ["--set", f"fleet.{setting}='{path}'"]
-            if main(["plan", "--latencies", str(folder / "latencies.csv"), *how]) == 2:
-                raise InputError("rejected")
-
-        return path, plan
-
-    return prepare
-
-
-def read_data_file(dataset: str, name: str) -> Callable[[Path], tuple[Path, Callable[[], object]]]:
-    def prepare(folder: Path) -> tuple[Path, Callable[[], object]]:
-        inner = folder / {"cifar10": "", "fashion-mnist": "fashion-mnist"}[dataset]
-        inner.mkdir(exist_ok=True)
-        return inner / name, lambda: load_dataset(dataset, folder)
-
-    return prepare
-
-
-INPUTS: dict[str, Callable[[Path], tuple[Path, Callable[[], object]]]] = {
-    "--scenario": lambda folder: (folder / "a.toml", lambda: load_settings(str(folder / "a.toml"))),
-    "sweep file": lambda folder: (folder / "a.toml", lambda: load_grid(str(folder / "a.toml"))),
-    "tuned comparison": lambda folder: (folder / "a.toml", lambda: TunedComparison.load(folder / "a.toml")),
-    "--latencies": lambda folder: (folder / "a.csv", lambda: read_fleet(folder / "a.csv", Settings())),
-    "presence": read_fleet_file("presence"),
-    "trace": read_fleet_file("trace"),
-    "config.toml": read_run_file("config.toml"),
-    "summary.json": read_run_file("summary.json"),
-    "clients.json": read_run_file("clients.json"),
-    "metrics.jsonl": read_metrics_file,
-    MARKER: read_comparison_file(MARKER),
-    ARCHIVE: lambda folder: (folder / ARCHIVE, lambda: read_archive(folder / ARCHIVE)),
-    "MNIST images": read_data_file("fashion-mnist", FILES[0]),
-    "CIFAR-10 batch": read_data_file("cifar10", TEST_BATCH),
-}
-
-
-@pytest.mark.parametrize("odd", ODD)
-@pytest.mark.parametrize("kind", INPUTS)
-def test_inputs_that_are_no_regular_files_are_rejected(tmp_path: Path, kind: str, odd: str) -> None:
-    path, read = INPUTS[kind](tmp_path)
-    path.unlink(missing_ok=True)
-    ODD[odd](path)
-    with pytest.raises(InputError):
-        read()
-
-
-@pytest.mark.parametrize("odd", ODD)
-def test_positions_that_are_no_regular_file_are_rejected(
-    tmp_path: Path, odd: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ODD[odd](tmp_path / "positions.csv")
-    assert main(["plan", "--set", f"fleet.positions='{tmp_path / 'positions.csv'}'"]) == 2
-    assert "positions.csv cannot be read: " in capsys.readouterr().err
-
-
-@pytest.fixture
-def broken(tmp_path: Path) -> RunFolder:
-    """A run that was stopped after 5 rounds, with checkpoints."""
-
-    def stop(line: dict[str, object]) -> None:
-        if line["round"] == 5:
-            raise StoppedError
-
-    with pytest.raises(StoppedError):
-        execute(settings(rounds=8, checkpoint_every_s=1e-9), tmp_path / "run", progress=stop, **PARTS)
-    return RunFolder(tmp_path / "run")
-
-
-@pytest.mark.parametrize("odd", ODD)
-def test_a_checkpoint_that_is_no_regular_file_counts_as_damaged(
-    broken: RunFolder, odd: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    broken.checkpoint.unlink()
-    ODD[odd](broken.checkpoint)
-    if odd == "folder":
-        with pytest.raises(InputError, match=r"checkpoint.safetensors cannot be replaced: .*; remove it"):
-            execute(settings(rounds=8), broken.path, resume=True, **PARTS)
-        return
-    execute(settings(rounds=8), broken.path, resume=True, **PARTS)
-    assert "resuming from the previous checkpoint" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", [".lock", "metrics.jsonl"])
-@pytest.mark.parametrize("odd", ["FIFO", "/dev/zero", "folder", "symbolic link"])
-def test_a_resumed_run_writes_regular_files_only(broken: RunFolder, name: str, odd: str, tmp_path: Path) -> None:
-    victim, path = tmp_path / "victim", broken.path / name
-    victim.write_bytes(broken.metrics.read_bytes())
-    before = victim.read_bytes()
-    path.unlink(missing_ok=True)
-    ODD.get(odd, lambda path: path.symlink_to(victim))(path)
-    with pytest.raises(InputError, match=re.escape(name)):
-        execute(settings(rounds=8), broken.path, resume=True, **PARTS)
-    assert victim.read_bytes() == before
-
-
-@pytest.mark.parametrize("name", [".report.html.aside", "report.html"])
-def test_a_report_is_not_written_through_a_symbolic_link(tmp_path: Path, name: str) -> None:
-    run, victim = finished(tmp_path), tmp_path / "victim"
-    victim.write_text("precious")
-    (run / name).symlink_to(victim)
-    assert main(["report", str(run)]) == 0
-    assert victim.read_text() == "precious"
-    assert (run / "report.html").is_file()
-    assert not (run / "report.html").is_symlink()
-
-
-def test_figures_are_not_written_through_symbolic_links(tmp_path: Path) -> None:
-    victim = tmp_path / "victim"
-    victim.write_text("precious")
-    for name in (".a.pdf.aside", "a.pdf"):
-        (tmp_path / name).symlink_to(victim)
-    save_figures({"a": Figure()}, tmp_path, [".pdf"])
-    assert victim.read_text() == "precious"
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(RunStoppedError, match="b cannot be written: No space"):
+        write_all({tmp_path / "a": b"new", tmp_path / "b": b"new"})
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a", b"old")]
 
 
 def test_leftovers_of_killed_writers_are_removed_and_those_of_others_kept(tmp_path: Path) -> None:
-    leftovers = [tmp_path / name for name in (".a.json.aside", ".a.json.0123abcd.aside")]
-    for path in (*leftovers, tmp_path / ".b.json.aside"):
-        path.write_bytes(b"{")
+    for name in (".a.json.aside", ".a.json.0123abcd.aside", ".b.json.aside"):
+        (tmp_path / name).write_bytes(b"{")
     with (tmp_path / ".a.json.going.aside").open("wb") as going:
         lock_descriptor(going.fileno())
         write_whole(tmp_path / "a.json", b"{}")
@@ -201,40 +56,90 @@ def test_leftovers_of_killed_writers_are_removed_and_those_of_others_kept(tmp_pa
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 
-def test_a_file_of_any_name_is_written_whole(tmp_path: Path) -> None:
-    for name in ("a" * 250 + ".html", "ä" * 120 + ".html"):
-        write_whole(tmp_path / name, b"1")
-        write_whole(tmp_path / name, b"2")
-        assert (tmp_path / name).read_bytes() == b"2"
-    assert len(list(tmp_path.iterdir())) == 2
+def test_files_that_cannot_be_used_are_errors(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="Is a directory"):
+        read_input(tmp_path)
+    with pytest.raises(InputError, match="cannot be written"):
+        write_whole(tmp_path / "none" / "a", b"")
+    for path in (tmp_path / "a.txt", tmp_path / "none" / "a.html", tmp_path):
+        with pytest.raises(InputError, match="--html"):
+            check_output(path, "--html", [".html"])
+    check_output(tmp_path / "a.html", "--html", [".html"])
 
 
-def test_the_folder_is_synced_after_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced, fsync = [], os.fsync
-
-    def note(number: int) -> None:
-        synced.append((Path(f"/proc/self/fd/{number}").resolve(), (tmp_path / "a").exists()))
-        fsync(number)
-
-    monkeypatch.setattr("os.fsync", note)
-    write_whole(tmp_path / "a", b"1")
-    assert synced[-1] == (tmp_path, True)
+def test_a_second_process_is_rejected_until_the_first_has_finished(tmp_path: Path) -> None:
+    with locked(tmp_path):
+        for _ in range(2):
+            with pytest.raises(InputError, match="in use by another process"), locked(tmp_path):
+                pass
+    with locked(tmp_path):
+        pass
+    assert not (tmp_path / LOCK).exists()
 
 
-def test_tensorboard_empties_its_own_files_only(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    precious = tmp_path / "precious"
-    precious.mkdir()
-    (precious / "events.out.tfevents.1").write_text("mine")
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "tensorboard").symlink_to(precious)
-    with pytest.raises(InputError, match="is a symbolic link; remove it"):
-        TensorBoard().begin(settings(), tmp_path / "run", [])
-    (tmp_path / "run" / "tensorboard").unlink()
-    (tmp_path / "run" / "tensorboard").mkdir()
-    (tmp_path / "run" / "tensorboard" / "notes.txt").write_text("mine")
-    tracker = TensorBoard()
-    tracker.begin(settings(), tmp_path / "run", [])
-    tracker.end(None)
-    assert (tmp_path / "run" / "tensorboard" / "notes.txt").read_text() == "mine"
-    assert (precious / "events.out.tfevents.1").read_text() == "mine"
+def test_a_file_system_without_locks_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(number: int, *, blocking: bool) -> bool:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("filelock.lock_descriptor", refuse)
+    with pytest.raises(InputError, match="cannot be locked"):
+        RunFolder(tmp_path).owned().__enter__()
+
+
+def test_the_lock_of_a_killed_process_is_released(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys; from pathlib import Path; from lesson.core.locks import locked\n"
+        "with locked(Path(sys.argv[1])): os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    assert subprocess.run([sys.executable, "-c", code, str(tmp_path)]).returncode == -signal.SIGKILL
+    assert (tmp_path / LOCK).exists()
+    with locked(tmp_path):
+        pass
+    assert not (tmp_path / LOCK).exists()
+
+
+def test_a_second_process_leaves_the_files_of_the_first_alone(tmp_path: Path) -> None:
+    aside = tmp_path / "run" / ".checkpoint.safetensors.aside"
+    folder = RunFolder(tmp_path / "run")
+    folder.begin(on_device(settings()), {})
+    with folder.owned():
+        aside.write_bytes(b"half a checkpo")
+        with pytest.raises(InputError, match="in use by another process"):
+            execute(settings(), folder.path, resume=True, **PARTS)
+        assert aside.exists()
+
+
+def test_a_run_that_another_process_ended_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
+    """It begins and ends between our look at the folder, which was empty, and our first round."""
+
+    def slow(*arguments: Any, **parts: Any) -> Any:
+        execute(settings(), tmp_path / "run", **PARTS)
+        return build(*arguments, **parts)
+
+    with pytest.raises(InputError, match="just been finished by another process"):
+        execute(settings(), tmp_path / "run", make=slow, **PARTS)
+    execute(settings(), tmp_path / "again", **PARTS)
+    assert content(tmp_path / "run") == content(tmp_path / "again")
+
+
+WINDOWS = """
+import os, signal, sys
+sys.modules["fcntl"] = sys.modules["resource"] = None
+import filelock, torch
+filelock.lock_descriptor = lambda number, *, blocking=True: True  # filelock uses no fcntl on Windows
+for module, names in ((os, "O_CLOEXEC O_DIRECTORY O_NOCTTY O_NOFOLLOW O_NONBLOCK setsid"),
+                      (signal, "SIGHUP SIGKILL pthread_sigmask")):
+    for name in names.split():
+        delattr(module, name)
+from lesson.cli import main
+flags = ["--rounds", "2", "--set", "fleet.num_clients=5"]
+sys.exit(main(["plan", *flags]) or main(["run", "--out", "out", *flags]))
+"""
+
+
+@pytest.mark.slow
+def test_commands_work_without_what_windows_lacks(tmp_path: Path) -> None:
+    argv = [sys.executable, "-W", "ignore:only soft file lock", "-c", WINDOWS]
+    ended = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    assert (tmp_path / "out" / "summary.json").exists()

@@ -1,17 +1,17 @@
-"""Random numbers by counter: what they depend on, and that they are as random as their use needs.
+"""Random numbers by counter and named streams: what they depend on, and that they are as random as their use needs.
 
 Of n numbers of variance 1 the mean strays by 1/√n and the correlation of two such rows by the same; tests allow five
-times that, 0.005 for a million.
+times that.
 """
 
 import numpy as np
 import pytest
 
-from lesson.core.random import exponentials, key, normals, uniforms
+from lesson.core.random import RepeatedStream, exponentials, key, normals, stream, uniforms
 
-MILLION = 1_000_000
-CLIENTS = np.arange(MILLION)
-TOLERANCE = 5 / np.sqrt(MILLION)
+NUM_DRAWS = 250_000
+CLIENTS = np.arange(NUM_DRAWS)
+TOLERANCE = 5 / np.sqrt(NUM_DRAWS)
 KEY = key(3, "test")
 
 
@@ -21,17 +21,17 @@ def correlation(left: np.ndarray, right: np.ndarray) -> float:
 
 @pytest.mark.parametrize("draw", [uniforms, exponentials, normals])
 def test_a_number_depends_on_its_own_ids_alone(draw) -> None:
-    clients, blocks = np.arange(50_000)[:, None], np.arange(7)
+    clients, blocks = np.arange(20_000)[:, None], np.arange(7)
     drawn = draw(KEY, clients, blocks)
-    assert drawn.shape == (50_000, 7)
-    some = np.array([49_999, 3, 17_000, 3])
+    assert drawn.shape == (20_000, 7)
+    some = np.array([19_999, 3, 17_000, 3])
     assert np.array_equal(draw(KEY, some[:, None], blocks[::-1]), drawn[some][:, ::-1])
     assert np.array_equal(draw(KEY, clients[:, 0], np.array(4)), drawn[:, 4])
     assert draw(KEY, np.array(17_000), np.array(4)) == drawn[17_000, 4]
     assert draw(KEY, some[:0], np.array(4)).shape == (0,)
 
 
-def test_a_number_of_a_row_of_its_own_for_every_row() -> None:
+def test_rows_may_have_different_ids() -> None:
     clients, blocks = np.array([[5], [9]]), np.array([[1, 2, 3], [2, 3, 4]])
     drawn = uniforms(KEY, clients, blocks)
     assert drawn.shape == (2, 3)
@@ -69,9 +69,9 @@ def test_uniform_numbers_fill_the_open_interval() -> None:
     drawn = uniforms(KEY, CLIENTS, np.array(0))
     assert drawn.min() > 0
     assert drawn.max() < 1
-    counts, _ = np.histogram(drawn, bins=1000, range=(0, 1))
-    # Chi-square of 1000 bins: mean 999, standard deviation √(2·999) = 45.
-    assert abs(np.sum((counts - 1000) ** 2) / 1000 - 999) < 5 * 45
+    counts, _ = np.histogram(drawn, bins=250, range=(0, 1))
+    # Chi-square of 250 bins: mean 249, standard deviation √(2·249) = 22.
+    assert abs(np.sum((counts - 1000) ** 2) / 1000 - 249) < 5 * 22
 
 
 def test_moments() -> None:
@@ -86,15 +86,9 @@ def test_moments() -> None:
     assert np.mean(normal**4) == pytest.approx(3, abs=TOLERANCE * np.sqrt(96))  # 105 − 9
 
 
-def test_tails_of_the_normal_distribution() -> None:
-    drawn = np.abs(normals(KEY, CLIENTS, np.array(1)))
-    for sigmas, share in [(1, 0.317311), (2, 0.0455003), (3, 0.00269980)]:
-        assert np.mean(drawn > sigmas) == pytest.approx(share, abs=TOLERANCE * np.sqrt(share))
-
-
 @pytest.mark.parametrize("draw", [uniforms, exponentials, normals])
-@pytest.mark.parametrize("apart", [1, 2, 64, 4096])
-def test_neighbors_have_nothing_in_common(draw, apart: int) -> None:
+@pytest.mark.parametrize("apart", [1, 64])
+def test_neighbors_are_uncorrelated(draw, apart: int) -> None:
     clients = draw(KEY, CLIENTS, np.array(5))
     assert correlation(clients[apart:], clients[:-apart]) < 1.1 * TOLERANCE
     assert correlation(clients, draw(KEY, CLIENTS, np.array(5 + apart))) < 1.1 * TOLERANCE
@@ -103,7 +97,7 @@ def test_neighbors_have_nothing_in_common(draw, apart: int) -> None:
     assert correlation(clients, blocks) < 1.1 * TOLERANCE
 
 
-def test_seeds_and_purposes_have_nothing_in_common() -> None:
+def test_seeds_and_purposes_are_uncorrelated() -> None:
     drawn = uniforms(KEY, CLIENTS)
     assert correlation(drawn, uniforms(key(4, "test"), CLIENTS)) < TOLERANCE
     assert correlation(drawn, uniforms(key(3, "other"), CLIENTS)) < TOLERANCE
@@ -120,3 +114,35 @@ def test_every_bit_of_an_id_changes_half_of_the_bits() -> None:
         for ids in ((some ^ (1 << bit), some), (some, some ^ (1 << bit))):
             share = np.bitwise_count(before ^ bits(uniforms(KEY, *ids))).mean() / 52
             assert share == pytest.approx(0.5, abs=0.0035)
+
+
+def test_a_stream_depends_on_its_own_name_alone() -> None:
+    first = stream(7, "minibatch", 3, 1).random(5)
+    stream(7, "other").random(1000)
+    assert np.array_equal(stream(7, "minibatch", 3, 1).random(5), first)
+
+
+def test_streams_of_different_names_differ() -> None:
+    names = [(0, "a"), (1, "a"), (0, "b"), (0, "a", 0), (0, "a", 1), (0, "a", 1, 0)]
+    assert len({float(stream(*name).random()) for name in names}) == len(names)
+
+
+def test_the_numbers_of_streams_are_pinned() -> None:
+    """A change here changes every result that was ever published with a seed."""
+    assert stream(0, "population/x").random(3).tolist() == [
+        0.7623143889256584,
+        0.30275956993048725,
+        0.6394448593461898,
+    ]
+
+
+def test_a_repeated_stream_gives_the_generators_of_stream() -> None:
+    """Also after draws that leave a half-used word in the generator."""
+    repeated = RepeatedStream(3, "strategy")
+    for index in (5, 6, 5):
+        given, expected = repeated.at(index), stream(3, "strategy", index)
+        assert given.random(3).tolist() == expected.random(3).tolist()
+        assert (
+            given.integers(0, 100, 3, dtype=np.int32).tolist() == expected.integers(0, 100, 3, dtype=np.int32).tolist()
+        )
+        assert given.permutation(7).tolist() == expected.permutation(7).tolist()

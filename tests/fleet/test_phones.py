@@ -1,15 +1,12 @@
 """Data rates of phones: the published statistics, and what a client's draws depend on."""
 
-import json
-from importlib.resources import files
-
 import numpy as np
 import pytest
 
 from lesson import Settings, draw_fleet
 from lesson.fleet.phones import Direction, PhoneRates, measured_throughput
 
-NUM_DRAWS = 40_000
+NUM_DRAWS = 20_000
 
 
 @pytest.mark.parametrize("direction", ["up", "down"])
@@ -29,14 +26,11 @@ def test_drawn_rates_have_the_published_mean_and_standard_deviation(direction: D
 
 
 def test_the_file_has_the_numbers_of_flash() -> None:
-    """19 phones; the extremes of the mean uplink are 430.97 and 6635.41 kbit/s. The license is beside the file."""
+    """19 phones; the extremes of the mean uplink are 430.97 and 6635.41 kbit/s."""
     up, down = measured_throughput("up"), measured_throughput("down")
     assert (len(up.mean_bps), len(down.mean_bps)) == (19, 19)
     assert (up.mean_bps.min(), up.mean_bps.max()) == (430967.74193548384, 6635410.256410257)
     assert (up.mean_bps[0], up.std_bps[0], down.mean_bps[0]) == (4935200.0, 2767319.309367822, 7491400.0)
-    folder = files("lesson.fleet") / "flash"
-    assert len(json.loads((folder / "speed_distri.json").read_text())) == 19
-    assert "BSD 2-Clause License" in (folder / "LICENSE.md").read_text()
 
 
 def test_a_rate_by_hand() -> None:
@@ -44,8 +38,8 @@ def test_a_rate_by_hand() -> None:
     rates = PhoneRates(1, seed=5)
     mean, std = (values[rates.phone[0]] for values in measured_throughput("up"))
     drawn = rates.rate_bps("up", np.zeros(NUM_DRAWS, dtype=np.int64), np.arange(NUM_DRAWS))
-    assert np.median(drawn) == pytest.approx(mean / np.sqrt(1 + (std / mean) ** 2), rel=0.02)
-    assert np.log(drawn).std() == pytest.approx(np.sqrt(np.log(1 + (std / mean) ** 2)), rel=0.02)
+    assert np.median(drawn) == pytest.approx(mean / np.sqrt(1 + (std / mean) ** 2), rel=0.03)
+    assert np.log(drawn).std() == pytest.approx(np.sqrt(np.log(1 + (std / mean) ** 2)), rel=0.03)
 
 
 def test_a_client_is_the_same_phone_with_the_same_rates_in_any_fleet() -> None:
@@ -56,13 +50,6 @@ def test_a_client_is_the_same_phone_with_the_same_rates_in_any_fleet() -> None:
     assert large.rate_bps("up", clients, index).tolist() == alone
     assert small.rate_bps("down", clients, index).tolist() != alone
     assert PhoneRates(3, seed=3).rate_bps("up", clients, index).tolist() != alone
-
-
-def test_phones_are_equally_likely() -> None:
-    """19,000 clients: 1,000 of each phone, with a standard deviation of √(19000·18)/19 = 31."""
-    counts = np.bincount(PhoneRates(19_000, seed=1).phone, minlength=19)
-    assert len(counts) == 19
-    assert np.abs(counts - 1000).max() < 5 * 31
 
 
 def test_the_first_estimate_is_the_upload_at_the_mean_rate() -> None:

@@ -71,37 +71,6 @@ def test_presence(tmp_path: Path) -> None:
     assert [presence.next_arrival_s(now_s) for now_s in (-1, 0, 5, 10, 20)] == [0, 5, 10, 20, INF]
 
 
-@pytest.mark.parametrize(
-    ("after_s", "until_s", "came", "left"),
-    [
-        (0, 4, [], []),
-        (0, 5, [3], []),
-        (5, 5, [], []),
-        (5, 9.9, [], []),
-        (5, 10, [1], [0]),
-        (0, 15, [1], [0]),
-        (0, 20, [1], []),
-        (15, 40, [], []),
-        (20, INF, [], [0]),
-        (-1, 0, [0], []),
-        (9, 3, [], []),
-    ],
-)
-def test_changes_are_net(tmp_path: Path, after_s: float, until_s: float, came: list[int], left: list[int]) -> None:
-    """The clients of `test_presence`: who comes and leaves within the span does not count."""
-    text = "client,from_s,to_s\n0,0,10\n0,20,30\n1,10,inf\n3,5,8\n3,8,15\n"
-    changes = read_presence(write(tmp_path, text), range(4)).changes(after_s, until_s)
-    assert [clients.tolist() for clients in changes] == [came, left]
-
-
-def test_clients_without_intervals_are_always_available() -> None:
-    presence = Presence(2, ids(), np.empty(0), np.empty(0))
-    assert presence.is_available(0.0).tolist() == [True, True]
-    assert presence.leaves_s(ids(1), 3.0).tolist() == [INF]
-    assert (presence.next_change_s(0.0), presence.next_arrival_s(0.0)) == (INF, INF)
-    assert [clients.tolist() for clients in presence.changes(0.0, INF)] == [[], []]
-
-
 @given(
     st.lists(st.lists(st.integers(0, 30), unique=True, max_size=6).map(sorted), min_size=1, max_size=5),
     st.integers(0, 31),
@@ -157,121 +126,37 @@ WORK, PRESENCE, PLACES = "client,round,compute_s,upload_s\n", "client,from_s,to_
 @pytest.mark.parametrize(
     ("read", "text", "message"),
     [
-        (read_work, "", "line 1: the header must be client,round,compute_s,upload_s, optionally with lost, got ''"),
-        (
-            read_work,
-            "client,round,compute_s\n0,1,1\n",
-            "line 1: the header must be client,round,compute_s,upload_s, optionally with lost, got",
-        ),
-        (read_work, "client,round,compute_s,upload_s,x\n", "got 'client,round,compute_s,upload_s,x'"),
-        (read_work, WORK, "has no rows; add some below the header"),
-        (read_work, WORK + "0,1,1\n", "line 2: a row must have 4 values, as many as the header, got 3"),
-        (read_work, WORK + "0,1,1,1\n9,1,1,1\n", "line 3: unknown client '9'; the fleet has 2 clients: 0, 1"),
-        (read_work, WORK + "00,1,1,1\n", "line 2: unknown client '00'"),
-        (read_work, WORK + ",1,1,1\n", "line 2: unknown client ''"),
-        (read_work, WORK + "0,one,1,1\n", "line 2: round must be a number, got 'one'"),
-        (read_work, WORK + "0,0,1,1\n", "line 2: round must be a whole number from 1 to 1e9, got 0"),
-        (read_work, WORK + "0,1.5,1,1\n", "line 2: round must be a whole number from 1 to 1e9, got 1.5"),
-        (read_work, WORK + "0,inf,1,1\n", "line 2: round must be a whole number from 1 to 1e9, got inf"),
-        (read_work, WORK + "0,1,-2,1\n", "line 2: compute_s must be finite and >= 0, got -2"),
-        (read_work, WORK + "0,1,1,inf\n", "line 2: upload_s must be finite and >= 0, got inf"),
-        (read_work, WORK + "0,1,nan,1\n", "line 2: compute_s must be a number, got 'nan'"),
-        (read_work, WORK + "0,1,,1\n", "line 2: compute_s must be a number, got ''"),
-        (read_work, WORK + "0,1,1_0,1\n", "line 2: compute_s must be a number, got '1_0'"),
-        (read_work, WORK + "0,1,0,0\n", "line 2: compute_s must be > 0 where upload_s is 0, got 0"),
-        (read_work, WORK + "0,1,1,1\n1,1,1,1\n0,1,2,2\n", "line 4: client '0' has round 1 twice, first on line 2"),
-        (
-            read_work,
-            WORK + "0,3,1,1\n0,1,1,1\n1,1,1,1\n",
-            "line 2: client '0' has round 1 and 3 but not 2; add the missing row",
-        ),
-        (read_work, WORK + "0,1,1,1\n1,2,1,1\n", "line 3: client '1' has round 2 but not 1; add the missing row"),
-        (read_work, WORK + "1,1,1,1\n", "has no row for client '0'; all 2 clients must be listed"),
-        (read_presence, "client,from_s\n0,1\n", "line 1: the header must be client,from_s,to_s, got 'client,from_s'"),
-        (read_presence, PRESENCE, "has no rows"),
-        (read_presence, PRESENCE + "0,-1,2\n", "line 2: from_s must be finite and >= 0, got -1"),
-        (read_presence, PRESENCE + "0,inf,inf\n", "line 2: from_s must be finite and >= 0, got inf"),
-        (read_presence, PRESENCE + "0,2,2\n", "line 2: to_s must be > from_s, or inf, got 2"),
-        (read_presence, PRESENCE + "0,2,later\n", "line 2: to_s must be a number, got 'later'"),
-        (
-            read_presence,
-            PRESENCE + "0,5,20\n1,0,inf\n0,0,5.5\n",
-            "line 4: client '0' has overlapping intervals at 5 s, first on line 2; change one",
-        ),
-        (read_presence, PRESENCE + "2,0,1\n", "line 2: unknown client '2'; the fleet has 2 clients: 0, 1"),
-        (
-            read_places,
-            "client,time_s,x,y\n",
-            "line 1: the header must be client,time_s,x_km,y_km, got 'client,time_s,x,y'",
-        ),
-        (read_places, PLACES + "0,-1,0,0\n", "line 2: time_s must be finite and >= 0, got -1"),
-        (
-            read_places,
-            PLACES + "0,0,1,1\n1,0,0.5,-1.5\n",
-            "client '1' is at (0.5, -1.5); x_km and y_km must be from -1 to 1; correct them or increase area_km",
-        ),
-        (read_places, PLACES + "0,0,inf,1\n", "line 2: client '0' is at (inf, 1); x_km and y_km must be from -1 to 1"),
-        (read_places, PLACES + "0,0,nan,1\n", "line 2: x_km must be a number, got 'nan'"),
-        (
-            read_places,
-            PLACES + "0,5,0,1\n0,5,0,0\n",
-            "line 3: client '0' has time_s 5 twice, first on line 2; change one",
-        ),
-        (read_places, PLACES + "0,5,0,1\n", "has no row for client '1'; all 2 clients must be listed"),
-        *(
-            (read, b"\x89PNG\r\n\x1a\n\x00", "not a CSV file in UTF-8")
-            for read in (read_work, read_presence, read_places, read_channels)
-        ),
-        (read_channels, "", "line 1: the header must be trace,time_s,snr_db, got ''"),
-        (read_channels, SNR, "has no rows; add some below the header"),
-        (read_channels, "client,time_s,snr_db\n0,0,1\n", "line 1: the header must be trace,time_s,snr_db, got 'client"),
-        (read_channels, SNR + "a,0,nan\n", "line 2: snr_db must be a number, got 'nan'"),
-        (read_channels, SNR + "a,0,-\n", "line 2: snr_db must be a number, got '-'"),
-        (read_channels, SNR + "a,0,1\na,1,inf\n", "line 3: snr_db must be from -200 to 200, got inf"),
-        (read_channels, SNR + "a,0,-1e300\n", "line 2: snr_db must be from -200 to 200, got -1e+300"),
-        (read_channels, SNR + "a,-1,0\n", "line 2: time_s must be finite and >= 0, got -1"),
-        (read_channels, SNR + "a,inf,0\n", "line 2: time_s must be finite and >= 0, got inf"),
-        (
-            read_channels,
-            SNR + "a,2,0\nb,2,0\na,2,1\n",
-            "line 4: trace 'a' has time_s 2 twice, first on line 2; change one",
-        ),
+        (read_work, "", "line 1: the header"),
+        (read_work, WORK, "no rows"),
+        (read_work, WORK + "0,1,1\n", "line 2: a row"),
+        (read_work, WORK + "0,1,1,1\n9,1,1,1\n", "line 3: unknown client '9'"),
+        (read_work, WORK + "0,one,1,1\n", "line 2: round"),
+        (read_work, WORK + "0,0,1,1\n", "line 2: round"),
+        (read_work, WORK + "0,1,-2,1\n", "line 2: compute_s"),
+        (read_work, WORK + "0,1,1,inf\n", "line 2: upload_s"),
+        (read_work, WORK + "0,1,0,0\n", "line 2: compute_s"),
+        (read_work, WORK + "0,1,1,1\n1,1,1,1\n0,1,2,2\n", "line 4: client '0' has round 1 twice"),
+        (read_work, WORK + "0,3,1,1\n0,1,1,1\n1,1,1,1\n", "line 2: client '0' has round 1 and 3 but not 2"),
+        (read_work, WORK + "1,1,1,1\n", "no row for client '0'"),
+        (read_presence, "client,from_s\n0,1\n", "line 1: the header"),
+        (read_presence, PRESENCE + "0,-1,2\n", "line 2: from_s"),
+        (read_presence, PRESENCE + "0,2,2\n", "line 2: to_s"),
+        (read_presence, PRESENCE + "0,5,20\n1,0,inf\n0,0,5.5\n", "line 4: client '0' has overlapping intervals"),
+        (read_places, PLACES + "0,-1,0,0\n", "line 2: time_s"),
+        (read_places, PLACES + "0,0,1,1\n1,0,0.5,-1.5\n", "client '1' is at (0.5, -1.5)"),
+        (read_places, PLACES + "0,5,0,1\n0,5,0,0\n", "line 3: client '0' has time_s 5 twice"),
+        (read_channels, SNR + "a,0,1\na,1,inf\n", "line 3: snr_db"),
+        (read_channels, SNR + "a,-1,0\n", "line 2: time_s"),
+        (read_channels, SNR + "a,2,0\nb,2,0\na,2,1\n", "line 4: trace 'a' has time_s 2 twice"),
+        *((read, b"\x89PNG\r\n\x1a\n\x00", "UTF-8") for read in (read_work, read_presence, read_places, read_channels)),
+        *((read, None, "does not exist") for read in (read_work, read_presence, read_places, read_channels)),
     ],
 )
 def test_bad_files_are_one_line_with_the_place(
-    tmp_path: Path, read: Callable[[Path, Any], Any], text: str | bytes, message: str
+    tmp_path: Path, read: Callable[[Path, Any], Any], text: str | bytes | None, message: str
 ) -> None:
     with pytest.raises(InputError) as caught:
-        read(write(tmp_path, text), range(2))
+        read(tmp_path / "trace.csv" if text is None else write(tmp_path, text), range(2))
     assert message in str(caught.value)
     assert "trace.csv" in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_errors_about_large_fleets_stay_short(tmp_path: Path) -> None:
-    path = write(tmp_path, WORK + "0,1,1,1\n")
-    with pytest.raises(InputError, match=r"has no row for client '1' and 998 more; all 1000 clients must be listed"):
-        read_work(path, range(1000))
-    with pytest.raises(InputError, match=r"unknown client '0'; the fleet has 1000 clients: 1, 2, 3, …$"):
-        read_work(path, range(1, 1001))
-
-
-@pytest.mark.parametrize(
-    ("read", "message"),
-    [
-        (
-            read_work,
-            "none.csv does not exist; trace must be a CSV file with the columns client,round,compute_s,upload_s",
-        ),
-        (read_presence, "none.csv does not exist; presence must be a CSV file with the columns client,from_s,to_s"),
-        (read_places, "none.csv does not exist; positions must be a CSV file with the columns client,time_s,x_km,y_km"),
-        (read_channels, "none.csv does not exist; snr_trace must be a CSV file with the columns trace,time_s,snr_db"),
-    ],
-)
-def test_missing_files_are_an_error(tmp_path: Path, read: Callable[[Path, Any], Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        read(tmp_path / "none.csv", range(2))
-    with pytest.raises(InputError, match="cannot be read: Is a directory"):
-        read(tmp_path, range(2))
-    with pytest.raises(InputError, match=r"/dev/null cannot be read: it must be a regular file"):
-        read(Path("/dev/null"), range(2))

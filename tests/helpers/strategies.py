@@ -1,13 +1,17 @@
-"""Every registered strategy, set up for small fleets, and a wrapper that checks what it is shown."""
+"""Every registered strategy, set up for small fleets, runs that keep what their strategy decided, and a wrapper that
+checks what a strategy is shown."""
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from lesson import Fleet, Simulation
-from lesson.strategies import CA2FL, FADAS, STRATEGIES, FedAT, FedBuff, Malenia, TiFL
+from lesson.clock.loop import RoundLoop
+from lesson.clock.records import RoundRecord
+from lesson.strategies import CA2FL, FADAS, STRATEGIES, FedAT, FedBuff, TiFL
 from lesson.strategies.base import Merge, RoundPlan, ServerView, Strategy, Updates
 
 SMALL: dict[type[Any], dict[str, int]] = {
@@ -18,8 +22,8 @@ SMALL: dict[type[Any], dict[str, int]] = {
     TiFL: {"num_tiers": 3},
 }
 """Options of strategies whose defaults require more than three clients."""
-NUM_ROUNDS: dict[type[Any], int] = {Malenia: 100}
-"""Number of rounds in which 24 clients create a version, where 40 are not enough."""
+KINDS = [*STRATEGIES.values()]
+everyone = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 
 
 def make(kind: type[Any]) -> Any:
@@ -33,28 +37,65 @@ def make(kind: type[Any]) -> Any:
     return kind(**dict.fromkeys(needed, 10.0), **SMALL.get(kind, {}))
 
 
-KINDS = [*STRATEGIES.values()]
+class Run:
+    """A simulation with its records, and the plans and merges of its strategy."""
+
+    def __init__(self, simulation: RoundLoop, rng: Any = None) -> None:
+        self.simulation, self.records = simulation, list[RoundRecord]()
+        self.plans, self.merges = list[RoundPlan](), list[Merge]()
+        strategy: Any = simulation.strategy
+        decide, combine = strategy.open_round, strategy.merge
+
+        def open_round(view: ServerView, given: np.random.Generator) -> RoundPlan:
+            self.plans.append(decide(view, given if rng is None else rng))
+            return self.plans[-1]
+
+        def merge(view: ServerView, arrived: Updates) -> Merge:
+            self.merges.append(combine(view, arrived))
+            return self.merges[-1]
+
+        strategy.open_round, strategy.merge = open_round, merge
+
+    def step(self, rounds: int) -> "Run":
+        for _ in range(rounds):
+            if not self.simulation.stop_reason:
+                record = self.simulation.step()
+                assert record is not None
+                self.records.append(record)
+        return self
+
+    @property
+    def trace(self) -> list[tuple[float, list[int], list[int], list[int]]]:
+        """End, starts (sorted), aggregated clients and their staleness in each round."""
+        return [
+            (one.end_s, sorted(one.started.tolist()), one.merged.tolist(), one.staleness.tolist())
+            for one in self.records
+        ]
+
+    @property
+    def rounds(self) -> list[tuple[float, list[int], list[int]]]:
+        """The trace without staleness."""
+        return [row[:3] for row in self.trace]
 
 
-everyone = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def follow(strategy: Any, fleet: Fleet, rounds: int, *, rng: Any = None, **options: Any) -> Run:
+    """Run a strategy on a fleet; `rng` replaces the random generator that it is given."""
+    return Run(Simulation(strategy, fleet, **options), rng).step(rounds)
 
 
-Trace = list[tuple[float, list[int], list[int], list[int]]]
+class SignalServer:
+    """A model server without models that provides the signals of a function of the version."""
 
+    def __init__(self, signals: Callable[[int], dict[str, Any]]) -> None:
+        self._signals = signals
 
-def follow(strategy: Any, fleet: Fleet, rounds: int) -> tuple[Trace, list[Merge]]:
-    """End, starts (sorted), merged clients and their staleness in each round, and what the strategy merged."""
-    merges: list[Merge] = []
-    simulation = Simulation(strategy, fleet)
-    decide = simulation.strategy.merge
-    simulation.strategy.merge = lambda view, arrived: merges.append(decide(view, arrived)) or merges[-1]  # type: ignore[func-returns-value]
-    trace: Trace = []
-    while len(trace) < rounds and not simulation.stop_reason:
-        record = simulation.step()
-        assert record is not None
-        starts, staleness = sorted(record.started.tolist()), record.staleness.tolist()
-        trace.append((record.end_s, starts, record.merged.tolist(), staleness))
-    return trace, merges
+    def signals(self, names: frozenset[str], version: int) -> dict[str, Any]:
+        return self._signals(version)
+
+    def merge(self, *_: Any) -> list[Any]:
+        return []
+
+    def forget(self, version: int) -> None: ...
 
 
 class Watched:
@@ -89,9 +130,3 @@ class Watched:
             assert update not in self.seen, "merged twice"
             self.seen[update] = view.round
         return merge
-
-    def state(self) -> dict[str, Any]:
-        return self.strategy.state()
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self.strategy.restore(state)

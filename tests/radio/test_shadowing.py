@@ -1,7 +1,7 @@
 """Shadowing: variance and correlation over many fields, and what a field keeps.
 
-Over 4000 seeds a variance of Gaussian values strays by √(2/4000) = 0.022 and a covariance ρ by √((1 + ρ²)/4000),
-at most the same; averaged over four places far apart, by half of that. Tests allow four times 0.011.
+Over 1000 seeds a variance of Gaussian values strays by √(2/1000) = 0.045 and a covariance ρ by √((1 + ρ²)/1000),
+at most the same; averaged over sixteen places far apart, by a quarter of that. Tests allow four times 0.011.
 """
 
 import numpy as np
@@ -15,19 +15,19 @@ ABOUT = 0.045
 
 @pytest.fixture(scope="module")
 def fields() -> list[GaussianField]:
-    return [GaussianField(seed, "shadowing", CORRELATION_KM) for seed in range(4000)]
+    return [GaussianField(seed, "shadowing", CORRELATION_KM) for seed in range(1000)]
 
 
 def values(fields: list[GaussianField], ahead_km: float, aside_km: float = 0.0) -> np.ndarray:
-    places_km = np.array([0.0, 1.0, 2.0, 3.0])
+    places_km = np.arange(16.0)
     return np.array([field(places_km + ahead_km, places_km / 2 + aside_km) for field in fields])
 
 
 def test_mean_and_variance(fields: list[GaussianField]) -> None:
     drawn = values(fields, 0.3, -0.7)
-    assert drawn.mean() == pytest.approx(0, abs=4 / np.sqrt(4 * 4000))
+    assert drawn.mean() == pytest.approx(0, abs=4 / np.sqrt(16 * 1000))
     assert np.mean(drawn**2) == pytest.approx(1, abs=ABOUT)
-    assert np.mean(drawn**4) == pytest.approx(3, abs=4 * np.sqrt(96 / (4 * 4000)))
+    assert np.mean(drawn**4) == pytest.approx(3, abs=4 * np.sqrt(96 / (16 * 1000)))
 
 
 @pytest.mark.parametrize(
@@ -45,15 +45,6 @@ def test_correlation_falls_off_with_distance(fields, ahead_km: float, aside_km: 
     assert product.mean() == pytest.approx(expected, abs=ABOUT)
 
 
-def test_one_field_over_a_city_comes_close() -> None:
-    # 4 km hold 80 correlation distances each way; what is left is the chance of 300 waves, √(1/600) = 0.04.
-    places_km = np.linspace(-2, 2, 400)
-    field = GaussianField(0, "shadowing", CORRELATION_KM)
-    here, there = field(places_km[:, None], places_km), field(places_km[:, None] + CORRELATION_KM, places_km)
-    assert np.var(here) == pytest.approx(1, abs=0.1)
-    assert np.mean(here * there) == pytest.approx(np.exp(-1), abs=0.12)
-
-
 def test_a_place_keeps_its_value() -> None:
     x_km, y_km = np.linspace(-1, 1, 1001), np.linspace(1, -1, 1001)
     drawn = GaussianField(7, "shadowing", CORRELATION_KM)(x_km, y_km)
@@ -61,6 +52,12 @@ def test_a_place_keeps_its_value() -> None:
     assert np.array_equal(again(x_km[::-7], y_km[::-7]), drawn[::-7])
     assert again(x_km[500], y_km[500]) == drawn[500]
     assert again(x_km[:6].reshape(2, 3), y_km[:6].reshape(2, 3)).tolist() == drawn[:6].reshape(2, 3).tolist()
+
+
+def test_the_field_of_a_seed_is_pinned() -> None:
+    """A change here changes every result with shadowing that was ever published with a seed."""
+    field = GaussianField(7, "shadowing", CORRELATION_KM)
+    assert field(np.array([0.3, -1.2]), np.array([0.4, 0.7])) == pytest.approx([0.18448, -0.04337], abs=5e-5)
 
 
 def test_seeds_and_names_have_separate_fields() -> None:

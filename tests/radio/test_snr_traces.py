@@ -42,6 +42,12 @@ def test_a_single_row_is_constant() -> None:
     assert made.mean_rate_bps(2.0) == pytest.approx(np.full(3, 2 * np.log2(11)))
 
 
+def test_a_trace_may_be_shorter_than_a_second() -> None:
+    made = SnrTraces(np.array([0.0, 0.25]), np.array([0.0, 10.0]), np.array([0, 2]), 1, 0.25, None)
+    assert at(made, 0, 0.0, 0.25, 0.5, 0.75, 1.0) == pytest.approx([1, 10, 1, 10, 1])
+    assert made.mean_rate_bps(2.0) == pytest.approx([1 + np.log2(11)])
+
+
 def test_drawn_starts_shift_whole_traces_by_whole_blocks() -> None:
     """Each client has its trace of 8 s, shifted by 0 to 7 s; all shifts occur, and a client's own never changes."""
     made, whole = traces(400, seed=3), traces(2)

@@ -101,11 +101,3 @@ def test_nearer_than_ten_metres_is_ten_metres(model) -> None:
 def test_probability_of_line_of_sight(model, expected: list[float]) -> None:
     distances_km = np.array([0.01, 0.018, 0.1, 0.5])
     assert line_of_sight_probability(model, distances_km) == pytest.approx(expected, abs=2e-6)
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_sight_is_lost_with_distance(model) -> None:
-    chances = line_of_sight_probability(model, np.linspace(0.018, 5, 1000).reshape(10, 100))
-    assert chances.shape == (10, 100)
-    assert np.all(np.diff(chances.ravel()) < 0)
-    assert chances.min() > 0

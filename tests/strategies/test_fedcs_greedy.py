@@ -6,7 +6,6 @@ client 1 has long been ready and takes 10 s, client 3 2 + 1 s, so 3 is third. Θ
 """
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,20 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.fleets import make_fleet
-from lesson import Fleet, InputError, Settings, draw_fleet, read_fleet, simulate
-from lesson.strategies import FedCSGreedy, fleet_for
+from lesson import Fleet, InputError, Settings, read_fleet, simulate
+from lesson.strategies import FedCSGreedy
 from lesson.strategies.fedcs_greedy import schedule
 
 
 @pytest.fixture
 def fleet() -> Fleet:
     return make_fleet([5.0, 16.0, 30.0, 38.0], shared_upload_s=[1.0, 10.0, 2.0, 1.0])
-
-
-def trace(strategy: FedCSGreedy, fleet: Fleet, rounds: int = 12) -> list[tuple[float, list[int], list[int]]]:
-    records = list(simulate(strategy, fleet, rounds=rounds))
-    assert all(not record.staleness.any() and not record.note for record in records)
-    return [(record.end_s, record.started.tolist(), record.merged.tolist()) for record in records]
 
 
 @pytest.mark.parametrize(
@@ -43,8 +36,9 @@ def trace(strategy: FedCSGreedy, fleet: Fleet, rounds: int = 12) -> list[tuple[f
 )
 def test_trace(fleet: Fleet, deadline_s: float, order: list[int], round_s: float) -> None:
     """The same in every round; a round lasts until the last upload is in, not until the deadline."""
-    expected = [(round * round_s, order, order) for round in range(1, 13)]
-    assert trace(FedCSGreedy(deadline_s), fleet) == expected
+    records = simulate(FedCSGreedy(deadline_s), fleet, rounds=12)
+    trace = [(record.end_s, record.started.tolist(), record.merged.tolist()) for record in records]
+    assert trace == [(round * round_s, order, order) for round in range(1, 13)]
 
 
 def test_joules_are_those_of_the_time_on_the_air(fleet: Fleet) -> None:
@@ -56,11 +50,11 @@ def test_joules_are_those_of_the_time_on_the_air(fleet: Fleet) -> None:
 
 def test_if_no_candidate_fits_the_round_lasts_until_the_deadline(fleet: Fleet) -> None:
     """Within 10 s client 0 alone fits. Two of four are asked, 0 among them in half of the rounds."""
-    records = list(simulate(FedCSGreedy(10.0, fraction=0.5), fleet, rounds=400))
+    records = list(simulate(FedCSGreedy(10.0, fraction=0.5), fleet, rounds=100))
     for record in records:
         assert record.started.tolist() == record.merged.tolist()
         assert (record.started.tolist(), round(record.end_s - record.start_s, 6)) in [([0], 3.5), ([], 10.0)]
-    assert abs(sum(len(record.merged) for record in records) - 200) < 40  # four standard deviations of 10
+    assert abs(sum(len(record.merged) for record in records) - 50) < 20  # four standard deviations of 5
 
 
 def test_only_candidates_are_scheduled(fleet: Fleet) -> None:
@@ -82,8 +76,8 @@ def test_the_schedule_is_algorithm_3(times: list[tuple[int, int]], deadline_s: i
     compute_s, upload_s = np.array(times, dtype=float).T
     left, theta, expected = set(range(len(times))), 0.0, []
     while left:
-        growth = {who: upload_s[who] + max(0.0, compute_s[who] - theta) for who in left}
-        best = min(left, key=lambda who: (growth[who], compute_s[who] > theta, who))
+        growth = {client: upload_s[client] + max(0.0, compute_s[client] - theta) for client in left}
+        best = min(left, key=lambda client: (growth[client], compute_s[client] > theta, client))
         left.remove(best)
         if theta + growth[best] <= deadline_s:
             theta += growth[best]
@@ -96,63 +90,12 @@ def test_a_deadline_met_exactly_is_met_in_floating_point() -> None:
     assert schedule(np.array([0.1]), np.array([0.2]), 0.3).tolist() == [0]
 
 
-def test_ten_thousand_clients_are_scheduled_in_one_pass() -> None:
-    fleet = draw_fleet(Settings(), 10_000)
-    order = schedule(fleet.compute_s, fleet.shared_upload_s, np.inf)
-    assert np.array_equal(np.sort(order), np.arange(10_000))
-
-
-def test_the_fastest_keeps_its_own_times() -> None:
-    """ensure_first_tier would take its latency as the deadline: there are no tiers here."""
-    fleet = draw_fleet(Settings(ensure_first_tier=True))
-    assert fleet_for("fedcs-greedy", fleet, 5.0) is fleet
-    assert fleet_for("fedcs", fleet, 5.0).promoted is not None
-
-
 def test_a_measured_upload_is_that_of_the_channel(tmp_path: Path) -> None:
     """a sends from 2 to 3 s, b, ready at 1 s, from 3 to 7 s."""
     path = tmp_path / "fleet.csv"
     path.write_text("client,latency_s,compute_s,upload_s\na,3,2,1\nb,5,1,4\nc,30,10,20\n")
     record = next(simulate(FedCSGreedy(10.0), read_fleet(path, Settings()), rounds=1))
     assert (record.end_s, record.merged.tolist(), record.transmit_j) == (7.0, [0, 1], None)
-
-
-@pytest.mark.parametrize("text", ["client,latency_s\na,3\n", "client,latency_s,compute_s,upload_s\na,3,2,1\nb,5,1,\n"])
-def test_a_file_without_compute_and_upload_times_is_an_error(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "fleet.csv"
-    path.write_text(text)
-    with pytest.raises(InputError) as caught:
+    path.write_text("client,latency_s\na,3\n")
+    with pytest.raises(InputError, match="compute_s and upload_s"):
         next(simulate(FedCSGreedy(10.0), read_fleet(path, Settings()), rounds=1))
-    told = "fedcs-greedy needs compute_s and upload_s of every client; add both columns to the file"
-    assert str(caught.value) == told
-
-
-@pytest.mark.parametrize("fraction", [1.0, 0.25])
-def test_a_deadline_that_no_client_meets_is_an_error(fleet: Fleet, fraction: float) -> None:
-    with pytest.raises(InputError) as caught:
-        next(simulate(FedCSGreedy(3.4, fraction), fleet, rounds=1))
-    assert str(caught.value) == (
-        "fedcs-greedy has no client to train: none meets deadline_s = 3.4, "
-        "the fastest, client 0, takes 3.5 s alone; use a longer deadline"
-    )
-
-
-def test_a_fleet_that_nobody_can_reach() -> None:
-    with pytest.raises(InputError, match="no client can be reached: all 2 latencies are infinite"):
-        next(simulate(FedCSGreedy(10.0), make_fleet([np.inf, np.inf]), rounds=1))
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"deadline_s": 0.0}, "deadline_s must be a number > 0, got 0.0"),
-        ({"deadline_s": float("nan")}, "deadline_s must be a number > 0, got nan"),
-        ({"deadline_s": "20"}, "deadline_s must be a number > 0, got '20'"),
-        ({"deadline_s": 9.0, "fraction": 0}, "fraction must be a number > 0 and <= 1, got 0"),
-        ({"deadline_s": 9.0, "fraction": 1.5}, "fraction must be a number > 0 and <= 1, got 1.5"),
-    ],
-)
-def test_bad_settings(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError) as caught:
-        FedCSGreedy(**settings)
-    assert str(caught.value) == message

@@ -8,23 +8,13 @@ import pytest
 
 from helpers.fleets import make_fleet, traced
 from helpers.strategies import follow
-from lesson import FedQueue, Fleet, InputError, RoundPlan, Settings, Simulation
+from lesson import FedQueue, Fleet, Settings
 
 
 @pytest.fixture
 def fleet() -> Fleet:
     """Queue times and steps of 4, 10 and 20 s: 4, 1 and 0 steps fit, so they take 4, 1 and 1."""
     return make_fleet([8.0, 20.0, 40.0], weight=[1, 2, 5])
-
-
-def plans_of(strategy: FedQueue, fleet: Fleet, rounds: int) -> list[RoundPlan]:
-    simulation = Simulation(strategy, fleet)
-    plans: list[RoundPlan] = []
-    decide = simulation.strategy.open_round
-    simulation.strategy.open_round = lambda view, rng: plans.append(decide(view, rng)) or plans[-1]  # type: ignore[func-returns-value,method-assign]
-    for _ in range(rounds):
-        simulation.step()
-    return plans
 
 
 @pytest.mark.parametrize(
@@ -34,13 +24,12 @@ def plans_of(strategy: FedQueue, fleet: Fleet, rounds: int) -> list[RoundPlan]:
         ({"scale_lr": False}, [4, 1, 1], 1.0),
         ({"min_steps": 2}, [4, 2, 2], [0.5, 1, 1]),
         ({"margin_s": 5.0}, [2, 1, 1], [0.5, 1, 1]),  # 11 s for steps of 4 s
-        ({"min_steps": 10**7}, [10**7] * 3, [1, 1, 1]),
     ],
 )
 def test_local_work_fits_into_the_window(
     fleet: Fleet, options: dict[str, Any], steps: list[int], lr_scale: Any
 ) -> None:
-    (plan,) = plans_of(FedQueue(20.0, **options), fleet, 1)
+    (plan,) = follow(FedQueue(20.0, **options), fleet, 1).plans
     assert plan.local_steps is not None
     assert plan.local_steps.tolist() == steps
     assert plan.lr_scale == pytest.approx(lr_scale)
@@ -49,82 +38,52 @@ def test_local_work_fits_into_the_window(
 def test_the_step_size_depends_on_all_connected_clients() -> None:
     """Queue times and steps of 4, 2 and 20 s: 4, 9 and 1 steps. Client 2, which takes the fewest, trains for 40 s, so
     it does not start in round 2."""
-    first, second = plans_of(FedQueue(20.0), make_fleet([8.0, 4.0, 40.0]), 2)
+    first, second = follow(FedQueue(20.0), make_fleet([8.0, 4.0, 40.0]), 2).plans
     assert (first.starts.tolist(), second.starts.tolist()) == ([0, 1, 2], [0, 1])
     assert first.lr_scale == pytest.approx([1 / 4, 1 / 9, 1])
     assert second.lr_scale == pytest.approx([1 / 4, 1 / 9])
 
 
-def test_rounds_and_weights(fleet: Fleet) -> None:
+def test_trace(fleet: Fleet) -> None:
     """0 and 1 arrive 20 s after each start, 2 after 40 s. Round 1 closes after 23 s without 2. Round 2 has all by 43 s;
     client 2, from version 0, counts 5 / (1 + 0.5) instead of 5. The third one waits 23 s again."""
-    trace, merges = follow(FedQueue(20.0), fleet, 3)
-    assert trace == [
+    run = follow(FedQueue(20.0), fleet, 3)
+    assert run.trace == [
         (23.0, [0, 1, 2], [0, 1], [0, 0]),
         (43.0, [0, 1], [2, 0, 1], [1, 0, 0]),
         (66.0, [0, 1, 2], [0, 1], [0, 0]),
     ]
-    assert {merge.of for merge in merges} == {"updates"}
-    assert merges[0].weights == pytest.approx([1 / 3, 2 / 3])
-    assert merges[1].weights == pytest.approx([10 / 19, 3 / 19, 6 / 19])
-
-
-def test_weights_with_exponential_staleness(fleet: Fleet) -> None:
-    _, merges = follow(FedQueue(20.0, staleness="exponential", beta=1.0), fleet, 2)
+    assert {merge.of for merge in run.merges} == {"updates"}
+    assert run.merges[0].weights == pytest.approx([1 / 3, 2 / 3])
+    assert run.merges[1].weights == pytest.approx([10 / 19, 3 / 19, 6 / 19])
+    exponential = follow(FedQueue(20.0, staleness="exponential", beta=1.0), fleet, 2)
     total = 5 / math.e + 3
-    assert merges[1].weights == pytest.approx([5 / math.e / total, 1 / total, 2 / total])
+    assert exponential.merges[1].weights == pytest.approx([5 / math.e / total, 1 / total, 2 / total])
 
 
 @pytest.mark.parametrize(
-    ("cutoff", "third", "fourth"),
-    [(0.1, (62.5, [0], [1, 0]), (82.5, [0, 1], [0, 1])), (0.125, (62.5, [0, 1], [0, 1]), (82.5, [0, 1], [0, 1]))],
+    ("cutoff", "second", "third", "weights"),
+    [(0.1, [0], ([0], [1, 0]), [0.4, 0.6]), (0.125, [0, 1], ([0, 1], [0, 1]), [0.5, 0.5])],
 )
-def test_a_delayed_update_is_carried_over(cutoff: float, third: Any, fourth: Any, tmp_path: Path) -> None:
+def test_a_delayed_update_is_carried_over(
+    cutoff: float, second: list[int], third: Any, weights: list[float], tmp_path: Path
+) -> None:
     """Both take 20 s, but the second upload of client 1 takes 2.5 s more: with a cutoff of 2 s, its update waits for
     round 3, in which client 0 alone starts, and has the weight 2/3 to 1. With a cutoff of 2.5 s, it is admitted."""
     rows = "client,round,compute_s,upload_s 0,1,10,10 1,1,10,10 1,2,10,12.5 1,3,10,10 1,4,10,10"
     settings = Settings(trace=traced(tmp_path / "trace.csv", rows), estimate="last")
-    simulation = Simulation(FedQueue(20.0, cutoff=cutoff), make_fleet([20.0, 20.0]), settings=settings)
-    weights: list[list[float]] = []
-    decide = simulation.strategy.merge
-    simulation.strategy.merge = lambda view, arrived: (merge := decide(view, arrived), weights.append(merge.weights))[0]  # type: ignore[method-assign,func-returns-value]
-    records = [simulation.step() for _ in range(4)]
-    second = (42.5, [0, 1], [0] if cutoff == 0.1 else [0, 1])
-    assert [(one.end_s, one.started.tolist(), one.merged.tolist()) for one in records if one] == [
+    run = follow(FedQueue(20.0, cutoff=cutoff), make_fleet([20.0, 20.0]), 4, settings=settings)
+    assert run.rounds == [
         (20.0, [0, 1], [0, 1]),
-        second,
-        third,
-        fourth,
+        (42.5, [0, 1], second),
+        (62.5, *third),
+        (82.5, [0, 1], [0, 1]),
     ]
-    assert weights[2] == pytest.approx([0.4, 0.6] if cutoff == 0.1 else [0.5, 0.5])
+    assert run.merges[2].weights == pytest.approx(weights)
 
 
 def test_delayed_updates_are_aggregated_if_there_are_no_others(tmp_path: Path) -> None:
     rows = "client,round,compute_s,upload_s 0,1,10,10 0,2,10,12.5"
     settings = Settings(trace=traced(tmp_path / "trace.csv", rows))
-    simulation = Simulation(FedQueue(20.0, cutoff=0.1), make_fleet([20.0]), settings=settings)
-    records = [simulation.step() for _ in range(2)]
-    assert [(one.end_s, one.merged.tolist()) for one in records if one] == [(20.0, [0]), (42.5, [0])]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"deadline_s": math.inf}, "deadline_s must be a finite number > 0, got inf"),
-        ({"min_steps": 0}, "min_steps must be a whole number >= 1 and <= 10000000, got 0"),
-        ({"min_steps": 10**30}, f"min_steps must be a whole number >= 1 and <= 10000000, got {10**30}"),
-        ({"margin_s": -1.0}, "margin_s must be a finite number >= 0, got -1.0"),
-        ({"staleness": "hinge"}, "staleness must be one of harmonic, exponential, got 'hinge'"),
-        ({"scale_lr": 1}, "scale_lr must be true or false, got 1"),
-    ],
-)
-def test_bad_settings(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError) as caught:
-        FedQueue(**{"deadline_s": 20.0} | options)
-    assert str(caught.value) == message
-
-
-def test_compute_times_are_required(fleet: Fleet) -> None:
-    fleet.compute_s[1] = math.nan
-    with pytest.raises(InputError, match="fedqueue needs compute_s > 0 of every client, got nan for client 1"):
-        Simulation(FedQueue(20.0), fleet).step()
+    run = follow(FedQueue(20.0, cutoff=0.1), make_fleet([20.0]), 2, settings=settings)
+    assert run.rounds == [(20.0, [0], [0]), (42.5, [0], [0])]

@@ -1,4 +1,4 @@
-"""Oort on the four clients of the traces, with scripted draws and losses, written out by hand.
+"""Oort on four clients, with scripted draws and losses, written out by hand.
 
 Client 0 takes 5 s, 1 takes 16 s, 2 takes 30 s, 3 takes 38 s; each has 100 samples.
 """
@@ -10,32 +10,21 @@ import numpy as np
 import pytest
 
 from helpers.fleets import Scripted, disconnecting, make_fleet
-from lesson import InputError, Simulation, simulate
+from helpers.strategies import SignalServer, follow
+from lesson import Simulation, simulate
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.strategies import Oort
-from lesson.strategies.base import RoundPlan, ServerView, Updates
 
 LATENCIES = [5.0, 16.0, 30.0, 38.0]
 
 
-class FakeLearner:
-    """Provides scripted losses by version and client."""
-
-    def __init__(self, losses: dict[int, dict[int, float]]) -> None:
-        self.losses = losses
-
-    def signals(self, names: frozenset[str], version: int) -> dict[str, Any]:
-        assert names == {"update_loss"}
-
-        def update_loss(updates: Updates) -> FloatArray:
-            return np.array([self.losses[version][client] for client in updates.client.tolist()])
-
-        return {"update_loss": update_loss}
-
-    def merge(self, *_: Any) -> list[Any]:
-        return []
-
-    def forget(self, version: int) -> None: ...
+def losses(by_version: dict[int, dict[int, float]]) -> SignalServer:
+    """A model server with these losses by version and client."""
+    return SignalServer(
+        lambda version: {
+            "update_loss": lambda updates: np.array([by_version[version][one] for one in updates.client.tolist()])
+        }
+    )
 
 
 class Script:
@@ -56,7 +45,7 @@ def shares(**weights: float) -> Any:
     return pytest.approx({int(name[1:]): weight / sum(weights.values()) for name, weight in weights.items()}, rel=1e-9)
 
 
-def test_oort() -> None:
+def test_trace() -> None:
     """Two updates a round of three clients that start, one of them new: round(0.34 · 3) = 1.
 
     1: All are new; three are drawn by speed. Client 3 is late, as always: it is canceled at 30 s and stays new.
@@ -67,30 +56,27 @@ def test_oort() -> None:
     5: Rounds 1 and 2 have achieved 325 + 500, rounds 3 and 4 200 + 200: T, at three quarters, is 32 s. U is 100 for
        all.
     """
-    losses = {
-        0: {0: 2.0, 2: 1.25},
-        1: {0: 1.0, 1: 4.0},
-        2: {0: 1.0, 1: 1.0},
-        3: {0: 1.0, 2: 1.0},
-        4: {0: 1.0, 1: 1.0},
-    }
+    server = losses(
+        {
+            0: {0: 2.0, 2: 1.25},
+            1: {0: 1.0, 1: 4.0},
+            2: {0: 1.0, 1: 1.0},
+            3: {0: 1.0, 2: 1.0},
+            4: {0: 1.0, 1: 1.0},
+        }
+    )
     script = Script([[0, 2, 3], [1], [1, 0], [2, 0], [0, 1]])
     strategy = Oort(2, 1.5, exploration=0.34, exploration_decay=1, preferred_share=0.5, pacer_step=0.25, pacer_window=2)
-    simulation = Simulation(strategy, make_fleet(LATENCIES), model_server=FakeLearner(losses))
-    decide = simulation.strategy.open_round
-
-    def scripted(view: ServerView, rng: Any) -> RoundPlan:
-        return decide(view, script)  # type: ignore[arg-type]
-
-    simulation.strategy.open_round = scripted  # type: ignore[method-assign]
-    records = [record for record in (simulation.step() for _ in range(5)) if record]
-    assert [(record.end_s, record.started.tolist(), record.merged.tolist(), record.note) for record in records] == [
-        (30.0, [0, 2, 3], [0, 2], ""),
-        (46.0, [0, 1, 2], [0, 1], ""),
-        (62.0, [0, 1, 3], [0, 1], ""),
-        (92.0, [0, 2, 3], [0, 2], ""),
-        (108.0, [0, 1, 3], [0, 1], "preferred duration 23 s → 32 s: utility has fallen"),
+    run = follow(strategy, make_fleet(LATENCIES), 5, rng=script, model_server=server)
+    assert run.rounds == [
+        (30.0, [0, 2, 3], [0, 2]),
+        (46.0, [0, 1, 2], [0, 1]),
+        (62.0, [0, 1, 3], [0, 1]),
+        (92.0, [0, 2, 3], [0, 2]),
+        (108.0, [0, 1, 3], [0, 1]),
     ]
+    assert [bool(record.note) for record in run.records] == [False] * 4 + [True]
+    assert "23 s → 32 s" in run.records[-1].note
     assert script.chances == [
         shares(c0=1 / 5, c1=1 / 16, c2=1 / 30, c3=1 / 38),
         shares(c1=1 / 16, c3=1 / 38),
@@ -110,28 +96,21 @@ def test_oort() -> None:
             c2=1 + math.sqrt(0.1 * math.log(5) / 4),
         ),
     ]
-    assert simulation.strategy.state() == {
-        "known": [[0, 100.0, 5], [2, 100.0, 4], [1, 100.0, 5]],
-        "achieved": [200.0, 200.0, 200.0],
-        "num_steps": 1,
-    }
 
 
 def test_clients_below_the_cut_off_do_not_start() -> None:
     """Three of four clients are known after round 1. In round 2, U is 100, 200 and 900, clipped at 200 + 0.9 · 700 =
     830. With the same bonus for all, √(0.1 · ln 2) = 0.26, utilities are 0.26, 0.39 and 1.18, and client 2 is the only
     candidate for a draw of one. Client 3, still busy, is canceled."""
-    script = Script([])
-    strategy: Any = Oort(3, 4 / 3, exploration=0, exploration_min=0, preferred_share=1.0)
-    learner = FakeLearner({0: {0: 1.0, 1: 2.0, 2: 9.0}})
-    simulation = Simulation(strategy, make_fleet(LATENCIES), model_server=learner)
-    assert simulation.step() is not None
-    strategy = simulation.strategy
-    strategy.clients_per_round, strategy.overcommitment = 1, 1.0
+    strategy = Oort(3, 4 / 3, exploration=0, exploration_min=0, preferred_share=1.0)
+    server = losses({0: {0: 1.0, 1: 2.0, 2: 9.0}})
+    simulation = Simulation(strategy, make_fleet(LATENCIES), model_server=server)
+    simulation.step()
+    second: Any = simulation.strategy
+    second.clients_per_round, second.overcommitment = 1, 1.0
     simulation.round = 2
-    plan = strategy.open_round(simulation._view(np.arange(4)), script)
-    assert plan.starts.tolist() == [2]
-    assert plan.drops.tolist() == [3]
+    plan = second.open_round(simulation._view(np.arange(4)), Script([]))
+    assert (plan.starts.tolist(), plan.drops.tolist()) == ([2], [3])
 
 
 def test_fewer_new_clients_start_from_round_to_round() -> None:
@@ -149,68 +128,33 @@ def test_the_share_of_new_clients_has_a_minimum() -> None:
     assert len(set(second.started.tolist()) - set(first.merged.tolist())) == 4
 
 
-@pytest.mark.parametrize(
-    ("lost", "num_steps"),
-    [([], [0, 0, 0, 0, 1, 1, 2]), ([2, 5], [0, 0, 0, 0, 0, 1, 1, 1, 2])],
-    ids=["all arrive", "two are lost"],
-)
+@pytest.mark.parametrize(("lost", "num_steps"), [([], [0, 0, 0, 0, 1, 1, 2]), ([2, 5], [0, 0, 0, 0, 0, 1, 1, 1, 2])])
 def test_the_pacer_counts_rounds_with_aggregated_updates(lost: list[int], num_steps: list[int]) -> None:
     """With windows of two, losses of 4 + 4 are compared with 1 + 1, and these with 1 + 0.5. If the updates of rounds 3
     and 6 are lost, each comparison is made when two more updates have been aggregated, and only once."""
-    learner = FakeLearner({version: {0: loss} for version, loss in enumerate([4, 4, 1, 1, 1, 0.5, 0.5])})
+    server = losses({version: {0: loss} for version, loss in enumerate([4, 4, 1, 1, 1, 0.5, 0.5])})
     script = Scripted({(0, index): (0.5, 1.0) for index in lost})
-    strategy = Oort(1, 1.0, pacer_window=2)
-    simulation = disconnecting(strategy, make_fleet([5.0]), script, model_server=learner)
-    seen, merged = [], []
+    simulation = disconnecting(Oort(1, 1.0, pacer_window=2), make_fleet([5.0]), script, model_server=server)
+    seen = []
     for _ in num_steps:
-        record = simulation.step()
-        assert record is not None
+        simulation.step()
         seen.append(simulation.strategy.state()["num_steps"])
-        merged.append(len(record.merged))
     assert seen == num_steps
-    assert [index for index, count in enumerate(merged) if not count] == lost
 
 
 def test_without_losses_utility_is_the_number_of_samples() -> None:
-    simulation = Simulation(Oort(2, 2.0), make_fleet(LATENCIES))
-    record = simulation.step()
-    assert record is not None
-    assert record.end_s == 16.0
-    assert simulation.strategy.state()["known"] == [[0, 100.0, 1], [1, 100.0, 1]]
+    run = follow(Oort(2, 2.0), make_fleet(LATENCIES), 1)
+    assert run.records[0].end_s == 16.0
+    assert run.simulation.strategy.state()["known"] == [[0, 100.0, 1], [1, 100.0, 1]]
 
 
 def test_updates_beyond_the_first_k_are_dropped() -> None:
     """Three arrive at the same time; two are aggregated, and nothing waits."""
-    simulation = Simulation(Oort(2, 1.5), make_fleet([7.0, 7.0, 7.0]))
-    record = simulation.step()
-    assert record is not None
-    assert (record.merged.tolist(), record.uploads) == ([0, 1], 3)
-    assert not len(simulation.ledger.at_server)
+    run = follow(Oort(2, 1.5), make_fleet([7.0, 7.0, 7.0]), 1)
+    assert (run.records[0].merged.tolist(), run.records[0].uploads) == ([0, 1], 3)
+    assert not len(run.simulation.ledger.at_server)
 
 
 def test_all_clients_start_if_a_round_waits_for_more_than_there_are() -> None:
-    simulation = Simulation(Oort(10**400, 100.0), make_fleet(LATENCIES))
-    record = simulation.step()
-    assert record is not None
-    assert (record.end_s, record.started.tolist(), record.merged.tolist()) == (38.0, [0, 1, 2, 3], [0, 1, 2, 3])
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"clients_per_round": 0}, "clients_per_round must be a whole number >= 1, got 0"),
-        ({"overcommitment": 0.9}, "overcommitment must be a number >= 1 and <= 100, got 0.9"),
-        ({"overcommitment": 1e308}, "overcommitment must be a number >= 1 and <= 100, got 1e+308"),
-        ({"exploration": 1.5}, "exploration must be a number >= 0 and <= 1, got 1.5"),
-        ({"exploration_decay": 0}, "exploration_decay must be a number > 0 and <= 1, got 0"),
-        ({"exploration_min": -0.1}, "exploration_min must be a number >= 0 and <= 1, got -0.1"),
-        ({"penalty": math.inf}, "penalty must be a finite number >= 0, got inf"),
-        ({"preferred_share": 0}, "preferred_share must be a number > 0 and <= 1, got 0"),
-        ({"pacer_step": "5 %"}, "pacer_step must be a number >= 0 and <= 1, got '5 %'"),
-        ({"pacer_window": 2.5}, "pacer_window must be a whole number >= 1, got 2.5"),
-    ],
-)
-def test_bad_settings(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError) as caught:
-        Oort(**options)
-    assert str(caught.value) == message
+    run = follow(Oort(10**400, 100.0), make_fleet(LATENCIES), 1)
+    assert run.rounds == [(38.0, [0, 1, 2, 3], [0, 1, 2, 3])]

@@ -8,35 +8,27 @@ import numpy as np
 import pytest
 
 from helpers.fleets import make_fleet, traced
-from lesson import Fleet, InputError, Settings, Simulation
-from lesson.clock.records import RoundRecord
+from helpers.strategies import Run, SignalServer
+from helpers.strategies import follow as follow_run
+from lesson import Fleet, Settings, simulate
 from lesson.core.arrays import FloatArray
 from lesson.strategies import Refl
-from lesson.strategies.base import Merge, RoundPlan, ServerView, Updates
+from lesson.strategies.base import Updates
 
 BOOST = 1 - math.exp(-1)
 """Of the stale update with the largest deviation."""
 
 
-class FakeLearner:
+class Deviations(SignalServer):
     """Provides scripted deviations by client, and records which updates were fresh and stale."""
 
     def __init__(self, deviations: dict[int, float]) -> None:
         self.deviations, self.asked = deviations, list[tuple[list[int], list[int]]]()
+        super().__init__(lambda _: {"update_deviation": self.update_deviation})
 
-    def signals(self, names: frozenset[str], version: int) -> dict[str, Any]:
-        assert names == {"update_deviation"}
-
-        def update_deviation(fresh: Updates, stale: Updates) -> FloatArray:
-            self.asked.append((fresh.client.tolist(), stale.client.tolist()))
-            return np.array([self.deviations[client] for client in stale.client.tolist()])
-
-        return {"update_deviation": update_deviation}
-
-    def merge(self, *_: Any) -> list[Any]:
-        return []
-
-    def forget(self, version: int) -> None: ...
+    def update_deviation(self, fresh: Updates, stale: Updates) -> FloatArray:
+        self.asked.append((fresh.client.tolist(), stale.client.tolist()))
+        return np.array([self.deviations[client] for client in stale.client.tolist()])
 
 
 class InOrder:
@@ -46,31 +38,13 @@ class InOrder:
         return np.arange(count) / count
 
 
-def follow(
-    strategy: Refl, fleet: Fleet, rounds: int, learner: Any = None, **options: Any
-) -> tuple[list[RoundRecord], list[list[float]]]:
-    """Return the records of a run and the weights of its merges."""
-    simulation, weights = Simulation(strategy, fleet, model_server=learner, **options), list[list[float]]()
-    decide, combine = simulation.strategy.open_round, simulation.strategy.merge
-
-    def scripted(view: ServerView, rng: Any) -> RoundPlan:
-        return decide(view, InOrder())  # type: ignore[arg-type]
-
-    def noted(view: ServerView, arrived: Updates) -> Merge:
-        merge = combine(view, arrived)
-        assert merge.of == "updates"
-        weights.append(merge.weights.tolist())
-        return merge
-
-    simulation.strategy.open_round, simulation.strategy.merge = scripted, noted  # type: ignore[method-assign]
-    return [record for record in (simulation.step() for _ in range(rounds)) if record], weights
+def follow(strategy: Refl, fleet: Fleet, rounds: int, server: Any = None, **options: Any) -> Run:
+    run = follow_run(strategy, fleet, rounds, rng=InOrder(), model_server=server, **options)
+    assert {merge.of for merge in run.merges} == {"updates"}
+    return run
 
 
-def trace(records: list[RoundRecord]) -> list[tuple[float, list[int], list[int]]]:
-    return [(record.end_s, record.started.tolist(), record.merged.tolist()) for record in records]
-
-
-def test_refl() -> None:
+def test_trace() -> None:
     """Clients take 5, 16, 30 and 38 s. Two start, the faster one closes the round, and a start holds a client off for
     one round.
 
@@ -79,9 +53,9 @@ def test_refl() -> None:
     6: Only 0 is idle; 1, which started in round 3, arrives at 51 s. In each round, one update is stale, so its Λ is
     Λ_max, whatever it is.
     """
-    learner = FakeLearner({1: 0.1, 3: 7.0})
-    records, weights = follow(Refl(1, 2.0, hold_off=1), make_fleet([5.0, 16.0, 30.0, 38.0]), 6, learner)
-    assert trace(records) == [
+    server = Deviations({1: 0.1, 3: 7.0})
+    run = follow(Refl(1, 2.0, hold_off=1), make_fleet([5.0, 16.0, 30.0, 38.0]), 6, server)
+    assert run.rounds == [
         (5.0, [0, 1], [0]),
         (35.0, [2, 3], [1, 2]),
         (40.0, [0, 1], [0]),
@@ -89,9 +63,9 @@ def test_refl() -> None:
         (50.0, [0, 3], [0]),
         (55.0, [0], [1, 0]),
     ]
-    assert learner.asked == [([2], [1]), ([0], [3]), ([0], [1])]
+    assert server.asked == [([2], [1]), ([0], [3]), ([0], [1])]
     late = {age: 0.65 / (age + 1) + 0.35 * BOOST for age in (1, 2, 3)}
-    assert weights == [
+    assert [merge.weights.tolist() for merge in run.merges] == [
         [1.0],
         pytest.approx([late[1] / (late[1] + 1), 1 / (late[1] + 1)]),
         [1.0],
@@ -116,20 +90,20 @@ def test_refl() -> None:
 def test_weights_of_two_stale_updates(deviations: dict[int, float] | None, beta: float, scale: list[float]) -> None:
     """Clients 1 and 2, which take 6 and 7 s, arrive in round 2, which client 0, with 5 s, closes at 10 s; clients 0 to
     2 have 1, 2 and 4 samples."""
-    learner = None if deviations is None else FakeLearner(deviations)
+    server = None if deviations is None else Deviations(deviations)
     fleet = make_fleet([5.0, 6.0, 7.0], weight=[1, 2, 4])
-    records, weights = follow(Refl(1, 3.0, beta=beta), fleet, 2, learner)
-    assert trace(records) == [(5.0, [0, 1, 2], [0]), (10.0, [0], [1, 2, 0])]
+    run = follow(Refl(1, 3.0, beta=beta), fleet, 2, server)
+    assert run.rounds == [(5.0, [0, 1, 2], [0]), (10.0, [0], [1, 2, 0])]
     raw = np.array([2, 4, 1]) * scale
-    assert weights[1] == pytest.approx((raw / raw.sum()).tolist())
+    assert run.merges[1].weights == pytest.approx((raw / raw.sum()).tolist())
 
 
 def test_updates_that_are_too_old_are_dropped() -> None:
     """Client 1 arrives at 16 s, in round 4, three rounds late. It starts again in round 5."""
-    records, _ = follow(Refl(1, 2.0, max_staleness=2), make_fleet([5.0, 16.0]), 5)
-    assert trace(records)[3:] == [(20.0, [0], [0]), (25.0, [0, 1], [0])]
-    records, _ = follow(Refl(1, 2.0, max_staleness=3), make_fleet([5.0, 16.0]), 4)
-    assert trace(records)[3] == (20.0, [0], [1, 0])
+    run = follow(Refl(1, 2.0, max_staleness=2), make_fleet([5.0, 16.0]), 5)
+    assert run.rounds[3:] == [(20.0, [0], [0]), (25.0, [0, 1], [0])]
+    run = follow(Refl(1, 2.0, max_staleness=3), make_fleet([5.0, 16.0]), 4)
+    assert run.rounds[3] == (20.0, [0], [1, 0])
 
 
 def test_clients_that_were_absent_start_first(tmp_path: Path) -> None:
@@ -137,18 +111,18 @@ def test_clients_that_were_absent_start_first(tmp_path: Path) -> None:
     alternate from then on."""
     presence = traced(tmp_path / "presence.csv", "client,from_s,to_s 1,0,5 1,15,inf 2,25,inf")
     settings = Settings(presence=presence)
-    records, _ = follow(Refl(1, 1.0, hold_off=1), make_fleet([10.0, 10.0, 10.0]), 6, settings=settings)
-    assert [record.started.tolist() for record in records] == [[0], [0], [1], [2], [1], [2]]
+    run = follow(Refl(1, 1.0, hold_off=1), make_fleet([10.0, 10.0, 10.0]), 6, settings=settings)
+    assert [record.started.tolist() for record in run.records] == [[0], [0], [1], [2], [1], [2]]
 
 
 def test_a_round_has_a_limit() -> None:
     """Client 1, with 30 s, arrives in round 5, four rounds late; a round without fresh updates aggregates it alone."""
-    records, _ = follow(Refl(2, 1.0, round_limit_s=10.0), make_fleet([5.0, 30.0]), 5)
-    assert [record.end_s for record in records] == [10, 15, 20, 25, 30]
-    assert sorted(records[-1].merged.tolist()) == [0, 1]
-    records, weights = follow(Refl(round_limit_s=10.0), make_fleet([30.0]), 4, FakeLearner({}))
-    assert trace(records) == [(10.0, [0], []), (20.0, [], []), (30.0, [], [0]), (40.0, [0], [])]
-    assert weights == [[], [], [1.0], []]
+    run = follow(Refl(2, 1.0, round_limit_s=10.0), make_fleet([5.0, 30.0]), 5)
+    assert [record.end_s for record in run.records] == [10, 15, 20, 25, 30]
+    assert sorted(run.records[-1].merged.tolist()) == [0, 1]
+    run = follow(Refl(round_limit_s=10.0), make_fleet([30.0]), 4, Deviations({}))
+    assert run.rounds == [(10.0, [0], []), (20.0, [], []), (30.0, [], [0]), (40.0, [0], [])]
+    assert [merge.weights.tolist() for merge in run.merges] == [[], [], [1.0], []]
 
 
 @pytest.mark.parametrize(("arrives_s", "third"), [(45.0, [0, 1]), (48.0, [0, 1, 3])])
@@ -156,8 +130,8 @@ def test_fewer_clients_start_if_stale_updates_are_expected(arrives_s: float, thi
     """Client 2 is late. At 10 s, μ = 10 s, and it is not expected by 20 s. At 30 s, μ = 0.75·20 + 0.25·10 = 17.5 s. If
     it is expected by 47.5 s, round(1.5 · (2 − 1)) = 2 clients start, otherwise 3."""
     fleet = make_fleet([10.0, 10.0, arrives_s, 20.0, 20.0, 20.0])
-    records, _ = follow(Refl(2, 1.5, adaptive_target=True), fleet, 3)
-    assert trace(records) == [
+    run = follow(Refl(2, 1.5, adaptive_target=True), fleet, 3)
+    assert run.rounds == [
         (10.0, [0, 1, 2], [0, 1]),
         (30.0, [3, 4, 5], [3, 4, 5]),
         (40.0, third, [0, 1]),
@@ -166,29 +140,10 @@ def test_fewer_clients_start_if_stale_updates_are_expected(arrives_s: float, thi
 
 def test_all_clients_are_equally_likely_if_none_is_ever_absent() -> None:
     """Each of 6 clients starts in 100 of 300 rounds of two, within four standard deviations, √(300 · 1/3 · 2/3) = 8."""
-    simulation = Simulation(Refl(2, 1.0, hold_off=0), make_fleet([1.0] * 6))
-    started = [record.started for record in (simulation.step() for _ in range(300)) if record]
+    started = [record.started for record in simulate(Refl(2, 1.0, hold_off=0), make_fleet([1.0] * 6), rounds=300)]
     assert np.all(np.abs(np.bincount(np.concatenate(started)) - 100) < 33)
 
 
 def test_all_idle_clients_start_if_a_round_waits_for_more_than_there_are() -> None:
-    records, _ = follow(Refl(10**400, 100.0), make_fleet([5.0, 16.0]), 1)
-    assert trace(records) == [(16.0, [0, 1], [0, 1])]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"clients_per_round": 0}, "clients_per_round must be a whole number >= 1, got 0"),
-        ({"overcommitment": math.inf}, "overcommitment must be a number >= 1 and <= 100, got inf"),
-        ({"round_limit_s": 0}, "round_limit_s must be a number > 0, got 0"),
-        ({"hold_off": -1}, "hold_off must be a whole number >= 0, got -1"),
-        ({"max_staleness": 0}, "max_staleness must be a whole number >= 1, got 0"),
-        ({"beta": 1.1}, "beta must be a number >= 0 and <= 1, got 1.1"),
-        ({"adaptive_target": 1}, "adaptive_target must be true or false, got 1"),
-    ],
-)
-def test_bad_settings(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError) as caught:
-        Refl(**options)
-    assert str(caught.value) == message
+    run = follow(Refl(10**400, 100.0), make_fleet([5.0, 16.0]), 1)
+    assert run.rounds == [(16.0, [0, 1], [0, 1])]

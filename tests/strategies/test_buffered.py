@@ -1,0 +1,232 @@
+"""FedBuff, CA²FL, FADAS, Rennala and Malenia, which aggregate when enough updates have arrived, written out by hand.
+
+Unless stated otherwise, clients 0 to 3 take 5, 16, 30 and 38 s, and all train at the same time.
+"""
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+
+from helpers.fleets import make_fleet, peak_bytes, traced
+from helpers.strategies import follow
+from lesson import CA2FL, FADAS, FedBuff, Fleet, Malenia, Rennala, Settings, Simulation
+from lesson.core.arrays import FloatArray
+from lesson.learn.group_memory import GroupVectors
+from lesson.strategies.base import Merge, Updates
+
+
+@pytest.fixture
+def fleet() -> Fleet:
+    return make_fleet([5.0, 16.0, 30.0, 38.0])
+
+
+def test_fedbuff(fleet: Fleet) -> None:
+    """K = 3. 0 fills the buffer at 5, 10, 15 s. At 16, 20, 25 s come 1, from version 0, and 0 twice, from 1. At 30 s 2,
+    from 0, and 0, from 2; at 32 s 1, from 1. At 35 s 0, from 2; at 38 s 3, from 0; at 40 s 0."""
+    run = follow(FedBuff(buffer_size=3, concurrency=4), fleet, 11)
+    assert run.trace == [
+        (5.0, [0, 1, 2, 3], [], []),
+        (10.0, [0], [], []),
+        (15.0, [0], [0, 0, 0], [0, 0, 0]),
+        (16.0, [0], [], []),
+        (20.0, [1], [], []),
+        (25.0, [0], [1, 0, 0], [1, 0, 0]),
+        (30.0, [0], [], []),
+        (32.0, [0, 2], [2, 0, 1], [2, 0, 1]),
+        (35.0, [1], [], []),
+        (38.0, [0], [], []),
+        (40.0, [3], [0, 3, 0], [1, 3, 0]),
+    ]
+    assert {merge.of for merge in run.merges} == {"updates"}
+    assert run.merges[5].weights == pytest.approx([1 / 3 / 2**0.5, 1 / 3, 1 / 3])
+    assert run.merges[7].weights == pytest.approx([1 / 3 / 3**0.5, 1 / 3, 1 / 3 / 2**0.5])
+    plain = FedBuff(buffer_size=3, concurrency=4, scale_staleness=False, server_lr=0.6)
+    assert follow(plain, fleet, 6).merges[5].weights == pytest.approx([0.2, 0.2, 0.2])
+
+
+def test_fedbuff_empties_an_overfull_buffer_before_anybody_starts() -> None:
+    """Four arrive at 1 s, K = 2: two make version 1, the others, now stale by one, version 2 at the same time."""
+    trace = follow(FedBuff(buffer_size=2, concurrency=4), make_fleet([1.0] * 4), 3).trace
+    assert [(end_s, starts, staleness) for end_s, starts, _, staleness in trace] == [
+        (1.0, [0, 1, 2, 3], [0, 0]),
+        (1.0, [], [1, 1]),
+        (2.0, [0, 1, 2, 3], [0, 0]),
+    ]
+
+
+@pytest.mark.parametrize("num_idle", [0, 9])
+def test_fedbuff_keeps_its_concurrency(num_idle: int) -> None:
+    """Three at work: one start per arrival. Whoever is idle may be next, so that all have their turn."""
+    fleet = make_fleet([(1.0 + client) ** 0.37 for client in range(3 + num_idle)])
+    rounds = follow(FedBuff(buffer_size=3, concurrency=3), fleet, 150).rounds
+    assert [len(starts) for _, starts, _ in rounds] == [3] + [1] * 149
+    assert {client for _, starts, _ in rounds for client in starts} == set(range(3 + num_idle))
+
+
+def test_by_default_all_clients_train_and_the_buffer_holds_ten() -> None:
+    """30 clients. The two that arrive at 1 s start again at once; the buffer fills at 5 s."""
+    rounds = follow(FedBuff(), make_fleet([1.0, 1.0] + [50.0] * 28), 6).rounds
+    assert [starts for _, starts, _ in rounds[:3]] == [list(range(30)), [0, 1], [0, 1]]
+    assert [(end_s, len(merged)) for end_s, _, merged in rounds if merged] == [(5.0, 10)]
+
+
+@pytest.mark.parametrize("strategy", [FedBuff(3, 4), Rennala()], ids=str)
+def test_the_cost_of_a_round_does_not_grow_with_the_fleet(strategy: Any) -> None:
+    assert peak_bytes(Simulation(strategy, make_fleet([1.0 + client for client in range(50_000)]))) < 50_000
+
+
+class OneNumber:
+    """A model server whose model is one number, 0 at first, and whose clients train for these updates, in order."""
+
+    UPDATES: ClassVar = {0: [3, 6, 9, 12, 0, 0, 3, 9], 1: [9, 11], 2: [10], 3: [6]}
+
+    def __init__(self) -> None:
+        self.models = [torch.zeros(1)]
+        self.groups = GroupVectors(self.models[0])
+
+    def merge(self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int) -> list[Any]:
+        assert merge.groups is not None
+        means = {name: torch.zeros(1) for name in merge.groups.names}
+        for (client, index), weight in zip(updates.keys, weights.tolist(), strict=True):
+            means[f"client {client}"] += weight * self.UPDATES[client][index]
+        self.models.append(self.groups.merge(self.models[-1], means, merge.groups, "updates"))
+        return []
+
+    def forget(self, version: int) -> None: ...
+
+    def signals(self, names: frozenset[str], version: int) -> dict[str, Any]:
+        return {}
+
+
+def test_ca2fl_models_and_caches(fleet: Fleet) -> None:
+    """Buffers, in the order of arrival, with h̄ = Σ h / 4:
+
+    1. Client 0 with 3, 6, 9: v = 0 + 18/3 = 6. Its cache is the mean, h₀ = 6, so h̄ = 1.5.
+    2. Client 1 with 9 and 0 with 12, 0: v = 1.5 + (9 + (12 − 6) + (0 − 6))/3 = 4.5; h₀ = 6, h₁ = 9, h̄ = 3.75.
+    3. Client 2 with 10, 0 with 0, 1 with 11: v = 3.75 + (10 + (0 − 6) + (11 − 9))/3 = 5.75; h = 0, 11, 10, h̄ = 5.25.
+    4. Client 0 with 3, 3 with 6, 0 with 9: v = 5.25 + (3 + 6 + 9)/3 = 11.25; h = 6, 11, 10, 6.
+    """
+    server = OneNumber()
+    run = follow(CA2FL(buffer_size=3, concurrency=4), fleet, 11, model_server=server)
+    assert [float(model) for model in server.models] == pytest.approx([0, 6, 10.5, 16.25, 27.5])
+    caches = {name: float(vector) for name, vector in server.groups.filled.items()}
+    assert caches == pytest.approx({"client 0": 6, "client 1": 11, "client 2": 10, "client 3": 6})
+    assert run.trace == follow(FedBuff(buffer_size=3, concurrency=4), fleet, 11).trace
+
+
+def test_ca2fl_weights() -> None:
+    """Second buffer: client 1 once and client 0 twice, η = 0.6: shares 0.6/3 and 0.6·2/3; h̄ has the weight 0.6/4, as
+    the unreachable client does not count."""
+    fleet = make_fleet([5.0, 16.0, 30.0, 38.0, np.inf])
+    merge = follow(CA2FL(buffer_size=3, concurrency=4, server_lr=0.6), fleet, 6).merges[5]
+    assert merge.groups is not None
+    assert merge.weights.tolist() == [1.0, 0.5, 0.5]
+    assert merge.groups.names == ["client 1", "client 0", "client 0"]
+    assert merge.groups.weights == pytest.approx({"client 1": 0.2, "client 0": 0.4})
+    assert merge.groups.previous == pytest.approx({"client 1": -0.2, "client 0": -0.4})
+    assert merge.groups.previous_total == pytest.approx(0.15)
+    assert (merge.of, merge.step_scale) == ("updates", 1.0)
+
+
+def test_ca2fl_counts_clients_that_take_turns(tmp_path: Path) -> None:
+    """Clients 0 and 1 leave at 20 s, when 2 and 3 come: never more than two at a time, but four have trained."""
+    presence = traced(tmp_path / "presence.csv", "client,from_s,to_s 0,0,20 1,0,20 2,20,inf 3,20,inf")
+    run = follow(CA2FL(1, 2), make_fleet([5.0] * 4), 13, settings=Settings(presence=presence))
+    assert run.records[-1].end_s >= 30
+    totals = [merge.groups.previous_total for merge in run.merges if merge.groups is not None]
+    assert (totals[0], totals[-1]) == (1 / 2, 1 / 4)
+
+
+@pytest.mark.parametrize(
+    ("options", "scales"),
+    [
+        ({}, [1, 1, 1 / 2, 1 / 3]),
+        ({"delay_threshold": 2}, [1, 1, 1, 1 / 3]),
+        ({"delay_threshold": np.inf}, [1, 1, 1, 1]),
+        ({"delay_threshold": 0}, [1, 1, 1 / 2, 1 / 3]),  # a delay of 1 never changes the step: η/1 = η
+    ],
+)
+def test_fadas_takes_smaller_steps_if_an_update_is_very_stale(
+    fleet: Fleet, options: dict[str, Any], scales: list[float]
+) -> None:
+    """The buffers are FedBuff's. Their largest staleness is 0, 1, 2, 3; above the threshold, steps shrink to η/d."""
+    run = follow(FADAS(buffer_size=3, concurrency=4, **options), fleet, 11)
+    assert run.trace == follow(FedBuff(buffer_size=3, concurrency=4), fleet, 11).trace
+    merges = [merge for merge in run.merges if len(merge.updates)]
+    assert [merge.step_scale for merge in merges] == scales
+    for merge in merges:
+        assert (merge.of, merge.groups, merge.weights.tolist()) == ("updates", None, [1 / 3] * 3)
+
+
+def test_rennala(fleet: Fleet) -> None:
+    """S = 4. Client 0 sends three updates by 15 s, client 1 the fourth at 16 s. Client 0, training since 15 s, is then
+    stale: its update of 20 s is dropped, as is that of client 2 at 30 s. From version 1 come 0 at 25 and 30 s, 1, which
+    started at 16 s, at 32 s, and 0 at 35 s."""
+    run = follow(Rennala(updates_per_round=4), fleet, 9)
+    assert run.trace == [
+        (5.0, [0, 1, 2, 3], [], []),
+        (10.0, [0], [], []),
+        (15.0, [0], [], []),
+        (16.0, [0], [0, 0, 0, 1], [0, 0, 0, 0]),
+        (20.0, [1], [], []),
+        (25.0, [0], [], []),
+        (30.0, [0], [], []),
+        (32.0, [0, 2], [], []),
+        (35.0, [1], [0, 0, 1, 0], [0, 0, 0, 0]),
+    ]
+    assert [len(merge.drops) for merge in run.merges] == [0, 0, 0, 0, 1, 0, 1, 0, 0]
+    assert {merge.of for merge in run.merges} == {"updates"}
+    assert run.merges[3].weights.tolist() == run.merges[8].weights.tolist() == [0.25] * 4
+
+
+def test_rennala_drops_surplus_arrivals_and_ignores_the_amount_of_data() -> None:
+    """Four arrive at 1 s, S = 3: 0.6 / 3 each; the fourth starts again with the others."""
+    run = follow(Rennala(updates_per_round=3, server_lr=0.6), make_fleet([1.0] * 4, weight=[1, 2, 3, 4]), 2)
+    assert run.rounds == [(1.0, [0, 1, 2, 3], [0, 1, 2]), (2.0, [0, 1, 2, 3], [0, 1, 2])]
+    assert run.merges[0].weights == pytest.approx([0.2] * 3)
+    assert len(run.merges[0].drops) == 1
+
+
+@pytest.fixture
+def three() -> Fleet:
+    return make_fleet([5.0, 8.0, 12.0], weight=[1, 2, 3])
+
+
+@pytest.mark.parametrize("updates_per_round", [None, 3])
+def test_malenia(three: Fleet, updates_per_round: int | None) -> None:
+    """At 12 s, 0 has sent two updates, 1 and 2 one each. Those of 0 at 15 s and of 1 at 16 s are stale. From version 1
+    come 0 at 20 s, and 2 and 1, which started at 12 and 16 s, at 24 s. A client weighs 1/3, whatever its data."""
+    run = follow(Malenia(updates_per_round), three, 8)
+    assert run.trace == [
+        (5.0, [0, 1, 2], [], []),
+        (8.0, [0], [], []),
+        (10.0, [1], [], []),
+        (12.0, [0], [0, 1, 0, 2], [0, 0, 0, 0]),
+        (15.0, [2], [], []),
+        (16.0, [0], [], []),
+        (20.0, [1], [], []),
+        (24.0, [0], [0, 2, 1], [0, 0, 0]),
+    ]
+    assert {merge.of for merge in run.merges} == {"updates"}
+    assert [len(merge.drops) for merge in run.merges] == [0, 0, 0, 0, 1, 1, 0, 0]
+    assert run.merges[3].weights == pytest.approx([1 / 6, 1 / 3, 1 / 6, 1 / 3])
+    assert run.merges[7].weights == pytest.approx([1 / 3] * 3)
+
+
+def test_malenia_waits_until_the_harmonic_mean_of_the_numbers_of_updates_reaches_s_over_n(three: Fleet) -> None:
+    """S = 4, so 3 / Σ 1/B must reach 4/3. At 12 s, B = (2, 1, 1): 3 / 2.5. At 15 s, (3, 1, 1): 3 / 2.33. At 16 s,
+    (3, 2, 1): 3 / 1.83, which is enough. η = 0.9."""
+    run = follow(Malenia(updates_per_round=4, server_lr=0.9), three, 6)
+    assert [(end_s, merged) for end_s, _, merged in run.rounds if merged] == [(16.0, [0, 1, 0, 2, 0, 1])]
+    assert run.merges[5].weights == pytest.approx([0.1, 0.15, 0.1, 0.3, 0.1, 0.15])
+
+
+def test_malenia_does_not_wait_for_clients_that_have_left(three: Fleet, tmp_path: Path) -> None:
+    """Client 2 leaves at 6 s without an update, client 0 at 7 s with one: 1, at 8 s, is the last of two."""
+    presence = traced(tmp_path / "presence.csv", "client,from_s,to_s 0,0,7 2,0,6")
+    run = follow(Malenia(), three, 4, settings=Settings(presence=presence))
+    assert [merged for _, _, merged in run.rounds] == [[], [], [], [0, 1]]
+    assert run.simulation.now_s == 8.0
