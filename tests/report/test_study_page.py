@@ -192,7 +192,7 @@ def test_configurations_with_different_fleets(tmp_path: Path) -> None:
     data = study_data(load_study([tmp_path / "few", tmp_path / "many"]), "")
     assert "6 or 9 clients" in data["what"]
     assert "deadline of" not in data["what"]
-    assert [[row["tier"] for row in one["tiers"]] for one in data["fairness"]] == [[1, 2, 3], [1]]
+    assert [[row["tier"] for row in one["tiers"]] for one in data["fairness"]] == [[1, 2], [1]]
 
 
 def test_commands_that_repeat_a_study(study: Study, tmp_path: Path) -> None:
