@@ -59,6 +59,7 @@ def test_recorded_strategy_is_replayed() -> None:
         assert result.reality.values[measure] in result.outcomes[0].spread(measure)
 
 
+@pytest.mark.slow
 def test_measured_gain_lies_in_the_predicted_interval(trial: dict[str, Any]) -> None:
     fedavg, switched = read_recording(FEDAVG), read_recording(LESSON)
     gain = trial["compare"](fedavg, switched, choose_deadline_s(fit(fedavg)))

@@ -115,11 +115,6 @@ def test_outliers_and_magnitudes_on_the_latency_axis(tmp_path: Path) -> None:
     assert shown[: shown.index("client latency (s)")] == ["0.1", "1", "10", "100", "1000"]
 
 
-@pytest.mark.parametrize("count", [1, 5, 40])
-def test_tiers_have_their_own_colors(count: int) -> None:
-    assert len(set(tier_colors(count))) == count
-
-
 def test_a_page_holds_the_fleet_bit_for_bit(tmp_path: Path) -> None:
     fleet = draw_fleet(Settings(), 7, seed=2)
     write_plan_page(tmp_path / "plan.html", fleet, 12.5, Origin("</script>"), ["a <b> & c"])

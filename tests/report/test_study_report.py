@@ -20,7 +20,6 @@ from rich.console import Console
 from helpers.run_folders import R2, RMSE, make_comparison, make_run, make_run_of, make_sweep
 from lesson import InputError
 from lesson.cli import main
-from lesson.cli.report import inches
 from lesson.core.errors import RunStoppedError
 from lesson.experiments.loading import load_study
 from lesson.experiments.measures import means
@@ -113,13 +112,7 @@ def test_groups_of_a_sweep_have_the_color_of_their_strategy(tmp_path: Path) -> N
     assert "β = 0.1" in groups[1].name
 
 
-@pytest.mark.parametrize(
-    ("width", "wanted"), [("3.5in", 3.5), ("12 cm", 12 / 2.54), ("89mm", 89 / 25.4), ("252pt", 3.5)]
-)
-def test_lengths(width: str, wanted: float) -> None:
-    assert inches(width) == pytest.approx(wanted)
-
-
+@pytest.mark.slow
 def test_figures_are_as_wide_as_asked_and_reproducible(folder: Path, tmp_path: Path) -> None:
     for out, formats in (("once", "pdf,svg,png"), ("again", "pdf")):
         flags = ["--format", formats, "--width", "89mm"]
