@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from helpers.flights import write_flight
+from helpers.pages import data_of
 from lesson.cli import main
 
 LATENCIES = "client,latency_s\na,40\nb,12.3\nc,10\nd,30\n"
@@ -115,10 +116,12 @@ def test_figure_and_page(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_deadline_that_most_updates_meet(plan: Any) -> None:
     auto = ["--clients", "20", "--set", "fading=rayleigh", "--set", "coherence_s=5.0", "--deadline", "auto"]
-    proposed, raised = plan(*auto), plan(*auto, "--on-time", "0.97")
+    proposed, raised = plan(*auto), plan(*auto, "--on-time", "0.97", "--html", "plan.html")
     shares = [{row["deadline_s"]: row["on_time"] for row in one["deadlines"]} for one in (proposed, raised)]
     assert shares[0][proposed["deadline_s"]] < 0.97 <= shares[1][raised["deadline_s"]]
     assert raised["deadline_s"] > proposed["deadline_s"]
+    advice = data_of(Path("plan.html"))["fleet"]["advice"]
+    assert (advice["proposed_s"], advice["fedavg_round_s"]) == (raised["deadline_s"], raised["round_s"]["fedavg"])
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,10 @@ from helpers.runs import PARTS, content, settings
 from helpers.small_tasks import tiny_data
 from lesson import InputError
 from lesson.clock.worlds import NominalWorld
+from lesson.core.errors import DivergedError
 from lesson.experiments.run import Run
 from lesson.experiments.study import Study
+from lesson.learn.backend import WindowRule
 from lesson.learn.build import build
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.device import on_device
@@ -147,19 +149,31 @@ def test_interrupted_runs_resume_bit_identically(tmp_path: Path, state: str) -> 
     check_resumes(chosen, tmp_path, after_round, **PARTS)
 
 
-@pytest.mark.usefixtures("round_by_round")
-@pytest.mark.parametrize("last", [12, 30])
-def test_ctrl_c_saves_a_checkpoint(tmp_path: Path, finished: Path, last: int) -> None:
+@pytest.mark.parametrize(("last", "window"), [(12, WindowRule()), (30, WindowRule(10**6))])
+def test_ctrl_c_saves_a_checkpoint(
+    tmp_path: Path, finished: Path, last: int, window: WindowRule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two rounds, and at the last moment."""
+
     def interrupt(line: dict[str, Any]) -> None:
         if line["round"] == last:
             os.kill(os.getpid(), signal.SIGINT)
 
+    monkeypatch.setattr(CpuBackend, "window", window)
     with pytest.raises(KeyboardInterrupt):
         execute(settings(), tmp_path / "run", progress=interrupt, **PARTS)
     assert len(read_metrics(tmp_path / "run" / "metrics.jsonl")) == last
     assert RunFolder(tmp_path / "run").checkpoint.exists()
     execute(settings(), tmp_path / "run", resume=True, **PARTS)
     assert content(tmp_path / "run") == content(finished)
+
+
+def test_a_run_that_diverges_keeps_the_rounds_before(tmp_path: Path) -> None:
+    wild = settings(rounds=10).with_changes(proximal_mu=1e30, local_steps=4, trainer="reference")
+    with pytest.raises(DivergedError, match="proximal_mu"):
+        execute(wild, tmp_path / "run", **PARTS)
+    rounds = [line["round"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl")]
+    assert rounds == list(range(1, len(rounds) + 1))
 
 
 def test_unset_options_are_recorded_but_are_no_settings(tmp_path: Path) -> None:
