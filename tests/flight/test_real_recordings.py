@@ -4,7 +4,6 @@ Each recording is real, so these tests assert order, tiers and intervals, never 
 the values.
 """
 
-import re
 import runpy
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lesson.fleet.tiers import assign_tiers
 from lesson.flight.advice import choose_deadline_s
 from lesson.flight.check import check_recording
 from lesson.flight.fit import fit
@@ -23,7 +21,7 @@ from lesson.flight.timeline import is_synchronous
 ROOT = Path(__file__).parent.parent.parent
 TRIAL = ROOT / "examples" / "fleet-trial"
 FEDAVG, LESSON = TRIAL / "recordings" / "fedavg.jsonl", TRIAL / "recordings" / "lesson.jsonl"
-BY_SPEED = ["phone-ana", "phone-ben", "tablet-lab", "pi-kitchen", "pi-garage", "pi-roof"]
+NAMES = ["phone-ana", "phone-ben", "pi-garage", "pi-kitchen", "pi-roof", "tablet-lab"]
 
 
 @pytest.fixture(scope="module")
@@ -34,19 +32,17 @@ def trial() -> dict[str, Any]:
 
 def test_recordings_are_complete() -> None:
     fedavg, switched = read_recording(FEDAVG), read_recording(LESSON)
-    assert sorted(fedavg.names) == sorted(switched.names) == sorted(BY_SPEED)
+    assert sorted(fedavg.names) == sorted(switched.names) == NAMES
     assert len(fedavg.rounds) >= 20
     assert is_synchronous(fedavg)
     assert not is_synchronous(switched), "clients of slow tiers train through several rounds"
     for recording in (fedavg, switched):
         assert not np.any(recording.jobs.outcome == FAILED)
-    text = FEDAVG.read_text() + LESSON.read_text()
-    assert not re.search(r"127\.0\.0\.1|/home|/tmp", text), "neither addresses nor paths"
 
 
 def test_second_half_is_predicted() -> None:
     """Median latencies, the tiers they give, and the mean round length."""
-    check = check_recording(read_recording(FEDAVG))
+    check = check_recording(read_recording(FEDAVG), num_replicates=50)
     (rounds,) = [one for one in check.predictions if one.what == "round length"]
     assert rounds.is_covered
     assert rounds.error < 0.1
@@ -58,35 +54,13 @@ def test_second_half_is_predicted() -> None:
 def test_recorded_strategy_is_replayed() -> None:
     """Simulated FedAvg has the round length and the updates per hour of the recording itself."""
     fitted = fit(read_recording(FEDAVG))
-    result = replay(fitted, [Candidate("fedavg", 20.0)])
+    result = replay(fitted, [Candidate("fedavg", 20.0)], num_replicates=50)
     for measure in ("round_s", "updates_per_h"):
         assert result.reality.values[measure] in result.outcomes[0].spread(measure)
 
 
-def test_tiers_and_order_are_those_of_the_second_run() -> None:
-    """At the proposed deadline, by the median latencies of each run. One Pi was slower in the second run."""
-    fedavg, switched = (fit(read_recording(path)) for path in (FEDAVG, LESSON))
-    deadline_s = choose_deadline_s(fedavg)
-    usual_s = [dict(zip(one.names, one.fleet().latency_s.tolist(), strict=True)) for one in (fedavg, switched)]
-    tiers = [assign_tiers(np.array([one[name] for name in BY_SPEED]), deadline_s) for one in usual_s]
-    assert np.count_nonzero(tiers[0] != tiers[1]) <= 1
-    for one in usual_s:
-        fast, middle, slow = (
-            max(one[name] for name in BY_SPEED[part]) for part in (slice(3), slice(3, 5), slice(5, 6))
-        )
-        assert fast < min(one[name] for name in BY_SPEED[3:])
-        assert middle < slow
-
-
+@pytest.mark.slow
 def test_measured_gain_lies_in_the_predicted_interval(trial: dict[str, Any]) -> None:
     fedavg, switched = read_recording(FEDAVG), read_recording(LESSON)
     gain = trial["compare"](fedavg, switched, choose_deadline_s(fit(fedavg)))
     assert gain.measured in gain.predicted
-
-
-def test_first_round_is_left_out(trial: dict[str, Any]) -> None:
-    recording = read_recording(FEDAVG)
-    later = trial["without_first_round"](recording)
-    assert later.rounds == recording.rounds[1:]
-    assert len(later.jobs) == len(recording.jobs) - 6
-    assert later.begin_s == later.jobs.asked_s.min() > recording.rounds[0].end_s

@@ -69,63 +69,53 @@ def test_a_restart_of_the_server_ends_jobs_and_connections(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("lines", "problem"),
     [
-        ([], 'line 1: a recording must start with {"flight": 1, …}, got an empty file'),
-        ([ASKED], 'line 1: a recording must start with {"flight": 1, …}, got {"event"'),
-        ([{"flight": 2}], "has format 2, this version reads up to 1; install a newer version"),
-        (
-            [{"flight": 1, "strategy": "\u001b[2J"}],
-            "line 1: strategy must not contain control characters",
-        ),
-        ([HEADER], "has no training job; record a run in which clients train"),
-        ([HEADER, '{"event": "asked", "t_s"'], 'line 2 is not JSON: {"event": "asked", "t_s"'),
-        ([HEADER, "[1, 2]"], "line 2: an event must be a JSON object, got [1, 2]"),
-        ([HEADER, ASKED | {"event": "exploded"}], "line 2: event must be 'connected', 'left', 'asked'"),
-        ([HEADER, ASKED | {"t_s": -1}], "line 2: t_s must be >= 0, got -1"),
-        ([HEADER, '{"event": "left", "t_s": NaN}'], "line 2: t_s must be a finite number"),
-        ([HEADER, ASKED | {"t_s": 1e300}], "line 2: t_s must be <= 1e+10"),
-        ([HEADER, ASKED | {"client": "a\u0007"}], "line 2: client must not contain control characters"),
-        ([HEADER, ASKED | {"client": "a" * 201}], "line 2: client must be text of at most 200 characters"),
-        ([HEADER, {"event": "left", "t_s": 1.0}], "line 2: client must be given for the event 'left'"),
-        ([HEADER, {"event": "left", "t_s": 1.0, "client": "a"}], "client 'a' left without an event 'connected'"),
-        ([HEADER, ASKED | {"job": None}], "line 2: job must be given for the event 'asked'"),
-        ([HEADER, ASKED, ASKED], "line 3: job '1' has a second event 'asked'"),
-        ([HEADER, ARRIVED_LINE], "line 2: job '1' ended without an event 'asked'"),
-        ([HEADER, ASKED, ARRIVED_LINE, ARRIVED_LINE], "line 4: job '1' ended twice"),
-        ([HEADER, ASKED, ARRIVED_LINE | {"client": "b"}], "client of job '1' must be 'a', which was asked, got 'b'"),
-        ([HEADER, ASKED, ARRIVED_LINE | {"t_s": 0.5}], "line 3: t_s must not be less than 1, as on the line before"),
-        ([HEADER, ASKED, ARRIVED_LINE | {"num_samples": 0}], "line 3: num_samples must be >= 1, got 0"),
-        ([HEADER, ASKED, ARRIVED_LINE | {"compute_s": 9.0}], "compute_s must not exceed the 4 s that job '1' took"),
-        ([HEADER, ASKED, ARRIVED_LINE | {"downloaded_s": 0.5}], "the times of job '1' must be in order"),
-        (
-            [HEADER, ASKED, {"event": "round", "t_s": 2.0, "merged": ["a"], "staleness": []}],
-            "line 3: staleness must have as many values as merged",
-        ),
+        ([], "line 1: a recording must start with"),
+        ([ASKED], "line 1: a recording must start with"),
+        ([{"flight": 2}], "format 2"),
+        ([{"flight": 1, "strategy": "\u001b[2J"}], "strategy"),
+        ([HEADER], "no training job"),
+        ([HEADER, '{"event": "asked", "t_s"'], "line 2 is not JSON"),
+        ([HEADER, "[" * 100_000], "line 2 is not JSON"),
+        ([HEADER, "[1, 2]"], "line 2: an event"),
+        ([HEADER, HEADER | {"x": "x" * (1 << 20)}], "line 2: a line"),
+        ([HEADER, ASKED | {"event": "exploded"}], "line 2: event"),
+        ([HEADER, '{"event": "left", "t_s": NaN}'], "line 2: t_s"),
+        ([HEADER, ASKED | {"t_s": 1e300}], "line 2: t_s"),
+        ([HEADER, ASKED | {"client": "a\u0007"}], "line 2: client"),
+        ([HEADER, ASKED | {"client": "a" * 201}], "line 2: client"),
+        ([HEADER, {"event": "left", "t_s": 1.0}], "line 2: client"),
+        ([HEADER, {"event": "left", "t_s": 1.0, "client": "a"}], "'connected'"),
+        ([HEADER, ASKED | {"job": None}], "line 2: job"),
+        ([HEADER, ASKED, ASKED], "line 3: job '1'"),
+        ([HEADER, ARRIVED_LINE], "line 2: job '1'"),
+        ([HEADER, ASKED, ARRIVED_LINE, ARRIVED_LINE], "line 4: job '1'"),
+        ([HEADER, ASKED, ARRIVED_LINE | {"client": "b"}], "must be 'a'"),
+        ([HEADER, ASKED, ARRIVED_LINE | {"t_s": 0.5}], "line 3: t_s"),
+        ([HEADER, ASKED, ARRIVED_LINE | {"num_samples": 0}], "line 3: num_samples"),
+        ([HEADER, ASKED, ARRIVED_LINE | {"compute_s": 9.0}], "compute_s"),
+        ([HEADER, ASKED, ARRIVED_LINE | {"downloaded_s": 0.5}], "in order"),
+        ([HEADER, ASKED, {"event": "round", "t_s": 2.0, "merged": ["a"], "staleness": []}], "line 3: staleness"),
     ],
+    ids=range(26),
 )
-def test_damaged_recordings_give_one_line(tmp_path: Path, lines: list[object], problem: str) -> None:
+def test_hostile_and_damaged_recordings_give_one_line(tmp_path: Path, lines: list[object], problem: str) -> None:
     path = write(tmp_path / "flight.jsonl", *lines)
     with pytest.raises(InputError) as raised:
         read_recording(path)
     assert problem in str(raised.value)
-    assert "\n" not in str(raised.value)
+    assert len(str(raised.value).splitlines()) == 1
 
 
-def test_truncated_and_foreign_files_give_one_line(tmp_path: Path) -> None:
+def test_truncated_foreign_and_missing_files(tmp_path: Path) -> None:
     path = write(tmp_path / "flight.jsonl", HEADER, ASKED)
     path.write_bytes(path.read_bytes()[:-5])
-    with pytest.raises(InputError, match="line 2 is incomplete; remove it to use the rest"):
+    with pytest.raises(InputError, match="line 2 is incomplete"):
         read_recording(path)
     path.write_bytes(b'{"flight": 1}\n\xff\xfe\n')
-    with pytest.raises(InputError, match="it must be text in UTF-8"):
-        read_recording(path)
-    path.write_bytes(b'{"flight": 1, "x": "' + b"x" * (1 << 20) + b'"}\n')
-    with pytest.raises(InputError, match="a line must have at most"):
+    with pytest.raises(InputError, match="UTF-8"):
         read_recording(path)
     with pytest.raises(InputError, match="does not exist"):
         read_recording(tmp_path / "missing")
-    path.write_text('{"flight": 1}\n' + "[" * 100_000 + "\n")
-    with pytest.raises(InputError, match="line 2 is not JSON"):
-        read_recording(path)
 
 
 def test_the_writer_writes_what_the_reader_reads(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Replays of recordings agree with hand-worked schedules and with the truth from which recordings were drawn."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from lesson.flight.advice import choose_deadline_s, deadlines_of, recommend
 from lesson.flight.check import check_recording, first_half
 from lesson.flight.fit import FittedFleet, fit
 from lesson.flight.recording import OPEN, read_recording
-from lesson.flight.replay import MEASURES, Candidate, Outcome, Spread, horizon_of, is_recorded, reality_of, replay
+from lesson.flight.replay import Candidate, Outcome, Spread, horizon_of, is_recorded, reality_of, replay
 
 CANDIDATES = [Candidate("lesson", 10.0), Candidate("fedavg", 10.0), Candidate("fedcs", 10.0)]
 
@@ -80,24 +81,6 @@ def test_the_horizon_by_hand(tmp_path: Path) -> None:
     assert horizon_of(fit(flight(tmp_path / "usual", [[4.0]] * 20, overhead_s=1.0))) == 20 * 4 + 19
 
 
-def test_the_recommendation_hears_everybody_and_is_faster(tmp_path: Path) -> None:
-    advice = recommend(replay(constant(tmp_path), CANDIDATES, num_replicates=3))
-    assert advice.outcome is not None
-    assert advice.outcome.candidate.label == "lesson, 10 s"
-    assert advice.gain is not None
-    assert advice.gain.mean == pytest.approx(95 / 60)
-    assert advice.sentence.startswith("Use lesson, 10 s: it has 1.58 times as many updates per hour as fedavg")
-
-
-def test_the_ranking_ignores_staleness(tmp_path: Path) -> None:
-    # Clients take 10 s and 14.5 s. LESSON has 1/10 + 1/20 = 0.15 updates per second, of which a third miss a version;
-    # FedAvg has 2 / 14.5 = 0.138, all of them fresh.
-    fitted = fit(flight(tmp_path / "f", [[10.0, 14.5]] * 20))
-    advice = recommend(replay(fitted, CANDIDATES, num_replicates=2))
-    assert advice.outcome is not None
-    assert advice.outcome.candidate.label == "lesson, 10 s"
-
-
 def test_the_recorded_strategy_with_another_deadline_is_compared_as_recorded(tmp_path: Path) -> None:
     recording = flight(tmp_path / "f", [[4.0, 9.0, 19.0]] * 20, strategy="lesson")
     for deadline_s, compared_with in ((10.0, "lesson, 10 s"), (5.0, "the recorded run (lesson)")):
@@ -121,65 +104,50 @@ def test_the_staleness_of_overlapping_rounds_is_unknown_unless_it_was_recorded(t
         assert values["staleness"] == pytest.approx(1.5 if known else np.nan, nan_ok=True)
 
 
-def test_a_faster_strategy_that_leaves_clients_out_is_named_but_not_recommended(tmp_path: Path) -> None:
-    fitted = fit(flight(tmp_path / "f", [[1.0, 50.0]] * 10))
-    advice = recommend(replay(fitted, [Candidate("fedcs", 1.0), Candidate("fedavg", 1.0)], num_replicates=2))
-    assert advice.sentence.startswith("Keep fedavg: of the strategies that aggregate updates of all 2 clients")
-    assert "fedcs, 1 s would have more updates" in advice.sentence
+@pytest.mark.parametrize(
+    ("latency_s", "strategy", "candidates", "recommended", "gain"),
+    [
+        # 38 + 38 + 19 updates of LESSON in the time of 60 of FedAvg.
+        ([4.0, 9.0, 19.0], "fedavg", CANDIDATES, "lesson, 10 s", 95 / 60),
+        # 1/10 + 1/20 = 0.15 updates per second, a third of them stale; FedAvg has 2 / 14.5 = 0.138, all of them fresh.
+        ([10.0, 14.5], "Mine", CANDIDATES, "lesson, 10 s", 0.15 * 14.5 / 2),
+        # FedCS would have more updates, but leaves a client out, even if it was recorded.
+        ([1.0, 50.0], "fedavg", [Candidate("fedcs", 1.0), Candidate("fedavg", 1.0)], "fedavg", 0.0),
+        ([1.0, 50.0], "FedCS", [Candidate("fedcs", 10.0), Candidate("fedavg", 10.0)], "fedavg", 2 / 50 / (1 / 10)),
+        # FedAvg has 3 updates in 9 s; LESSON has 3 in 20 s if it must wait for its deadline.
+        ([4.0, 9.0, 9.0], "Mine", [Candidate("lesson", 20.0, {"close_early": False})], "lesson, 20 s", 9 / 20),
+    ],
+)
+def test_the_fastest_strategy_that_serves_the_most_clients_is_recommended(
+    tmp_path: Path,
+    latency_s: list[float],
+    strategy: str,
+    candidates: list[Candidate],
+    recommended: str,
+    gain: float,
+) -> None:
+    fitted = fit(flight(tmp_path / "f", [latency_s] * 20, strategy=strategy))
+    advice = recommend(replay(fitted, candidates, num_replicates=2))
+    assert advice.outcome is not None
+    assert advice.outcome.candidate.label.startswith(recommended)
+    assert (0.0 if advice.gain is None else advice.gain.mean) == pytest.approx(gain, rel=0.02)
+    assert advice.sentence.startswith("Use " if gain > 1 or strategy == "FedCS" else "Keep ")
 
 
 def test_a_recorded_run_without_updates_is_no_baseline(tmp_path: Path) -> None:
     path = write_flight(tmp_path / "f", [[4.0, 9.0]] * 8, strategy="other")
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    lines = [line | {"merged": []} if line.get("event") == "round" else line for line in lines]
-    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    path.write_text(re.sub(r'"merged": \[.*?\]', '"merged": []', path.read_text()))
     advice = recommend(replay(fit(read_recording(path)), [Candidate("fedavg", 10.0)], num_replicates=2))
     # Two updates in rounds of 9 s: 800 per hour.
-    assert advice.sentence.startswith("Use fedavg: it aggregates updates of all 2 clients, 800 per hour")
+    assert "800 per hour" in advice.sentence
     assert advice.gain is None
-
-
-def test_nothing_is_recommended_if_no_round_ends(tmp_path: Path) -> None:
-    result = replay(constant(tmp_path), [Candidate("fedavg", 10.0)], num_replicates=2, horizon_s=5.0)
-    assert result.outcomes[0].values["updates_per_h"].tolist() == [0.0, 0.0]
-    assert recommend(result).outcome is None
-
-
-def test_an_uncertain_gain_does_not_change_the_strategy(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    rows = (10 * rng.lognormal(0, 0.5, (12, 3))).tolist()
-    candidates = [Candidate("lesson", 60.0), Candidate("fedavg", 60.0)]
-    result = replay(fit(flight(tmp_path / "f", rows)), candidates, num_replicates=40)
-    advice = recommend(result)
-    assert advice.sentence.startswith("Keep fedavg:")
 
 
 def test_a_gain_of_less_than_a_hundredth_does_not_change_the_strategy(tmp_path: Path) -> None:
     # Both clients always take 10 s. The recorded rounds lasted 10.05 s, the last one 10 s, so that 20 rounds took
     # 200.95 s; LESSON needs 10.05 s per round as well, which is at most 1.005 times as fast.
     fitted = fit(flight(tmp_path / "f", [[10.0, 10.0]] * 20, strategy="Mine", overhead_s=0.05))
-    advice = recommend(replay(fitted, [Candidate("lesson", 11.0)], num_replicates=2))
-    assert advice.sentence.startswith("Keep the recorded run (Mine): lesson, 11 s has 1.00 times")
-    assert "too small" in advice.sentence
-
-
-def test_a_slower_strategy_is_said_to_have_fewer_updates(tmp_path: Path) -> None:
-    # FedAvg has 3 updates in 9 s. LESSON, with a deadline of 20 s, has 3 in 20 s if it must wait for the deadline.
-    fitted = fit(flight(tmp_path / "f", [[4.0, 9.0, 9.0]] * 20, strategy="Mine"))
-    slow = [Candidate("lesson", 20.0, {"close_early": False})]
-    advice = recommend(replay(fitted, slow, num_replicates=2))
-    assert advice.gain is not None
-    assert advice.gain.mean == pytest.approx(9 / 20)
-    assert "has only 0.45 times" in advice.sentence
-    assert "difference" not in advice.sentence
-
-
-def test_the_recorded_strategy_is_not_kept_if_it_leaves_clients_out(tmp_path: Path) -> None:
-    # At 10 s, FedCS has 2 of 3 clients; FedAvg serves all of them, in rounds of 50 s.
-    fitted = fit(flight(tmp_path / "f", [[1.0, 2.0, 50.0]] * 10, strategy="FedCS"))
-    advice = recommend(replay(fitted, [Candidate("fedcs", 10.0), Candidate("fedavg", 10.0)], num_replicates=2))
-    assert advice.sentence.startswith("Use fedavg")
-    assert advice.compared_with == "fedcs, 10 s"
+    assert recommend(replay(fitted, [Candidate("lesson", 11.0)], num_replicates=2)).sentence.startswith("Keep ")
 
 
 def test_the_name_of_the_recorded_strategy_may_have_capital_letters(tmp_path: Path) -> None:
@@ -196,15 +164,6 @@ def test_a_client_is_served_if_95_percent_of_the_simulations_serve_it() -> None:
     assert Outcome(CANDIDATES[0], num_merged=merged).not_served.tolist() == [2, 3]
 
 
-def test_a_strategy_that_serves_a_client_by_chance_is_not_recommended(tmp_path: Path) -> None:
-    # b meets 10 s in one of ten replies. FedCS starts with b now and then, but not in 95 % of the replicates.
-    fitted = fit(flight(tmp_path / "f", [*([[1.0, 15.0]] * 9), [1.0, 9.0]] * 3))
-    result = replay(fitted, [Candidate("fedcs", 10.0), Candidate("fedavg", 10.0)], num_replicates=20)
-    assert 0 < np.count_nonzero(result.outcomes[0].num_merged[:, 1]) < 19
-    assert result.outcomes[0].not_served.tolist() == [1]
-    assert recommend(result).outcome is result.outcomes[1]
-
-
 def test_the_rate_of_a_recorded_run_does_not_include_its_start(tmp_path: Path) -> None:
     # Nine rounds of 10 s with two updates follow a first round of 100 s: 2 / 10 · 3600 updates per hour.
     fitted = fit(flight(tmp_path / "f", [[100.0, 100.0]] + [[10.0, 10.0]] * 9, strategy="Mine"))
@@ -215,19 +174,13 @@ def test_the_rate_of_a_recorded_run_does_not_include_its_start(tmp_path: Path) -
     assert gain.mean == pytest.approx(1.0)
 
 
-def test_one_reply_per_client_gives_no_interval(tmp_path: Path) -> None:
-    fitted = fit(flight(tmp_path / "f", [[4.0, 9.0, 19.0]]))
-    advice = recommend(replay(fitted, CANDIDATES, num_replicates=2))
-    assert "no interval" in advice.sentence
-
-
 def test_nothing_is_recommended_if_nothing_arrives_in_time(tmp_path: Path) -> None:
-    result = replay(constant(tmp_path), CANDIDATES, num_replicates=2, horizon_s=1.0)
-    assert recommend(result).sentence.startswith("No strategy can be recommended")
+    result = replay(constant(tmp_path), CANDIDATES[:2], num_replicates=2, horizon_s=1.0)
+    assert recommend(result).outcome is None
     # In 12 s, LESSON aggregates updates of a and b, and FedAvg, which was recorded, none: no gain can be computed.
     advice = recommend(replay(constant(tmp_path), CANDIDATES[:2], num_replicates=2, horizon_s=12.0))
     assert advice.gain is None
-    assert advice.sentence.startswith("Use lesson, 10 s: it aggregates updates of 2 clients, 720 per hour")
+    assert "720 per hour" in advice.sentence
 
 
 def test_the_search_for_a_deadline_simulates_the_given_time(tmp_path: Path) -> None:
@@ -237,68 +190,45 @@ def test_the_search_for_a_deadline_simulates_the_given_time(tmp_path: Path) -> N
 
 
 def test_of_equally_good_deadlines_the_longest_is_chosen(tmp_path: Path) -> None:
+    """Deadlines to try are 1.1 times quantiles of the latencies, rounded up to two digits."""
+    assert deadlines_of(constant(tmp_path)) == [4.4, 9.9, 21.0]
     # a, b and c take 9, 18 and 27.1 s. With 9.9 s, LESSON aggregates 1 + 1/2 + 1/3 updates in a round: 0.1852 per
     # second. With 20 s: 2 + 1/2 in 20 s, 0.125. With 30 s, it closes after 27.1 s: 3 / 27.1 = 0.1107. Overhead favors
     # longer rounds: with 100 s of it, 30 s has the most.
-    latency_s = [[9.0, 18.0, 27.1]] * 20
+    latency_s = [[9.0, 18.0, 27.1]] * 6
     assert choose_deadline_s(fit(flight(tmp_path / "f", latency_s))) == 9.9
     assert choose_deadline_s(fit(flight(tmp_path / "g", latency_s, overhead_s=100.0))) == 30.0
     # Three clients at 10 s and one at 10.05 s: with 11 s and 12 s, all of them are in tier 1.
-    equal = fit(flight(tmp_path / "h", [[10.0, 10.0, 10.0, 10.05]] * 20))
+    equal = fit(flight(tmp_path / "h", [[10.0, 10.0, 10.0, 10.05]] * 6))
     assert choose_deadline_s(equal) == deadlines_of(equal)[-1]
 
 
 def test_synchronous_rounds_without_a_name_are_compared_as_fedavg(tmp_path: Path) -> None:
-    fitted = constant(tmp_path, strategy="")
-    advice = recommend(replay(fitted, CANDIDATES, num_replicates=2))
-    assert advice.compared_with == "fedavg"
-    assert recommend(replay(fitted, CANDIDATES[:1], num_replicates=2)).compared_with == (
-        "the recorded run (synchronous rounds)"
-    )
+    assert recommend(replay(constant(tmp_path, strategy=""), CANDIDATES, num_replicates=2)).compared_with == "fedavg"
 
 
 def test_a_strategy_that_cannot_run_says_why(tmp_path: Path) -> None:
     result = replay(constant(tmp_path), [Candidate("fedcs", 1.0), Candidate("fedavg", 1.0)], num_replicates=2)
-    assert "none meets deadline_s = 1" in result.outcomes[0].problem
-    assert not result.outcomes[1].problem
-    with pytest.raises(InputError, match="oort cannot be replayed: it needs update_loss"):
+    assert ["deadline_s" in one.problem for one in result.outcomes] == [True, False]
+    with pytest.raises(InputError, match="update_loss"):
         replay(constant(tmp_path), [Candidate("oort", 10.0)])
     unsplit = fit(flight(tmp_path / "g", [[4.0, 9.0]] * 5, compute_share=None))
-    outcome = replay(unsplit, [Candidate("lesson-filled", 10.0)], num_replicates=2).outcomes[0]
-    assert "needs compute_s and upload_s of every client" in outcome.problem
+    assert "compute_s" in replay(unsplit, [Candidate("lesson-filled", 10.0)], num_replicates=2).outcomes[0].problem
 
 
 def test_a_strategy_that_can_run_in_some_draws_has_a_row_and_a_note(tmp_path: Path) -> None:
     # FedCS has no client if the first reply of the only fast client is drawn as 12 s, over the deadline of 10 s.
     fitted = fit(flight(tmp_path / "f", [[8.0, 30.0], [8.0, 30.0], [8.0, 30.0], [12.0, 30.0]] * 5))
-    outcome = replay(fitted, [Candidate("fedcs", 10.0)], num_replicates=40).outcomes[0]
+    outcome = replay(fitted, [Candidate("fedcs", 10.0)], num_replicates=20).outcomes[0]
     assert not outcome.problem
-    failed = int(outcome.note.removeprefix("it cannot run in ").partition(" of 40 simulations: ")[0])
-    assert 0 < failed < 40
-    assert np.count_nonzero(outcome.values["updates_per_h"] == 0) == failed
-
-
-def test_one_client_that_takes_days_does_not_set_the_length_of_simulations(tmp_path: Path) -> None:
-    fitted = fit(flight(tmp_path / "f", [[10.0] * 10 + [1e6]] * 5))
-    # 90 % of eleven clients are ten: the tenth takes 10 s. The recording is longer than 200 times that, but eleven
-    # clients that take 10 s (and one 10⁶ s) have 20,000 local trainings only in 20,000 s, so 200 · 10 s counts.
-    assert horizon_of(fitted) == 2000.0
-    many = fit(flight(tmp_path / "g", [[10.0] * 26] * 800))
-    # 26 clients at 10 s have 20,000 local trainings in 7692 s; 200 latencies are 2000 s; the recording lasts 8000 s.
-    assert horizon_of(many) == 2000.0
+    assert 0 < np.count_nonzero(outcome.values["updates_per_h"] == 0) < 20
+    assert outcome.note
 
 
 def test_failures_are_counted_as_waste(tmp_path: Path) -> None:
     fitted = fit(flight(tmp_path / "f", [[5.0, 8.0], [-2.0, 8.0]] * 20))
-    outcome = replay(fitted, [Candidate("fedavg", 1.0)], num_replicates=50).outcomes[0]
-    # A quarter of all local trainings fail.
-    assert abs(outcome.spread("wasted").mean - 0.25) < 0.03
-
-
-def test_deadlines_to_try_are_those_that_shares_of_the_clients_meet(tmp_path: Path) -> None:
-    # 1.1 times the quantiles of 4, 9 and 19 s, rounded up to two digits; three clients have no tenth of their own.
-    assert deadlines_of(constant(tmp_path)) == [4.4, 9.9, 21.0]
-    assert choose_deadline_s(constant(tmp_path)) in (4.4, 9.9, 21.0)
+    outcome = replay(fitted, [Candidate("fedavg", 1.0)], num_replicates=30).outcomes[0]
+    assert abs(outcome.spread("wasted").mean - 0.25) < 0.04  # a quarter of all local trainings fail
 
 
 TRUE_S = np.array([8.0, 12.0, 20.0, 30.0, 45.0])
@@ -313,31 +243,26 @@ def drawn(tmp_path: Path, seed: int, num_rounds: int = 40, sigma: float = 0.15) 
 
 
 def test_intervals_cover_what_another_recording_of_the_same_fleet_shows(tmp_path: Path) -> None:
-    """Ten recordings of one truth: intervals fitted to each cover the mean round length of the next one."""
-    recordings = [read_recording(drawn(tmp_path, seed)) for seed in range(10)]
+    """Six recordings of one truth: intervals fitted to each cover the mean round length of the next one."""
+    fits = [fit(read_recording(drawn(tmp_path, seed, num_rounds=20))) for seed in range(6)]
     covered = 0
-    for number, recording in enumerate(recordings):
-        fitted = fit(recording)
-        spread = replay(fitted, [Candidate("fedavg", 1.0)], num_replicates=60).outcomes[0].spread("round_s")
-        other = fit(recordings[number - 1])
-        covered += replay(other, [], num_replicates=2).reality.values["round_s"] in spread
-    assert covered >= 8  # nominally 95 %
+    for number, fitted in enumerate(fits):
+        spread = replay(fitted, [Candidate("fedavg", 1.0)], num_replicates=30).outcomes[0].spread("round_s")
+        covered += reality_of(fits[number - 1]).values["round_s"] in spread
+    assert covered >= 5  # nominally 95 %
 
 
 def test_a_check_predicts_the_second_half(tmp_path: Path) -> None:
-    check = check_recording(read_recording(drawn(tmp_path, 3)), num_replicates=60)
-    assert check.strategy == "fedavg"
-    length = check.predictions[0]
-    assert length.what == "round length"
+    check = check_recording(read_recording(drawn(tmp_path, 3)), num_replicates=30)
+    length, _, late = check.predictions
+    assert (length.what, late.what) == ("round length", "share of late replies")
     assert length.error < 0.1
     assert length.is_covered
+    assert late.is_covered
+    assert (check.strategy, check.num_pairs, check.num_clients) == ("fedavg", 10, 5)
     assert check.order >= 0.9
-    assert check.num_pairs == 10
-    assert check.num_clients == 5
     assert check.round_coverage > 0.8
     assert check.latency_coverage > 0.8
-    late = check.predictions[2]
-    assert (late.what, late.is_covered) == ("share of late replies", True)
 
 
 def test_a_check_notices_a_fleet_that_has_changed(tmp_path: Path) -> None:
@@ -359,13 +284,6 @@ def test_the_first_half_knows_nothing_of_the_second(tmp_path: Path) -> None:
     assert np.isnan(half.jobs.compute_s[-2:]).all()
     assert half.jobs.num_samples[-2:].tolist() == [0, 0]
     assert [one.round for one in half.rounds] == [1, 2]
-
-
-def test_the_first_half_includes_what_ended_at_its_end_and_no_later_departure(tmp_path: Path) -> None:
-    extra = [{"event": "connected", "t_s": 0.0, "client": "a"}, {"event": "left", "t_s": 30.0, "client": "a"}]
-    half = first_half(flight(tmp_path / "f", [[4.0, 9.0]] * 4, extra=extra), 18.0)
-    assert half.jobs.ended_s.tolist() == [4.0, 9.0, 13.0, 18.0]
-    assert half.intervals == ((0, 0.0, np.inf),)
 
 
 def test_a_check_samples_as_many_clients_as_were_asked(tmp_path: Path) -> None:
@@ -400,13 +318,6 @@ def test_a_check_knows_how_many_clients_train_at_once(tmp_path: Path) -> None:
     assert given.predictions[1].predicted.mean > 1500
 
 
-def test_a_check_needs_clients_in_both_halves(tmp_path: Path) -> None:
-    nan = float("nan")
-    rows = [[4.0, 9.0, nan, nan]] * 5 + [[nan, nan, 4.0, 9.0]] * 6
-    with pytest.raises(InputError, match="no client that replied in both halves"):
-        check_recording(flight(tmp_path / "f", rows), num_replicates=2)
-
-
 def test_the_share_of_late_replies_by_hand(tmp_path: Path) -> None:
     # Rounds 1 to 6 are the first half: medians are 4 s and 9 s, so a deadline of 5 s puts a in tier 1 and b in tier 2.
     # In rounds 7 to 13, a takes longer than 5 s twice and b longer than 10 s once: 3 of 14 replies are late.
@@ -418,17 +329,10 @@ def test_the_share_of_late_replies_by_hand(tmp_path: Path) -> None:
     assert late.predicted == Spread(0.0, 0.0, 0.0)
 
 
-def test_a_short_recording_cannot_be_checked(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="must have at least 6 complete rounds to be checked, got 3"):
+def test_recordings_that_cannot_be_checked(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="at least 6 complete rounds"):
         check_recording(flight(tmp_path / "f", [[4.0]] * 4))
-
-
-def test_a_spread_ignores_unknown_values() -> None:
-    spread = Spread.of(np.array([1.0, np.nan, 3.0]))
-    assert spread.mean == 2.0
-    assert 2.0 in spread
-    assert np.isnan(Spread.of(np.array([np.nan])).mean)
-
-
-def test_measures_have_headings() -> None:
-    assert set(MEASURES) == {"round_s", "updates_per_h", "staleness", "on_time", "wasted", "joules"}
+    nan = float("nan")
+    rows = [[4.0, 9.0, nan, nan]] * 5 + [[nan, nan, 4.0, 9.0]] * 6
+    with pytest.raises(InputError, match="both halves"):
+        check_recording(flight(tmp_path / "f", rows), num_replicates=2)

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from helpers.flights import flight
-from lesson.flight.check import check_recording
 from lesson.flight.fit import fit
 from lesson.flight.recording import Recording, read_recording
 from lesson.flight.replay import reality_of
@@ -49,14 +48,6 @@ def test_a_second_run_in_the_same_recording_has_rounds_of_its_own(tmp_path: Path
     assert [(one.round, one.end_s) for one in rounds_of(recording)] == [(1, 4.0), (2, 9.0), (1, 24.0), (2, 28.0)]
     # The round in which the server was restarted, from 5 s to 21 s, does not count.
     assert round_lengths_s(recording) == [(0.0, 5.0), (21.0, 5.0)]
-
-
-def test_rounds_are_in_the_order_of_time_whatever_their_numbers_are(tmp_path: Path) -> None:
-    events = [event for number in range(8) for event in job(number, 8 - number, 5.0 * number, 5.0 * number + 4)]
-    recording = read(tmp_path / "f", *events)
-    assert is_synchronous(recording)
-    assert [length_s for _, length_s in round_lengths_s(recording)] == [5.0] * 7
-    assert check_recording(recording, num_replicates=2).predictions[0].measured == 5.0
 
 
 def test_overlapping_rounds_are_not_synchronous(tmp_path: Path) -> None:

@@ -102,15 +102,6 @@ class Browser:
         self._find(selector).click()
         self.settle()
 
-    def drop_file(self, selector: str, path: Path) -> None:
-        """Drop a file onto the middle of an element, with DevTools: Selenium cannot drag files into a page."""
-        box = self.driver.execute_script("return arguments[0].getBoundingClientRect()", self._find(selector))
-        x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-        dragged = {"items": [], "files": [str(path)], "dragOperationsMask": 1}
-        for kind in ("dragEnter", "dragOver", "drop"):
-            self.call("Input.dispatchDragEvent", type=kind, x=x, y=y, data=dragged)
-        self.settle()
-
     def screenshot(self, name: str) -> Path:
         """Save a screenshot of the whole page as NAME.png and return its path."""
         self._screenshots.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,7 @@
+"""Plans as text, figure and page."""
+
 import io
+import math
 import re
 from pathlib import Path
 
@@ -8,191 +11,151 @@ from matplotlib.image import imread
 from rich.console import Console
 
 from helpers.fleets import make_fleet
+from helpers.pages import data_of
 from lesson import Fleet, InputError, Settings, draw_fleet
-from lesson.planning.plan import make_plan
+from lesson.planning.plan import make_plan, propose_deadline_s
+from lesson.report.page.plan_page import MAX_CLIENTS, Advice, Origin, fleet_data, write_plan_page
 from lesson.report.palette import tier_colors
 from lesson.report.plan.figure import draw_plan
 from lesson.report.plan.text import percent, plan_notes, print_plan
 
 
-def text(
-    fleet: Fleet,
-    deadline_s: float,
-    width: int = 80,
-    num_rounds: int = 12,
-    settings: Settings | None = None,
-) -> str:
-    console = Console(file=io.StringIO(), width=width, legacy_windows=False)
-    plan = make_plan(fleet, deadline_s, num_rounds=num_rounds, settings=settings)
-    print_plan(plan, "title", [*plan_notes(plan), "a caveat"], console)
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+def text(fleet: Fleet, deadline_s: float, width: int = 80, settings: Settings | None = None) -> str:
+    file = io.StringIO()
+    plan = make_plan(fleet, deadline_s, settings=settings)
+    print_plan(plan, "title", [*plan_notes(plan), "a caveat"], Console(file=file, width=width, legacy_windows=False))
+    return file.getvalue()
 
 
-def test_the_schedule_is_drawn_like_the_papers() -> None:
-    shown = text(make_fleet([5.0, 16.0, 30.0, 38.0]), 10.0, width=75, num_rounds=12)
+def test_tables_and_schedule_by_hand() -> None:
+    """Tiers 1 to 4 of a deadline of 10 s: bars of 1 to 4 rounds."""
+    shown = text(make_fleet([5.0, 16.0, 30.0, 38.0]), 10.0, width=75)
     bars = {line.split(" × ")[0]: line[12:] for line in shown.splitlines() if " × " in line}
     for tier in range(1, 5):
         assert bars[f"tier {tier}"] == ("━" * (5 * tier - 1) + "◆") * (12 // tier)
-
-
-def test_the_tables_hold_the_numbers() -> None:
-    shown = text(make_fleet([5.0, 16.0, 30.0, 38.0]), 10.0)
-    assert "LESSON 10 s   FedAvg 38 s   FedCS 10 s for 1 of 4 clients" in shown
     rows = [line.split() for line in shown.splitlines()]
     assert ["3", "1", "25%", "30", "3", "rounds", "33.33"] in rows
     assert ["slowest", "38", "1", "38", "105.3", "0.00", "100%", "100%", "27.5"] in rows
-    assert "note: a caveat" in shown
+    assert "a caveat" in shown
 
 
-@pytest.mark.parametrize("width", [30, 40, 60, 80, 200])
-@pytest.mark.parametrize("deadline_s", [0.001, 1.0, 10.0, 100.0, np.inf])
-def test_any_width_and_deadline_prints(width: int, deadline_s: float) -> None:
+@pytest.mark.parametrize(("width", "deadline_s"), [(30, 0.001), (80, 1.0), (200, np.inf)])
+def test_any_width_and_deadline(width: int, deadline_s: float) -> None:
     shown = text(draw_fleet(Settings(), seed=1), deadline_s, width)
     assert max(len(line) for line in shown.splitlines()) <= max(width, 80)
     assert "…" not in shown.partition("Other deadlines")[2]
 
 
-@pytest.mark.parametrize(("num_clients", "deadline_s"), [(50, 20.0), (50, 0.01), (20_000, 20.0)])
-def test_who_is_on_time_is_shown_where_times_vary(num_clients: int, deadline_s: float) -> None:
-    settings = Settings(slowdown=0.5)
-    shown = text(draw_fleet(settings, num_clients), deadline_s, num_rounds=2, settings=settings)
-    assert max(len(line) for line in shown.splitlines()) <= 80
-    assert shown.count("on time") == 1  # in the table of deadlines it is on two lines
-    others = shown.partition("Other deadlines")[2]
-    assert "…" not in others
-    rows = [line.split() for line in others.splitlines() if line.endswith("% ")]
-    assert len(rows) >= 5
+def test_share_on_time_is_shown_where_latencies_vary() -> None:
+    fleet = make_fleet([0.010691, 0.010932, 0.022232, 0.023331])
+    shown = text(fleet, 0.011, settings=Settings(slowdown=0.5))
+    rows = [line.split() for line in shown.partition("Other deadlines")[2].splitlines() if line.endswith("% ")]
     assert all(0 < int(row[-1].removesuffix("%")) <= 100 for row in rows)
-    assert "note: latencies vary (slowdown)" in shown
-    unknown = [line for line in shown.partition("A round lasts")[0].splitlines() if line.endswith("– ")]
-    assert bool(unknown) == (deadline_s == 0.01)
-    still = text(draw_fleet(Settings()), 20.0)
-    assert "time \n" not in still
-    assert "on time" not in still
-    assert "vary" not in still
+    assert "0.01069 – 0.01093" in shown, "wide tables are not cut off"
+    assert "slowdown" in shown
+    assert "on time" not in text(fleet, 0.011)
 
 
 @pytest.mark.parametrize(
     ("count", "total", "shown"),
-    [
-        (0, 200, "0%"),
-        (1, 201, "<1%"),
-        (1, 200, "1%"),
-        (1, 8, "13%"),
-        (57, 200, "29%"),
-        (193, 200, "97%"),
-        (198, 200, "99%"),
-        (199, 200, ">99%"),
-        (200, 200, "100%"),
-    ],
+    [(0, 200, "0%"), (1, 201, "<1%"), (1, 200, "1%"), (57, 200, "29%"), (199, 200, ">99%"), (200, 200, "100%")],
 )
 def test_shares_are_rounded_half_up(count: int, total: int, shown: str) -> None:
     """0% and 100% mean none and all. 57 of 200 are 28.5 %, slightly less in floating point."""
     assert percent(count / total) == shown
 
 
-def test_a_small_tier_does_not_have_a_share_of_0() -> None:
-    rows = [line.split() for line in text(make_fleet([5.0] * 299 + [15.0]), 10.0).splitlines()]
-    assert [row[:3] for row in rows if "%" in "".join(row[2:3])] == [["1", "299", ">99%"], ["2", "1", "<1%"]]
-
-
-def test_many_tiers_are_cut_and_said_so() -> None:
-    assert "… and 12 slower tiers, up to tier 66" in text(draw_fleet(Settings()), 1.0)
-
-
-def test_notes_tell_of_unreachable_and_promoted_clients() -> None:
+def test_unreachable_and_promoted_clients_are_noted() -> None:
     shown = text(make_fleet([12.0, 25.0, np.inf], ensure_first_tier=True), 10.0, width=120)
-    assert "note: tier 1 would be empty: the latency of the fastest client, 0, is set to 10 s instead of 12 s" in shown
-    assert "note: 1 of 3 clients is unreachable and in no tier" in shown
-    assert "FedCS has no clients: tier 1 is empty" in text(make_fleet([12.0]), 10.0)
+    assert "tier 1 would be empty" in shown
+    assert "1 of 3 clients is unreachable" in shown
 
 
-@pytest.mark.parametrize("suffix", ["png", "pdf", "svg"])
-def test_figures_are_written_whole(tmp_path: Path, suffix: str) -> None:
+@pytest.mark.parametrize("suffix", ["pdf", "svg"])
+def test_figures_are_written(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"plan.{suffix}"
     draw_plan(make_plan(draw_fleet(Settings()), 20.0), "title", path)
-    assert path.read_bytes()[:4] in (b"\x89PNG", b"%PDF", b"<?xm")
+    assert path.read_bytes()[:4] in (b"%PDF", b"<?xm")
     assert list(tmp_path.iterdir()) == [path]
 
 
 def share_of(color: str, picture: Path) -> float:
-    """The share of a picture's pixels that have a color."""
+    """Return the share of a picture's pixels that have a color."""
     pixels = (imread(picture)[..., :3] * 255).round().astype(int)
     wanted = [int(color[index : index + 2], 16) for index in (1, 3, 5)]
     return float(np.mean(np.all(np.abs(pixels - wanted) <= 2, axis=-1)))
 
 
-def test_figures_show_every_tier(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("fleet", "deadline_s", "num_tiers"),
+    [
+        (make_fleet([5.0, 16.0, 30.0, 38.0]), 10.0, 4),
+        (make_fleet([7.0], ensure_first_tier=True), 0.01, 1),
+        (make_fleet([7.0, 7.0, np.inf]), 7.0, 1),
+    ],
+)
+def test_figures_show_every_tier(tmp_path: Path, fleet: Fleet, deadline_s: float, num_tiers: int) -> None:
     """Each tier's color covers a good part of the picture: a block of the schedule and its clients."""
-    plan = make_plan(make_fleet([5.0, 16.0, 30.0, 38.0]), 10.0)
-    draw_plan(plan, "title", tmp_path / "plan.png")
-    for color in tier_colors(4):
+    draw_plan(make_plan(fleet, deadline_s), "title", tmp_path / "plan.png")
+    for color in tier_colors(num_tiers):
         assert share_of(color, tmp_path / "plan.png") > 0.01, color
 
 
-@pytest.mark.parametrize(
-    ("fleet", "deadline_s"),
-    [
-        (make_fleet([7.0], ensure_first_tier=True), 0.01),
-        (make_fleet([7.0, 7.0, np.inf]), 7.0),
-        (draw_fleet(Settings(), 6000), np.inf),
-    ],
-)
-def test_odd_fleets_are_drawn(tmp_path: Path, fleet: Fleet, deadline_s: float) -> None:
-    """The slowest tier has a block of the schedule: for the first fleet it is tier 1, to which its client was moved."""
-    plan = make_plan(fleet, deadline_s)
-    draw_plan(plan, "title", tmp_path / "plan.png")
-    assert share_of(tier_colors(1)[0], tmp_path / "plan.png") > 0.01
+def test_outliers_and_magnitudes_on_the_latency_axis(tmp_path: Path) -> None:
+    def drawn(latency_s: list[float]) -> list[str]:
+        """Return the texts of a figure, which matplotlib also writes as comments."""
+        draw_plan(make_plan(make_fleet(latency_s), 20.0), "title", tmp_path / "plan.svg")
+        return re.findall("<!-- (.*) -->", (tmp_path / "plan.svg").read_text())
+
+    shown = drawn([*np.linspace(5, 60, 20), 1e6, np.inf])
+    label = next(line for line in shown if line.startswith("client latency"))
+    assert "1 client slower than 60 s and 1 unreachable client" in label
+    assert max(float(tick.replace("−", "-")) for tick in shown[: shown.index(label)]) < 100
+    shown = drawn(list(np.geomspace(0.05, 900, 30)))
+    assert shown[: shown.index("client latency (s)")] == ["0.1", "1", "10", "100", "1000"]
 
 
-def drawn_text(fleet: Fleet, deadline_s: float, path: Path) -> list[str]:
-    """The texts of a figure, which matplotlib also writes as comments."""
-    draw_plan(make_plan(fleet, deadline_s), "title", path)
-    return re.findall("<!-- (.*) -->", path.read_text())
+def test_a_page_holds_the_fleet_bit_for_bit(tmp_path: Path) -> None:
+    fleet = draw_fleet(Settings(), 7, seed=2)
+    write_plan_page(tmp_path / "plan.html", fleet, 12.5, Origin("</script>"), ["a <b> & c"])
+    data = data_of(tmp_path / "plan.html")
+    clients, population = data["fleet"]["clients"], fleet.population
+    assert population is not None
+    for name in ("compute_s", "upload_s", "latency_s", "compute_j", "transmit_j"):
+        assert clients[name] == getattr(fleet, name).tolist(), name
+    assert (clients["x_km"], clients["y_km"]) == (population.x_km.tolist(), population.y_km.tolist())
+    assert (data["fleet"]["deadline_s"], data["fleet"]["ensure_first_tier"]) == (12.5, False)
+    assert (data["fleet"]["source"], data["fleet"]["num_clients"], data["notes"]) == ("</script>", 7, ["a <b> & c"])
 
 
-def test_an_outlier_does_not_determine_the_axis(tmp_path: Path) -> None:
-    latencies = [*np.linspace(5, 60, 20), 1e6]
-    told = drawn_text(make_fleet(latencies), 20.0, tmp_path / "plan.svg")
-    assert "client latency (s); not drawn: 1 client slower than 60 s" in told
-    assert "density (1/s)" in told
-    ticks = told[: told.index("client latency (s); not drawn: 1 client slower than 60 s")]
-    assert max(float(tick.replace("−", "-")) for tick in ticks) < 100
+def test_unknown_values_are_null(tmp_path: Path) -> None:
+    fleet = make_fleet([5.0, math.inf])
+    fleet.compute_j[:] = fleet.transmit_j[:] = math.nan
+    write_plan_page(tmp_path / "plan.html", fleet, math.inf, Origin("two"))
+    data = data_of(tmp_path / "plan.html")["fleet"]
+    assert data["deadline_s"] is None
+    assert data["clients"]["latency_s"] == [5.0, None]
+    assert [data["clients"][name] for name in ("x_km", "y_km", "compute_j", "transmit_j")] == [None] * 4
 
 
-def test_unreachable_clients_are_counted_below_the_axis(tmp_path: Path) -> None:
-    told = drawn_text(make_fleet([5.0, 16.0, np.inf, np.inf]), 10.0, tmp_path / "plan.svg")
-    assert "client latency (s); not drawn: 2 unreachable clients" in told
-    told = drawn_text(make_fleet([5.0, 16.0, 1e9, np.inf]), 10.0, tmp_path / "plan.svg")
-    assert "client latency (s); not drawn: 1 client slower than 16 s and 1 unreachable client" in told
+def test_large_fleets_are_sampled_by_latency() -> None:
+    fleet = draw_fleet(Settings(), 4 * MAX_CLIENTS, seed=1)
+    data = fleet_data(fleet, 20.0, Origin("many"))
+    names, latencies = data["clients"]["name"], np.array(data["clients"]["latency_s"])
+    assert len(set(names)) == MAX_CLIENTS
+    assert (latencies == fleet.latency_s[names]).all()
+    assert data["num_clients"] == 4 * MAX_CLIENTS
+    for share in (0, 0.1, 0.5, 0.9, 1):
+        assert np.quantile(latencies, share) == pytest.approx(np.quantile(fleet.latency_s, share), rel=1e-3)
+    assert data["advice"]["proposed_s"] == propose_deadline_s(fleet), "the proposal is for the whole fleet"
+    given = fleet_data(fleet, 28.0, Origin("many"), Advice(28.0, 0.9, 0.925, 70.5))["advice"]
+    assert given == {"proposed_s": 28.0, "min_on_time": 0.9, "on_time": 0.925, "fedavg_round_s": 70.5}
 
 
-def test_latencies_of_several_magnitudes_are_drawn_on_a_log_scale(tmp_path: Path) -> None:
-    told = drawn_text(make_fleet(list(np.geomspace(0.05, 900, 30))), 20.0, tmp_path / "plan.svg")
-    assert told[: told.index("client latency (s)")] == ["0.1", "1", "10", "100", "1000"]
-    assert "clients" in told
-
-
-def test_figures_that_cannot_be_written(tmp_path: Path) -> None:
-    plan = make_plan(make_fleet([5.0]), 10.0)
-    with pytest.raises(InputError, match=r"figure must end in .png, .pdf, .svg, got"):
-        draw_plan(plan, "title", tmp_path / "plan.gif")
-    with pytest.raises(InputError, match=r"the folder '.*none' does not exist; create it first"):
-        draw_plan(plan, "title", tmp_path / "none" / "plan.png")
+def test_files_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "taken.html").mkdir()
+    with pytest.raises(InputError, match=r"taken.html"):
+        write_plan_page(tmp_path / "taken.html", make_fleet([5.0]), 10.0, Origin("one"))
     (tmp_path / "taken.png").mkdir()
-    with pytest.raises(InputError, match="is not writable"):
-        draw_plan(plan, "title", tmp_path / "taken.png")
-
-
-@pytest.mark.parametrize("count", [1, 2, 5, 40])
-def test_tiers_have_colors_of_their_own(count: int) -> None:
-    assert len(set(tier_colors(count))) == count
-
-
-def test_wide_tables_are_not_cut_off_in_narrow_terminals() -> None:
-    # "0.01069 – 0.01093" makes the table of tiers wider than 80 characters.
-    shown = text(make_fleet([0.010691, 0.010932, 0.022232, 0.023331]), 0.011, settings=Settings(slowdown=0.3))
-    assert "0.01069 – 0.01093" in shown
-    assert "on time" in shown
-    assert "…" not in shown
+    with pytest.raises(InputError, match=r"taken.png"):
+        draw_plan(make_plan(make_fleet([5.0]), 10.0), "title", tmp_path / "taken.png")

@@ -1,0 +1,165 @@
+"""Reports, replays, boards and reproductions in a real browser: they load, draw all sections and can be used."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from helpers.chromium import Browser
+from helpers.flights import flight
+from helpers.run_folders import RMSE, make_run, make_run_of
+from helpers.small_tasks import tiny_task
+from helpers.tuned import everything, small
+from lesson import compare
+from lesson.experiments.loading import load_study
+from lesson.flight.advice import recommend
+from lesson.flight.fit import fit
+from lesson.flight.replay import Candidate, replay
+from lesson.report.page.board import write_board
+from lesson.report.page.paper_page import write_paper_page
+from lesson.report.page.replay_page import write_replay_page
+from lesson.report.page.study_page import write_study_page
+from lesson.settings.settings import Settings
+
+pytestmark = pytest.mark.slow
+RESULTS = Path(__file__).parents[2] / "experiments" / "paper" / "results"
+WINDOWS = pytest.mark.parametrize(("width", "dark"), [(390, True), (1280, False)])
+SECTIONS = "[...document.querySelectorAll('main > section')].map((one) => one.id)"
+EMPTY_CHARTS = (
+    "[...document.querySelectorAll('.chart')].filter((one) => "
+    "!one.querySelector('.scatterlayer path, .barlayer path')).length"
+)
+
+
+def text(browser: Browser, selector: str = "main") -> str:
+    return str(browser.script(f"document.querySelector({selector!r}).textContent"))
+
+
+def texts(browser: Browser, selector: str) -> list[str]:
+    return list(browser.script(f"[...document.querySelectorAll({selector!r})].map((one) => one.textContent)"))
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    settings = Settings(
+        fleet={"num_clients": 20},
+        training={"batch_size": 2, "learning_rate": 0.5},
+        data={"split": "iid"},
+        run={"eval_every_s": 60.0, "time_budget_s": 900.0, "device": "cpu"},
+    )
+    folder = tmp_path_factory.mktemp("report")
+    how = {"num_seeds": 3, "num_processes": 1, "task": tiny_task()}
+    study = compare(["lesson", "fedavg"], settings=settings, out=folder / "runs", **how)
+    write_study_page(study, folder / "report.html")
+    return folder / "report.html"
+
+
+@WINDOWS
+def test_report_draws_every_section(quiet_browser: Browser, report: Path, width: int, dark: bool) -> None:
+    browser = quiet_browser
+    browser.open(report, width=width, height=844, dark=dark)
+    browser.screenshot(f"report-{width}-{'dark' if dark else 'light'}")
+    assert browser.script(SECTIONS) == [
+        "what", "verdict", "accuracy", "deadline", "schedule", "latency", "participation", "fairness", "costs",
+        "settings",
+    ]  # fmt: skip
+    assert browser.script(EMPTY_CHARTS) == 0
+    assert browser.script("document.documentElement.scrollWidth") == width
+    assert browser.script("[...document.querySelectorAll('.chart')].every((one) => one.ariaLabel.length > 30)")
+    unnamed = (
+        "[...document.querySelectorAll('button, input, select')]"
+        ".filter((one) => !(one.ariaLabel || one.textContent.trim() || one.labels?.length))"
+    )
+    assert browser.script(f"{unnamed}.length") == 0
+
+
+def test_report_can_be_used(quiet_browser: Browser, report: Path) -> None:
+    """Another axis, another strategy's schedule, the other theme, and the command on the clipboard."""
+    browser = quiet_browser
+    browser.open(report)
+    axis, ink = text(browser, "#accuracy .xtitle"), "getComputedStyle(document.querySelector('#accuracy .xtitle')).fill"
+    light, schedule = browser.script(ink), "document.querySelector('#schedule .chart').ariaLabel"
+    browser.click("#accuracy .choice button:nth-of-type(2)")
+    assert text(browser, "#accuracy .xtitle") != axis
+    assert "lesson" in browser.script(schedule)
+    browser.click("#schedule .choice button:nth-of-type(2)")
+    assert "fedavg" in browser.script(schedule)
+    for _ in range(2):  # as the system, light, dark
+        browser.script("document.getElementById('theme').click()")
+    browser.settle()
+    assert browser.script(ink) != light
+    browser.call("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
+    browser.click("#settings .quoted button")
+    assert browser.script("navigator.clipboard.readText()") == browser.script("Page.data.command")
+
+
+def test_report_of_a_run_in_real_time_with_hostile_names(tmp_path: Path, quiet_browser: Browser) -> None:
+    make_run(tmp_path / "run", joules=None)
+    names = ["<b>cat</b>", *(f"class {place}" for place in range(1, 10))]
+    for file, change in (("summary.json", {"clock": "wall"}), ("clients.json", {"class_names": names})):
+        path = tmp_path / "run" / file
+        path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    write_study_page(load_study([tmp_path / "run"]), tmp_path / "report.html")
+    quiet_browser.open(tmp_path / "report.html")
+    ticks = "document.querySelector('#fairness .chart').querySelectorAll('.xtick text')"
+    assert quiet_browser.script(f"[...{ticks}].map((one) => one.textContent)") == names
+    assert "simulated" not in text(quiet_browser)
+    assert "kJ" not in text(quiet_browser, "#costs")
+
+
+def test_report_of_a_regression(tmp_path: Path, quiet_browser: Browser) -> None:
+    for name, more in (("lesson", 0.0), ("fedavg", 1.0)):
+        for seed in range(3):
+            values = [value + more + 0.1 * seed for value in (6.0, 5.0, 4.0, 3.0, 2.0, 1.5)]
+            folder = tmp_path / "runs" / f"{name}-seed{seed}"
+            make_run_of(folder, RMSE, values, strategy={"name": name}, run={"seed": seed})
+    write_study_page(load_study([tmp_path / "runs"]), tmp_path / "report.html")
+    quiet_browser.open(tmp_path / "report.html")
+    assert quiet_browser.script(SECTIONS) == ["what", "verdict", "metric", "deadline", "latency", "costs", "settings"]
+    assert quiet_browser.script(EMPTY_CHARTS) == 0
+    ticks = texts(quiet_browser, "#metric .ytick")
+    assert "6" in ticks
+    assert "%" not in "".join(ticks)
+    assert "accura" not in text(quiet_browser).lower()
+
+
+@WINDOWS
+def test_replay(quiet_browser: Browser, tmp_path: Path, width: int, dark: bool) -> None:
+    fitted = fit(flight(tmp_path / "flight.jsonl", [[4.0, 9.0, 19.0], [4.5, 9.5, -2.0]] * 10))
+    candidates = [Candidate("lesson", 10.0), Candidate("fedavg", 10.0), Candidate("fedcs", 1.0)]
+    result = replay(fitted, candidates, num_replicates=5)
+    page = tmp_path / "replay.html"
+    write_replay_page(page, result, recommend(result), notes=["a note"], command="lesson replay f")
+    quiet_browser.open(page, width=width, height=844, dark=dark)
+    assert quiet_browser.script(SECTIONS) == ["advice", "strategies", "clients", "notes"]
+    assert texts(quiet_browser, "#strategies tbody th") == ["recorded: fedavg", "lesson, 10 s", "fedavg"]
+    assert "fedcs, 1 s" in text(quiet_browser, "#strategies")
+    assert "LessonStrategy(deadline_s=10)" in text(quiet_browser, "#advice")
+    assert quiet_browser.script(EMPTY_CHARTS) == 0
+    assert quiet_browser.script("document.documentElement.scrollWidth") == width
+
+
+def test_board(quiet_browser: Browser, tmp_path: Path) -> None:
+    design = small(tmp_path)
+    done = everything(design, lambda one: [0.3] * 4 + [0.6 if one.strategy.name == "fedavg" else 0.8] * 4)
+    write_board(design.study(done, {}), tmp_path / "board.html")
+    quiet_browser.open(tmp_path / "board.html")
+    names = "#board tbody button.name"
+    shown = texts(quiet_browser, names)
+    assert len(shown) == 4
+    assert "fedavg" in shown[-1]
+    quiet_browser.click("[data-key=entry]")
+    assert "fedavg" in texts(quiet_browser, names)[0]
+    quiet_browser.click(f"tbody tr:nth-child(1) {names.rpartition(' ')[2]}")
+    assert "lesson sweep" in text(quiet_browser, "tr.more")
+
+
+def test_reproduction(quiet_browser: Browser, tmp_path: Path) -> None:
+    write_paper_page(RESULTS, tmp_path / "paper.html")
+    quiet_browser.open(tmp_path / "paper.html")
+    num_claims = len(texts(quiet_browser, "#claims tbody tr"))
+    quiet_browser.script("document.querySelectorAll('#claims .choice button')[1].click()")
+    assert 0 < len(texts(quiet_browser, "#claims tbody tr")) < num_claims
+    quiet_browser.script("document.querySelectorAll('img').forEach((one) => one.loading = 'eager')")
+    quiet_browser.script("Promise.all([...document.images].map((one) => one.decode()))")
+    assert quiet_browser.script("[...document.images].every((one) => one.naturalWidth > 100)")
