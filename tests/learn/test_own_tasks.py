@@ -175,7 +175,7 @@ def test_an_upload_may_have_the_actual_size_of_the_model() -> None:
 
 def test_a_run_is_not_resumed_with_a_model_of_another_size() -> None:
     begun, other = (build(CPU, task=feature_task(partial(Mlp, size))) for size in (3, 4))
-    with pytest.raises(InputError, match="227 values.* got 244"):
+    with pytest.raises(InputError, match=r"227 values.* got 244"):
         other.server.restore(begun.server.state())
     begun.close()
     other.close()

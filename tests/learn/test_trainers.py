@@ -122,8 +122,8 @@ def test_worker_processes_are_bit_identical_to_the_reference(
     cohorts = random_cohorts(workload, sizes, seed, max_steps=3)
     models, sums = trainer.models(cohorts), trainer.sums(cohorts)
     before = torch.get_rng_state()
-    for given, wanted in zip([*models, *sums], [*reference.models(cohorts), *reference.sums(cohorts)], strict=True):
-        assert torch.equal(given, wanted)
+    expected = [*reference.models(cohorts), *reference.sums(cohorts)]
+    assert all(torch.equal(one, wanted) for one, wanted in zip([*models, *sums], expected, strict=True))
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -273,7 +273,7 @@ def test_a_loss_that_fails_in_training_is_reported_with_its_client(trainer: str,
         return functional.cross_entropy(outputs, targets)
 
     task = feature_task(loss=picky, clients=[range(6), range(6, 12)])
-    with pytest.raises(RunStoppedError, match="client 0 .* size 1: ValueError: too few"):
+    with pytest.raises(RunStoppedError, match=r"client 0 .* size 1: ValueError: too few"):
         run_once(task, tmp_path / "run", trainer=trainer, num_clients=2, split="natural", local_epochs=1)
 
 
