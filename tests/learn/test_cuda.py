@@ -9,10 +9,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 from torch import Tensor, nn
@@ -22,14 +22,13 @@ from helpers.any_tasks import COUPLED, INDEPENDENT, Mlp, feature_task, regressio
 from helpers.model_servers import make_server, overflow_from, updates
 from helpers.small_tasks import TinyNet, image_workload, tiny_data, tiny_task
 from helpers.trainers import check_agreement, colors, make_cohort, random_cohorts, sum_of
-from lesson import InputError, Lesson, RoundLoop, Settings, Simulation, Task, compare, draw_fleet
+from lesson import Lesson, RoundLoop, Settings, Simulation, Task, compare, draw_fleet
 from lesson.core.errors import DivergedError
 from lesson.learn import counters, dropout
 from lesson.learn.cohort import Cohort
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.cuda import batched
 from lesson.learn.cuda.backend import CudaBackend
-from lesson.learn.cuda.convolution import Convolution, use_kernels
 from lesson.learn.cuda.graphs import arithmetic
 from lesson.learn.data import load_dataset
 from lesson.learn.divergence import NewestCohort
@@ -133,15 +132,15 @@ def agree(trainer: Any, name: str, sizes: list[int], seed: int, max_steps: int =
 
 
 @on_gpu
-@settings(max_examples=15)
-@given(st.sampled_from(["images", *INDEPENDENT]), SIZES, SEEDS)
+@hypothesis.settings(max_examples=15)
+@hypothesis.given(st.sampled_from(["images", *INDEPENDENT]), SIZES, SEEDS)
 def test_fused_agrees_with_the_reference(name: str, sizes: list[int], seed: int) -> None:
     agree("fused", name, sizes, seed)
 
 
 @on_gpu
-@settings(max_examples=20)
-@given(st.sampled_from(["images", *INDEPENDENT]), st.integers(0, len(LOCAL) - 1), SIZES, SEEDS)
+@hypothesis.settings(max_examples=20)
+@hypothesis.given(st.sampled_from(["images", *INDEPENDENT]), st.integers(0, len(LOCAL) - 1), SIZES, SEEDS)
 def test_batched_agrees_with_the_reference(name: str, local: int, sizes: list[int], seed: int) -> None:
     """Optimizers of local training are drawn for the MLP, whose gradients are not magnified by a normalization."""
     agree("batched", name if local == 0 else "mlp", sizes, seed, 4, local)
@@ -415,33 +414,6 @@ def test_what_graphs_cannot_record_is_trained_by_the_reference(task: Any, expect
         assert [reason in note for note in clients.notes] == ([True] if reason else [])
 
 
-@on_gpu
-def test_a_model_that_cannot_be_recorded_is_reported() -> None:
-    workload = workload_of(feature_task(Waits), "cuda")
-    with pytest.raises(InputError, match="CUDA graph"):
-        sum_of(CudaBackend(workload, "float32").trainer("fused"), make_cohort(workload.initial_vector(), 4))
-
-
-@on_gpu
-def test_frozen_parameters_are_in_memory_once() -> None:
-    class Large(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.frozen = nn.Linear(10, 1_000_000)
-            self.frozen.requires_grad_(False)
-            self.out = nn.Linear(10, 3)
-
-        def forward(self, features: Tensor) -> Tensor:
-            outputs: Tensor = self.out(features + self.frozen.weight[0])
-            return outputs
-
-    workload = workload_of(feature_task(Large), "cuda")
-    before = torch.cuda.memory_allocated()
-    replicas = [workload.replica() for _ in range(10)]
-    assert torch.cuda.memory_allocated() - before < 1_000_000
-    assert len(replicas) == 10
-
-
 # Scores
 
 
@@ -503,6 +475,8 @@ def test_convolutions_with_separate_weights_agree_with_torch(
     channels: int, features: int, size: Any, stride: Any, padding: Any, side: int, precision: Any, tolerance: float
 ) -> None:
     """Gradients of three two-layer models. The cases include partial blocks, patches in several parts, and strides."""
+    from lesson.learn.cuda.convolution import Convolution, use_kernels
+
     torch.manual_seed(0)
     first = nn.Conv2d(channels, features, size, stride=stride, padding=padding)
     # Smooth: rounding would switch a unit of ReLU on or off here and there.
@@ -531,6 +505,8 @@ def test_convolutions_with_separate_weights_agree_with_torch(
 
 @on_gpu
 def test_only_plain_convolutions_use_the_triton_kernels() -> None:
+    from lesson.learn.cuda.convolution import use_kernels
+
     kept = [
         nn.Conv2d(4, 4, 3, groups=2),
         nn.Conv2d(4, 4, 3, dilation=2),
