@@ -78,9 +78,11 @@ def test_the_setting_aggregate_replaces_the_choice_of_the_strategy() -> None:
     made.close()
 
 
-def test_a_step_of_several_minibatches_is_the_mean_of_steps_of_one(server: ModelServer) -> None:
+@pytest.mark.parametrize("guards", [{}, {"norm": "clip", "norm_limit": 1e6}], ids=["sums", "models"])
+def test_a_step_of_several_minibatches_is_the_mean_of_steps_of_one(guards: dict[str, Any]) -> None:
     """Client 0 takes three minibatches, client 2 one; the first three are those that three steps would take."""
-    workload, base = tiny_workload(6), server.versions[0]
+    server, workload = make_server(tiny_workload(6), guards=guards), tiny_workload(6)
+    base = server.versions[0]
     drawn = workload.minibatches(one_row(base, 0, 0.1, local_steps=3), 3)[:, 0]
     models = []
     for number in range(3):
@@ -91,6 +93,7 @@ def test_a_step_of_several_minibatches_is_the_mean_of_steps_of_one(server: Model
     assert close(server.versions[1], 0.5 * mean(models) + 0.5 * trained(server, 2))
     with pytest.raises(InputError, match="local_steps must be 1"):
         aggregate(server, replace(updates([0]), batches=np.array([2]), local_steps=np.array([2])))
+    server.close()
 
 
 @pytest.mark.parametrize("optimizer", [{}, {"optimizer": "momentum", "learning_rate": 2.0, "beta1": 0.5}])
@@ -352,9 +355,14 @@ def test_norms_are_relative_to_the_step_size_and_the_last_ones_count() -> None:
     assert [one.client for one in aggregate(server, updates([3]))] == [3]
 
 
-@pytest.mark.parametrize("finite", [True, False])
-def test_training_that_diverges_ends_the_run_with_any_guard(finite: bool) -> None:
-    made = make_server(tiny_workload(4), guards={"finite": finite, "norm": "reject" if finite else "none"})
+@pytest.mark.parametrize(
+    ("guards", "share"),
+    [({"finite": False}, 0.0), ({"norm": "reject"}, 0.0), ({}, 0.25)],
+    ids=["none", "norm", "injected faults"],
+)
+def test_training_that_diverges_by_itself_ends_the_run_with_any_guard(guards: dict[str, Any], share: float) -> None:
+    faults = CorruptedUploads.of(FaultSettings(corrupting_clients=share, nan=1.0), 4, 0) if share else None
+    made = make_server(tiny_workload(4), guards=guards, faults=faults)
     made.versions[0] = made.versions[0] * 1e30
     with pytest.raises(DivergedError, match="after round 1, with 3 clients that started from version 0"):
         aggregate(made, updates([0, 1, 2]))

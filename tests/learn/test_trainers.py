@@ -53,8 +53,9 @@ def workload_named(name: str, split: str) -> Workload:
     return workload_of(tiny_task() if name == "images" else INDEPENDENT[name](), **SPLITS[split])
 
 
-@settings(max_examples=25)
-@given(st.sampled_from(["images", *INDEPENDENT]), st.sampled_from(sorted(SPLITS)), SIZES, SEEDS)
+@pytest.mark.parametrize("name", ["images", *INDEPENDENT])
+@settings(max_examples=3)
+@given(split=st.sampled_from(sorted(SPLITS)), sizes=SIZES, seed=SEEDS)
 def test_fused_agrees_with_the_reference(name: str, split: str, sizes: list[int], seed: int) -> None:
     """On any number of threads, and for cohorts trained together or alone, results are even bit-identical."""
     workload = workload_named(name, split)
