@@ -38,10 +38,10 @@ def channels_first(images: Tensor) -> Tensor:
     return images.permute(0, 3, 1, 2)
 
 
-def worst_error(num_times: int = 10) -> float:
+def worst_error(num_times: int = 3) -> float:
     """The largest relative error of gradients over models, numbers of channels and strides."""
     errors = []
-    for make, in_channels, width, stride in product((Shortcut, patches), (1, 3, 4, 6), (2, 3, 4, 6, 8, 12, 16), (2, 3)):
+    for make, in_channels, width, stride in product((Shortcut, patches), (1, 3, 6), (2, 4, 8, 16), (2,)):
         torch.manual_seed(0)
         images, labels = torch.rand(20, 16, 16, in_channels), torch.randint(0, width, (20,))
 

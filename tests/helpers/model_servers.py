@@ -1,5 +1,6 @@
 """Model servers with simulated clients, updates made by hand, and the model that one client trains."""
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -8,18 +9,19 @@ import torch
 
 from helpers.trainers import one_row, sum_of
 from lesson.clock.faults import CorruptedUploads
-from lesson.learn.backend import WindowRule
+from lesson.clock.rejections import Rejection
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.evaluation import Evaluator
 from lesson.learn.model_server import ModelServer
 from lesson.learn.optimizers import ServerOptimizer
 from lesson.learn.reference import ReferenceTrainer
+from lesson.learn.remote import Received
 from lesson.learn.robust.guard import MergeGuard
 from lesson.learn.simulated_clients import SimulatedClients
 from lesson.learn.workload import Workload
 from lesson.settings.guards import GuardSettings
 from lesson.settings.sections import ServerSettings, TrainingSettings
-from lesson.strategies.base import Updates
+from lesson.strategies.base import Merge, Updates
 
 
 def make_server(
@@ -33,7 +35,6 @@ def make_server(
     faults: CorruptedUploads | None = None,
     needs: frozenset[str] = frozenset(),
     backend: Any = None,
-    window: WindowRule | None = None,
 ) -> ModelServer:
     """Return a model server with simulated clients, which are trained on the CPU by default."""
     backend = backend or CpuBackend(workload)
@@ -45,28 +46,46 @@ def make_server(
         MergeGuard(GuardSettings(**guards or {})),
         needs=needs,
         signals=Evaluator(workload, backend).signals(),
-        window=window,
     )
 
 
-def updates(client: list[int], base: list[int], scale: list[float]) -> Updates:
+def received_server(models: dict[int, list[float]], needs: frozenset[str] = frozenset(), **guards: Any) -> ModelServer:
+    """Return a server with versions 0, (2, 2), and 1, (5, 5), and these models that remote clients have sent."""
+    held = Received()
+    held.held = {(client, 0): np.array(model, dtype=np.float32) for client, model in models.items()}
+    optimizer, guard = ServerOptimizer(ServerSettings()), MergeGuard(GuardSettings(**guards))
+    server = ModelServer(torch.full((2,), 2.0), held, TrainingSettings(), optimizer, guard, needs=needs)
+    server.versions[1] = torch.full((2,), 5.0)
+    return server
+
+
+def updates(client: Sequence[int], base: int | Sequence[int] = 0, scale: float | Sequence[float] = 1.0) -> Updates:
+    """Return updates of these clients, with the versions they started from and the factors of their step sizes."""
     count = len(client)
     whole, real = np.zeros(count, dtype=np.int64), np.zeros(count)
     return Updates(
         id=np.arange(count),
         client=np.array(client, dtype=np.int64),
-        base_version=np.array(base, dtype=np.int64),
+        base_version=whole + np.array(base, dtype=np.int64),
         started_round=whole,
         started_s=real,
         expected_s=real,
         arrived_s=real,
         index=whole,
-        lr_scale=np.array(scale, dtype=float),
+        lr_scale=real + np.array(scale),
         local_steps=whole + 1,
         batches=whole + 1,
         compute_scale=real + 1,
         in_turn=whole > 0,
     )
+
+
+def aggregate(
+    server: ModelServer, some: Updates, weights: Sequence[float] | None = None, version: int = 0, **merge: Any
+) -> list[Rejection]:
+    """Aggregate updates into version + 1, by default with equal weights of sum 1, and return the rejections."""
+    given = np.full(len(some), 1 / max(1, len(some))) if weights is None else np.array(weights)
+    return server.merge(some, given, Merge(some.id, given, **merge), version, round=version + 1)
 
 
 def overflow_from(round: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,11 +98,7 @@ def overflow_from(round: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ModelServer, "step_sizes", step_sizes)
 
 
-def workload_of(server: ModelServer) -> Workload:
-    """Return the workload of a model server with simulated clients."""
-    return cast(SimulatedClients, server.source).workload
-
-
 def trained(server: ModelServer, client: int, base: int = 0, lr: float = 0.1) -> torch.Tensor:
     """Return the model that a client trains from a version in one step."""
-    return sum_of(ReferenceTrainer(workload_of(server)), one_row(server.versions[base], client, lr))
+    workload = cast(SimulatedClients, server.source).workload
+    return sum_of(ReferenceTrainer(workload), one_row(server.versions[base], client, lr))

@@ -25,27 +25,6 @@ class TinyNet(nn.Module):
         return logits
 
 
-class NormedNet(TinyNet):
-    """With BatchNorm: the samples of a minibatch influence each other."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.BatchNorm2d(2)
-
-    def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.out(torch.relu(self.norm(self.conv(images))).flatten(1))
-        return logits
-
-
-class DroppingNet(TinyNet):
-    """With dropout, which draws random numbers."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        kept = nn.functional.dropout(torch.relu(self.conv(images)), 0.3, self.training)
-        logits: Tensor = self.out(kept.flatten(1))
-        return logits
-
-
 class Linear(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -1,5 +1,6 @@
 """Data and cohorts on which trainers are compared."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -39,12 +40,35 @@ def one_row(base: Tensor, client: int, lr: float, index: int = 0, local_steps: i
     return Cohort(base, lr=np.array([lr]), weight=np.ones(1), **columns)
 
 
-def several(workload: Workload, steps: int = 1) -> list[Cohort]:
-    """Return cohorts with different base models: all clients, one client, and clients with several minibatches."""
-    base = workload.initial_vector()
-    everybody = make_cohort(base, 8, steps)
-    repeated = replace(everybody[np.array([3, 3, 3, 4, 4, 5])], first=np.array([0, 1, 2, 0, 1, 0]))
-    return [everybody, replace(everybody[6:7], base=1.1 * base), replace(repeated, base=0.9 * base)]
+def random_cohorts(workload: Workload, sizes: Sequence[int], seed: int, max_steps: int = 1) -> list[Cohort]:
+    """Return cohorts of these sizes that start from different models; step sizes, steps and weights are random."""
+    rng, num_clients = np.random.default_rng(seed), len(workload.holdings.num_samples)
+    return [
+        Cohort(
+            float(rng.uniform(0.9, 1.1)) * workload.initial_vector(),
+            client=np.sort(rng.integers(0, num_clients, size)),
+            index=rng.integers(0, 4, size),
+            lr=rng.uniform(0.03, 0.12, size),
+            local_steps=rng.integers(1, max_steps + 1, size),
+            weight=rng.uniform(0.1, 1.0, size) / size,
+            first=rng.integers(0, 3, size),
+        )
+        for size in sizes
+    ]
+
+
+def check_agreement(
+    trainer: Trainer, reference: Trainer, cohorts: Sequence[Cohort], tolerance: float, device: str = "cpu"
+) -> None:
+    """Compare sums and models with those of a reference on the CPU, relative to how far training moves a model."""
+    there = [replace(cohort, base=cohort.base.to(device)) for cohort in cohorts]
+    models, sums = trainer.models(there), trainer.sums(there)
+    expected = zip(reference.models(cohorts), reference.sums(cohorts), strict=True)
+    for cohort, given, total, (wanted, wanted_total) in zip(cohorts, models, sums, expected, strict=True):
+        moved = (wanted - cohort.base).norm(dim=1)
+        assert moved.min() > 1e-3
+        assert ((given.cpu() - wanted).norm(dim=1) <= tolerance * moved).all()
+        assert (total.cpu() - wanted_total).norm() <= tolerance * float(cohort.weight @ moved.numpy())
 
 
 def sum_of(trainer: Trainer, cohort: Cohort) -> Tensor:

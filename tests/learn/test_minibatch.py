@@ -1,12 +1,60 @@
+"""Random words and the minibatches drawn from them."""
+
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from helpers.small_tasks import tiny_workload
 from helpers.trainers import make_cohort
-from lesson.learn.counters import key, words
+from lesson.learn.counters import key, philox, words
+from lesson.learn.dropout import draw_kept
 from lesson.learn.minibatch import NO_SAMPLE, Sampler, sample_weights
 from lesson.learn.partition import Partition
+
+
+@pytest.mark.parametrize(
+    ("counter", "secret", "expected"),
+    [
+        ([0] * 4, (0, 0), [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]),
+        ([0xFFFFFFFF] * 4, (0xFFFFFFFF, 0xFFFFFFFF), [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]),
+        (
+            [0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344],
+            (0xA4093822, 0x299F31D0),
+            [0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1],
+        ),
+    ],
+)
+def test_known_answers_of_philox(counter: list[int], secret: tuple[int, int], expected: list[int]) -> None:
+    """Philox 4×32-10, from the authors' Random123."""
+    drawn = philox(tuple(torch.tensor([word]) for word in counter), secret)
+    assert [int(word[0]) for word in drawn] == expected
+
+
+def test_words_depend_on_their_own_ids_alone() -> None:
+    def draw(seed: int, name: str, *ids: list[int]) -> torch.Tensor:
+        return words(key(seed, name), 7, *map(torch.tensor, ids))
+
+    some, alone = draw(0, "x", [1, 2], [5, 6], [0, 3]), draw(0, "x", [2], [6], [3])
+    assert some.shape == (2, 7)
+    assert torch.equal(some[1:], alone)
+    for other in (some[:1], draw(0, "y", [2], [6], [3]), draw(1, "x", [2], [6], [3])):
+        assert not torch.equal(alone, other)
+    many = words(key(0, "even"), 1000, torch.arange(100))
+    assert 0 <= many.min() <= many.max() < 2**32
+    assert many.double().mean() / 2**32 == pytest.approx(0.5, abs=0.005)
+
+
+def test_dropout_keeps_a_quarter_and_the_mean() -> None:
+    clients, zero = torch.arange(50).repeat_interleave(20), torch.zeros(1000, dtype=torch.int64)
+    kept = draw_kept(0, 4096, clients, zero, torch.arange(20).repeat(50))
+    assert kept.shape == (1000, 4096)
+    assert set(kept.unique().tolist()) == {0.0, 4.0}
+    assert float(kept.mean()) == pytest.approx(1.0, abs=0.005)
+    alone = draw_kept(0, 4096, torch.tensor([7]), torch.tensor([0]), torch.tensor([3]))
+    assert torch.equal(kept[7 * 20 + 3], alone[0])
+    assert not torch.equal(kept[0], kept[1])
 
 
 def sampler(sizes: list[int], batch_size: int, epochs: bool = False, seed: int = 0) -> Sampler:
@@ -15,9 +63,8 @@ def sampler(sizes: list[int], batch_size: int, epochs: bool = False, seed: int =
 
 
 def batches(draws: Sampler, clients: list[int], index: list[int], step: int) -> np.ndarray:
-    drawn: np.ndarray = draws.batches(torch.tensor(clients), torch.tensor(index), step + 1, num_passes=step + 1)[
-        step
-    ].numpy()
+    given = torch.tensor(clients), torch.tensor(index)
+    drawn: np.ndarray = draws.batches(*given, step + 1, num_passes=step + 1)[step].numpy()
     return drawn
 
 
@@ -26,14 +73,20 @@ def one(draws: Sampler, client: int, index: int = 0, step: int = 0) -> np.ndarra
     return row
 
 
-def test_batches_hold_a_clients_own_samples_once() -> None:
-    draws = sampler([30, 50], 20)
-    for client, low, high in ((0, 1000, 1030), (1, 1030, 1080)):
-        for index in range(50):
-            batch = one(draws, client, index)
-            assert len(set(batch)) == 20
-            assert batch.min() >= low
-            assert batch.max() < high
+@given(st.integers(1, 40), st.integers(1, 30), st.integers(0, 1000), st.integers(0, 3))
+def test_draws_are_floyds_own(size: int, batch_size: int, index: int, step: int) -> None:
+    """Turn by turn as Floyd wrote it, from the same words, for the second of two clients."""
+    draws = sampler([7, size], batch_size)
+    count = min(size, batch_size)
+    random = words(key(0, "minibatch"), draws.width, *map(torch.tensor, ([step], [index], [1])))
+    chosen: list[int] = []
+    for turn in range(count):
+        bound = size - count + turn
+        number = (int(random[0, turn]) * (bound + 1)) >> 32
+        chosen.append(bound if number in chosen else number)
+    batch = one(draws, 1, index, step)
+    assert [int(sample) - 1007 for sample in batch[:count]] == chosen
+    assert np.all(batch[count:] == NO_SAMPLE)
 
 
 def test_every_sample_is_drawn_equally_often() -> None:
@@ -44,51 +97,26 @@ def test_every_sample_is_drawn_equally_often() -> None:
 
 
 def test_a_batch_depends_on_seed_client_index_and_step_alone() -> None:
-    draws = sampler([40] * 9, 10)
-    everybody = list(range(9))
+    draws, everybody = sampler([40] * 9, 10), list(range(9))
     together = batches(draws, everybody, everybody, 3)
     for client in (0, 4, 8):
         assert np.array_equal(one(draws, client, client, 3), together[client])
-    first = set(map(tuple, [one(draws, 0, index, step) for index in range(5) for step in range(5)]))
-    assert len(first) == 25
+    assert len({tuple(one(draws, 0, index, step)) for index in range(5) for step in range(5)}) == 25
     assert not np.array_equal(together, batches(sampler([40] * 9, 10, seed=1), everybody, everybody, 3))
 
 
-def test_a_client_with_few_samples_gives_them_all() -> None:
-    both = batches(sampler([3, 20], 5), [0, 1], [0, 0], 0)
-    assert sorted(both[0, :3]) == [1000, 1001, 1002]
-    assert both[0, 3:].tolist() == [NO_SAMPLE, NO_SAMPLE]
-    assert np.all(both[1] != NO_SAMPLE)
-
-
-def test_a_pass_visits_every_sample_once_in_a_new_order() -> None:
+def test_an_epoch_visits_every_sample_once_in_a_new_order() -> None:
     """13 samples in batches of 5: cuts of 5, 5 and 3, then the next pass."""
     draws = sampler([13], 5, epochs=True)
-    cuts = [one(draws, 0, step=step) for step in range(6)]
-    sizes = [int(np.count_nonzero(cut != NO_SAMPLE)) for cut in cuts]
-    assert sizes == [5, 5, 3, 5, 5, 3]
-    first, second = (np.concatenate(part)[np.concatenate(part) != NO_SAMPLE] for part in (cuts[:3], cuts[3:]))
+    cuts = [[sample for sample in one(draws, 0, step=step) if sample != NO_SAMPLE] for step in range(6)]
+    assert [len(cut) for cut in cuts] == [5, 5, 3, 5, 5, 3]
+    first, second = (np.concatenate(part) for part in (cuts[:3], cuts[3:]))
     assert sorted(first) == sorted(second) == list(range(1000, 1013))
     assert first.tolist() != second.tolist()
 
 
-def test_draws_are_floyds_own() -> None:
-    """Turn by turn as Floyd wrote it, from the same words: small sizes, where nearly everything is drawn twice."""
-    for size, batch_size in ((5, 5), (7, 6), (30, 20), (3, 8)):
-        draws = sampler([size], batch_size)
-        for index in range(30):
-            random = words(key(0, "minibatch"), batch_size, torch.tensor([0]), torch.tensor([index]), torch.tensor([0]))
-            chosen: list[int] = []
-            for turn in range(min(size, batch_size)):
-                bound = size - min(size, batch_size) + turn
-                number = (int(random[0, turn]) * (bound + 1)) >> 32
-                chosen.append(bound if number in chosen else number)
-            batch = one(draws, 0, index)
-            assert [int(sample) - 1000 for sample in batch[: len(chosen)]] == chosen
-
-
 @pytest.mark.parametrize("epochs", [False, True])
-@pytest.mark.parametrize("batch_size", [5, 20, 100])
+@pytest.mark.parametrize("batch_size", [5, 100])
 def test_minibatches_drawn_in_parts_are_the_same(epochs: bool, batch_size: int) -> None:
     draws = sampler([30, 7, 200], batch_size, epochs)
     clients, index, num_steps = torch.arange(3), torch.tensor([4, 0, 1]), 60
@@ -113,18 +141,14 @@ def test_a_workload_draws_the_same_in_little_memory(epochs: bool, monkeypatch: p
 
 
 def test_a_batch_larger_than_any_clients_data_takes_no_more_memory() -> None:
-    few, many = sampler([30, 7], 30), sampler([30, 7], 10**9)
-    assert many.width == 30
-    for client in range(2):
-        assert np.array_equal(one(few, client, 3, 2), one(many, client, 3, 2))
+    assert sampler([30, 7], 10**9).width == 30
 
 
 def test_repeated_draws_are_found_by_sorting_as_by_comparing(monkeypatch: pytest.MonkeyPatch) -> None:
     draws = sampler([70, 64, 40], 60)
-    clients, index = torch.arange(3), torch.tensor([0, 5, 9])
-    compared = draws.batches(clients, index, 20)
+    compared = draws.batches(torch.arange(3), torch.tensor([0, 5, 9]), 20)
     monkeypatch.setattr("lesson.learn.minibatch.MAX_PAIRS", 1)
-    assert torch.equal(draws.batches(clients, index, 20), compared)
+    assert torch.equal(draws.batches(torch.arange(3), torch.tensor([0, 5, 9]), 20), compared)
 
 
 def test_the_samples_of_a_minibatch_share_its_weight() -> None:

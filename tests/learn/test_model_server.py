@@ -1,232 +1,409 @@
-"""Merges as they should come out, versions that are kept and freed, and runs that must stop."""
+"""How updates become a new version of the model, by hand: weights, stale updates, groups, guards, server optimizers."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
+import safetensors.numpy
 import torch
+from torch import Tensor
 
 from helpers.fleets import make_fleet
-from helpers.model_servers import make_server, trained, updates
+from helpers.model_servers import aggregate, make_server, received_server, trained, updates
 from helpers.small_tasks import tiny_workload
 from helpers.trainers import one_row, sum_of
 from lesson import FedAvg, FedCS, Lesson, Simulation
-from lesson.clock.loop import RoundLoop
+from lesson.clock.faults import CorruptedUploads
+from lesson.clock.rejections import NOT_FINITE, TOO_FAR, Rejection
 from lesson.core.errors import DivergedError, InputError
-from lesson.learn.cohort import Cohort
-from lesson.learn.model_server import ModelServer
+from lesson.learn.model_server import ModelServer, schedule_factor
 from lesson.learn.reference import ReferenceTrainer
-from lesson.strategies.base import Merge
+from lesson.settings.faults import FaultSettings
+from lesson.settings.guards import GuardSettings
+from lesson.settings.sections import TrainingSettings
+from lesson.strategies.base import GroupMemory, Merge
+
+Of = Literal["models", "updates"]
 
 
 @pytest.fixture
 def server() -> Iterator[ModelServer]:
-    made = make_server(tiny_workload(4), lr_cap=0.25, trainer="reference")
+    """A server with two versions; steps are cut to 0.25."""
+    made = make_server(tiny_workload(6), lr_cap=0.25, trainer="reference")
+    made.versions[1] = made.versions[0] + 0.01
     yield made
     made.close()
 
 
+def close(one: Tensor, other: Tensor) -> bool:
+    return torch.allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def mean(models: Sequence[Tensor]) -> Tensor:
+    return torch.stack(list(models)).mean(0)
+
+
 def test_a_merge_of_models_by_hand(server: ModelServer) -> None:
-    """Half of the model stays; a quarter of client 0's and client 2's go in, from versions 0 and 1. The step of
-    client 2, 0.1 · 4, is cut to the cap of 0.25."""
-    server.versions[1] = server.versions[0] + 0.01
+    """Eq. (10): half of the model stays; a quarter of client 0's and client 2's go in, from versions 0 and 1. The step
+    of client 2, 0.1 · 4, is cut to 0.25."""
     first, second = trained(server, 0, 0, 0.1), trained(server, 2, 1, 0.25)
-    merge = Merge(np.array([0, 1]), np.array([0.25, 0.25]))
-    server.merge(updates([0, 2], [0, 1], [1.0, 4.0]), merge.weights, merge, version=1, round=1)
-    expected = 0.5 * server.versions[1] + 0.25 * first + 0.25 * second
-    assert torch.allclose(server.versions[2], expected, atol=1e-7)
+    aggregate(server, updates([0, 2], [0, 1], [1.0, 4.0]), [0.25, 0.25], version=1)
+    assert close(server.versions[2], 0.5 * server.versions[1] + 0.25 * first + 0.25 * second)
 
 
 def test_a_merge_of_updates_by_hand(server: ModelServer) -> None:
     """The newest model moves by half of what client 0 changed since version 0."""
-    server.versions[1] = server.versions[0] + 0.01
     moved = trained(server, 0, 0, 0.1) - server.versions[0]
-    merge = Merge(np.array([0]), np.array([0.5]), of="updates")
-    server.merge(updates([0], [0], [1.0]), merge.weights, merge, version=1, round=1)
-    assert torch.allclose(server.versions[2], server.versions[1] + 0.5 * moved, atol=1e-7)
+    aggregate(server, updates([0]), [0.5], version=1, of="updates")
+    assert close(server.versions[2], server.versions[1] + 0.5 * moved)
 
 
-@pytest.mark.parametrize("of", ["models", "updates"])
-def test_a_merge_without_a_server_optimizer_is_bit_identical(of: Any) -> None:
-    """The merge as it was before there were any: cohorts are added to the kept part one by one."""
-    plain = make_server(tiny_workload(4), trainer="fused")
-    plain.versions[1] = plain.versions[0] + 0.01
-    weights = np.array([0.2, 0.3, 0.4])
-    merge = Merge(np.arange(3), weights, of=of)
-    plain.merge(updates([3, 0, 2], [1, 0, 1], [1.0, 2.0, 1.0]), weights, merge, version=1, round=1)
-    new = plain.versions[1] * (1 - (weights.sum() if of == "models" else 0.0))
-    for base, client, scale, weight in ((0, [0], [0.2], [0.3]), (1, [2, 3], [0.1, 0.1], [0.4, 0.2])):
-        once = np.ones(len(client), dtype=np.int64)
-        rows = np.array(client), 0 * once, np.array(scale), once, np.array(weight), 0 * once
-        cohort = Cohort(plain.versions[base], *rows)
-        new += sum_of(plain.source.trainer_for(updates(client, [base] * len(client), scale)), cohort)
-        if of == "updates":
-            new -= float(cohort.weight.sum()) * plain.versions[base]
-    assert torch.equal(plain.versions[2], new)
-    plain.close()
-
-
-def test_stale_updates_by_hand() -> None:
-    """The strategy averages models; the setting applies what each changed since its own base to the newest model."""
-    made = make_server(tiny_workload(4), trainer="reference", server={"aggregate": "updates"})
+def test_the_setting_aggregate_replaces_the_choice_of_the_strategy() -> None:
+    made = make_server(tiny_workload(4), server={"aggregate": "updates"})
     made.versions[1] = made.versions[0] + 0.01
-    made.versions[2] = made.versions[0] - 0.02
-    first = trained(made, 0, 0, 0.1) - made.versions[0]
-    second = trained(made, 2, 1, 0.2) - made.versions[1]
-    merge = Merge(np.array([0, 1]), np.array([0.25, 0.75]))
-    made.merge(updates([0, 2], [0, 1], [1.0, 2.0]), merge.weights, merge, version=2, round=1)
-    assert torch.allclose(made.versions[3], made.versions[2] + 0.25 * first + 0.75 * second, atol=1e-7)
+    moved = trained(made, 0) - made.versions[0]
+    aggregate(made, updates([0]), [0.25], version=1, of="models")
+    assert close(made.versions[2], made.versions[1] + 0.25 * moved)
     made.close()
-
-
-def test_stale_models_by_hand() -> None:
-    """The strategy merges updates; the setting averages the models themselves, if their weights allow that."""
-    made = make_server(tiny_workload(4), trainer="reference", server={"aggregate": "models"})
+    made = make_server(tiny_workload(4), server={"aggregate": "models"})
     made.versions[1] = made.versions[0] + 0.01
-    model = trained(made, 0, 0, 0.1)
-    merge = Merge(np.array([0]), np.array([0.25]), of="updates")
-    made.merge(updates([0], [0], [1.0]), merge.weights, merge, version=1, round=1)
-    assert torch.allclose(made.versions[2], 0.75 * made.versions[1] + 0.25 * model, atol=1e-7)
-    more = Merge(np.array([0]), np.array([1.5]), of="updates")
-    with pytest.raises(InputError, match=r"aggregate must be 'strategy' or 'updates' for this strategy, .* got 1\.5"):
-        made.merge(updates([0], [0], [1.0]), more.weights, more, version=2, round=2)
+    aggregate(made, updates([0]), [0.25], version=1, of="updates")
+    assert close(made.versions[2], 0.75 * made.versions[1] + 0.25 * trained(made, 0))
+    with pytest.raises(InputError, match=r"aggregate must be .* got 1\.5"):
+        aggregate(made, updates([0]), [1.5], version=2, of="updates")
+    with pytest.raises(InputError, match="aggregate must be"):
+        aggregate(made, updates([0]), of="updates", groups=GroupMemory(["a"], {"a": 1.0}))
     made.close()
 
 
-@pytest.mark.parametrize("trainer", ["reference", "fused"])
-def test_a_step_size_that_32_bits_do_not_hold_diverges_like_any_other(trainer: str) -> None:
-    made = make_server(tiny_workload(3), learning_rate=1e42, lr_cap=np.inf, trainer=trainer)
-    merge = Merge(np.array([0]), np.array([1.0]))
-
-    def rounds() -> None:
-        for version in range(3):
-            made.merge(updates([0], [version], [1.0]), merge.weights, merge, version, round=version + 1)
-
-    with pytest.raises(DivergedError, match=r"at step size 3\.40282e\+38"):
-        rounds()
-    made.close()
-
-
-def test_the_optimizer_takes_the_merge_as_a_step() -> None:
-    """Momentum 0.5 at step size 2, twice: m is g, then 0.5·g + g', and the model moves by −2·m. A round that merges
-    nothing does not come here, so moments stay."""
-    server = {"optimizer": "momentum", "learning_rate": 2.0, "beta1": 0.5}
-    made = make_server(tiny_workload(4), trainer="reference", server=server)
-    merge = Merge(np.array([0]), np.array([1.0]))
-    first = made.versions[0] - trained(made, 0, 0, 0.1)
-    made.merge(updates([0], [0], [1.0]), merge.weights, merge, version=0, round=1)
-    assert torch.allclose(made.versions[1], made.versions[0] - 2 * first, atol=1e-6)
-    second = made.versions[1] - trained(made, 1, 1, 0.1)
-    made.merge(updates([1], [1], [1.0]), merge.weights, merge, version=1, round=2)
-    assert torch.allclose(made.versions[2], made.versions[1] - 2 * (0.5 * first + second), atol=1e-6)
-    made.close()
-
-
-@pytest.mark.parametrize("server", [{}, {"optimizer": "momentum", "learning_rate": 2.0}], ids=["none", "momentum"])
-def test_a_merge_scales_the_step_of_the_server(server: dict[str, Any]) -> None:
-    """At step_scale 0.25, the model moves a quarter of its way; the first step of momentum is 2·g."""
-    made = make_server(tiny_workload(4), trainer="reference", server=server)
-    merge = Merge(np.array([0]), np.array([1.0]), step_scale=0.25)
-    moved = trained(made, 0, 0, 0.1) - made.versions[0]
-    made.merge(updates([0], [0], [1.0]), merge.weights, merge, version=0, round=1)
-    factor = 0.25 * server.get("learning_rate", 1.0)
-    assert torch.allclose(made.versions[1], made.versions[0] + factor * moved, atol=1e-7)
-    made.close()
-
-
-def simulation(strategy: Any, latencies: list[float], trainer: Any = "fused") -> tuple[RoundLoop, ModelServer]:
-    made = make_server(tiny_workload(len(latencies)), trainer=trainer)
-    return Simulation(strategy, make_fleet(latencies), model_server=made), made
-
-
-def test_versions_live_while_a_client_trains_from_them() -> None:
-    """Tiers 1 to 4: at most the four newest versions, and the newest itself, are ever needed."""
-    simulated, server = simulation(Lesson(10.0), [5.0, 16.0, 30.0, 38.0])
-    for _ in range(40):
-        simulated.step()
-        assert simulated.version in server.versions
-        assert len(server.versions) <= 5
-    assert min(server.versions) >= simulated.version - 4
-    server.close()
-    simulated, server = simulation(FedAvg(), [5.0, 16.0, 30.0])
-    for _ in range(5):
-        simulated.step()
-        assert list(server.versions) == [simulated.version]
-    server.close()
-
-
-@pytest.mark.parametrize("deadline_s", [38.0, np.inf])
-def test_a_deadline_beyond_all_latencies_is_bit_identical_to_fedavg(deadline_s: float) -> None:
-    models = []
-    for strategy in (Lesson(deadline_s), FedAvg()):
-        simulated, server = simulation(strategy, [5.0, 16.0, 30.0, 38.0])
-        for _ in range(6):
-            simulated.step()
-        models.append(server.versions[simulated.version])
-        server.close()
-    assert torch.equal(*models)
-
-
-def test_fedcs_is_lesson_restricted_to_tier_1() -> None:
-    """Clients 0 and 1 are within the deadline; LESSON on a fleet where nobody else can be reached does the same."""
-    models = []
-    for strategy, others in ((FedCS(10.0), 25.0), (Lesson(10.0), np.inf)):
-        simulated, server = simulation(strategy, [5.0, 7.0, others])
-        for _ in range(6):
-            simulated.step()
-        models.append(server.versions[simulated.version])
-        server.close()
-    assert torch.equal(*models)
-
-
-def test_a_model_that_is_no_longer_finite_stops_the_run() -> None:
-    made = make_server(tiny_workload(3), learning_rate=1e30, lr_cap=np.inf)
-    simulated = Simulation(FedAvg(), make_fleet([1.0, 2.0, 3.0]), model_server=made)
-    simulated.step()
-    with pytest.raises(DivergedError, match=r"no longer finite after round 2, with 3 clients .* step size 1e\+30"):
-        simulated.step()
-    made.versions[1][0] = np.nan
-    with pytest.raises(DivergedError, match="the model is no longer finite"):
-        made.state()
-    made.close()
-
-
-def test_a_step_of_several_minibatches_is_the_mean_of_steps_of_one() -> None:
-    """Client 0 takes three minibatches, client 2 one: the model goes to half the mean of three models and half another,
-    whoever comes first in the merge.
-    The first three minibatches of client 0 are those that three steps would take."""
-    made = make_server(tiny_workload(4), trainer="reference")
-    workload, base = tiny_workload(4), made.versions[0]
+@pytest.mark.parametrize("guards", [{}, {"norm": "clip", "norm_limit": 1e6}], ids=["sums", "models"])
+def test_a_step_of_several_minibatches_is_the_mean_of_steps_of_one(guards: dict[str, Any]) -> None:
+    """Client 0 takes three minibatches, client 2 one; the first three are those that three steps would take."""
+    server, workload = make_server(tiny_workload(6), guards=guards), tiny_workload(6)
+    base = server.versions[0]
     drawn = workload.minibatches(one_row(base, 0, 0.1, local_steps=3), 3)[:, 0]
     models = []
     for number in range(3):
         step = one_row(base, 0, 0.1, first=number)
         assert torch.equal(workload.minibatches(step, 1)[0, 0], drawn[number])
         models.append(sum_of(ReferenceTrainer(workload), step))
-    assert not torch.equal(models[0], models[1])
-    merge = Merge(np.arange(2), np.array([0.5, 0.5]))
-    merged = replace(updates([2, 0], [0, 0], [1.0, 1.0]), batches=np.array([1, 3]))
-    made.merge(merged, merge.weights, merge, version=0, round=1)
-    expected = 0.5 * torch.stack(models).mean(0) + 0.5 * trained(made, 2, 0, 0.1)
-    assert torch.allclose(made.versions[1], expected, atol=1e-6)
+    aggregate(server, replace(updates([2, 0]), batches=np.array([1, 3])))
+    assert close(server.versions[1], 0.5 * mean(models) + 0.5 * trained(server, 2))
+    with pytest.raises(InputError, match="local_steps must be 1"):
+        aggregate(server, replace(updates([0]), batches=np.array([2]), local_steps=np.array([2])))
+    server.close()
+
+
+@pytest.mark.parametrize("optimizer", [{}, {"optimizer": "momentum", "learning_rate": 2.0, "beta1": 0.5}])
+def test_the_optimizer_takes_the_merge_as_a_step(optimizer: dict[str, Any]) -> None:
+    """At step_scale 0.25, the model moves by a quarter of −g, or of −2·m: m is g, then 0.5·g + g'."""
+    made = make_server(tiny_workload(4), server=optimizer)
+    first = trained(made, 0) - made.versions[0]
+    aggregate(made, updates([0]), step_scale=0.25)
+    factor = 0.25 * optimizer.get("learning_rate", 1.0)
+    assert close(made.versions[1], made.versions[0] + factor * first)
+    second = trained(made, 1, 1) - made.versions[1] + optimizer.get("beta1", 0.0) * first
+    aggregate(made, updates([1], 1), version=1)
+    assert close(made.versions[2], made.versions[1] + 4 * factor * second)
     made.close()
 
 
-def test_confirmation_by_hand() -> None:
-    """The model has gone d since client 0 started and no way since client 2 did, which therefore says nothing. Client 0
-    counts for 0.25: a·v·d and a·d·d are added up over two merges, and kept over a restart."""
-    made = make_server(tiny_workload(4), trainer="reference", needs=frozenset({"confirmation"}))
-    made.versions[1] = made.versions[0] + 0.01
-    moved, way = trained(made, 0, 0, 0.1) - made.versions[0], made.versions[1] - made.versions[0]
-    merge = Merge(np.array([0, 1]), np.array([0.25, 0.5]))
-    made.merge(updates([0, 2], [0, 1], [1.0, 1.0]), merge.weights, merge, version=1, round=1)
-    once = [0.25 * float(moved @ way), 0.25 * float(way @ way)]
-    assert made.signals(frozenset({"confirmation"}), 2)["confirmation"] == pytest.approx(once, rel=1e-4)
-    kept = make_server(tiny_workload(4), trainer="reference", needs=frozenset({"confirmation"}))
-    kept.restore(made.state())
-    kept.merge(updates([0, 2], [0, 1], [1.0, 1.0]), merge.weights, merge, version=1, round=1)
-    twice = kept.signals(frozenset({"confirmation"}), 2)["confirmation"]
-    assert twice == pytest.approx([2 * part for part in once], rel=1e-4)
-    assert "confirmation" not in make_server(tiny_workload(4)).signals(frozenset({"confirmation"}), 0)
+def test_schedules_by_hand() -> None:
+    """Rounds count from 1: local trainings of the first round have the full step size."""
+    rounds, times = np.array([1, 6, 11, 21]), np.array([0.0, 50.0, 100.0, 400.0])
+
+    def factors(**changes: Any) -> list[float]:
+        training = TrainingSettings(schedule_period=changes.pop("period"), schedule_factor=0.5, **changes)
+        return np.round(np.broadcast_to(schedule_factor(training, rounds, times), 4), 6).tolist()
+
+    assert factors(schedule="step", period=10.0) == [1.0, 1.0, 0.5, 0.25]
+    assert factors(schedule="exponential", period=10.0) == [1.0, round(0.5**0.5, 6), 0.5, 0.25]
+    assert factors(schedule="cosine", period=10.0) == [1.0, 0.75, 0.5, 0.5]
+    assert factors(schedule="step", schedule_over="seconds", period=200.0) == [1.0, 1.0, 1.0, 0.25]
+    assert factors(schedule="constant", period=10.0) == [1.0] * 4
+
+
+# Versions, and strategies that must give the same models.
+
+
+def simulated(strategy: Any, latencies: list[float], num_rounds: int) -> tuple[list[set[int]], Tensor]:
+    """Return the versions in memory after each round, relative to the newest one, and the last model."""
+    server = make_server(tiny_workload(len(latencies)))
+    loop, kept = Simulation(strategy, make_fleet(latencies), model_server=server), []
+    for _ in range(num_rounds):
+        loop.step()
+        kept.append({version - loop.version for version in server.versions})
+    server.close()
+    return kept, server.versions[loop.version]
+
+
+def test_versions_are_kept_while_a_client_trains_from_them() -> None:
+    """Tiers 1 to 4: the newest version and the four before it; only the newest one for FedAvg."""
+    kept, _ = simulated(Lesson(10.0), [5.0, 16.0, 30.0, 38.0], 12)
+    assert all({0} <= versions <= {0, -1, -2, -3, -4} for versions in kept)
+    assert any(len(versions) > 1 for versions in kept)
+    assert simulated(FedAvg(), [5.0, 16.0, 30.0], 4)[0] == [{0}] * 4
+
+
+def test_lesson_with_a_late_deadline_is_fedavg_and_fedcs_is_its_first_tier() -> None:
+    latencies = [5.0, 16.0, 30.0, 38.0]
+    assert torch.equal(simulated(Lesson(38.0), latencies, 5)[1], simulated(FedAvg(), latencies, 5)[1])
+    first_tier, unreachable = [5.0, 7.0, 25.0], [5.0, 7.0, np.inf]
+    assert torch.equal(simulated(FedCS(10.0), first_tier, 5)[1], simulated(Lesson(10.0), unreachable, 5)[1])
+
+
+# Models that are no longer finite.
+
+
+def test_a_run_that_diverges_names_round_clients_and_step_size() -> None:
+    made = make_server(tiny_workload(3), learning_rate=1e42, lr_cap=np.inf)
+    loop = Simulation(FedAvg(), make_fleet([1.0, 2.0, 3.0]), model_server=made)
+
+    def rounds() -> None:
+        for _ in range(3):
+            loop.step()
+
+    with pytest.raises(DivergedError, match=r"round [12], with 3 clients .* size 3\.40282e\+38; .*learning_rate"):
+        rounds()
+    made.versions = {0: torch.full((227,), np.nan)}
+    with pytest.raises(DivergedError):
+        made.state()
+    made.close()
+
+
+# Groups: the docstring of `GroupMemory`, in double precision.
+
+
+class PlainServer:
+    def __init__(self, server: ModelServer, of: Of) -> None:
+        self.server, self.of = server, of
+        self.initial = server.versions[0].double().numpy()
+        self.groups: dict[str, Any] = {}
+
+    def merge(self, client: list[int], base: list[int], merge: Merge, version: int) -> Any:
+        assert merge.groups is not None
+        newest = self.server.versions[version].double().numpy()
+        empty = 0.0 * self.initial if self.of == "updates" else self.initial
+        for name in merge.groups.resets:
+            self.groups[name] = 0.0 * newest if self.of == "updates" else newest
+        before = sum(weight * self.groups.get(name, empty) for name, weight in merge.groups.previous.items())
+        before = before + merge.groups.previous_total * sum(self.groups.values())
+        fresh: dict[str, Any] = {}
+        for update, weight, name in zip(merge.updates, merge.weights, merge.groups.names, strict=True):
+            model = trained(self.server, client[update], base[update], 0.1).double().numpy()
+            if self.of == "updates":
+                model = model - self.server.versions[base[update]].double().numpy()
+            fresh[name] = fresh.get(name, 0.0) + weight * model
+        self.groups |= fresh
+        total = sum(merge.groups.weights.values()) if self.of == "models" else 0.0
+        named = sum(weight * self.groups.get(name, empty) for name, weight in merge.groups.weights.items())
+        return (1 - total) * newest + named + before
+
+
+Step = tuple[list[int], list[int], list[int], list[float], GroupMemory]
+# Clients, bases, the order of the merge, its weights, groups.
+STEPS: list[Step] = [
+    # Two groups and one never filled; the merge names the updates in another order than they arrived in.
+    ([0, 1, 2], [0, 0, 0], [2, 0, 1], [1.0, 0.25, 0.75], GroupMemory(["b", "a", "a"], {"a": 0.5, "b": 0.2, "c": 0.1})),
+    # Two bases in one group; b stays as it was, and a is filled without being merged.
+    ([0, 3, 4], [1, 0, 1], [0, 1, 2], [0.5, 0.3, 0.7], GroupMemory(["a", "c", "c"], {"b": 0.3, "c": 0.3})),
+    # Groups alone, one of which is reset.
+    ([], [], [], [], GroupMemory([], {"a": 0.4, "b": 0.2}, resets=["b"])),
+    # Reset and filled in the same merge: filled wins.
+    ([5, 1], [3, 2], [0, 1], [1.0, 1.0], GroupMemory(["b", "d"], {"a": 0.25, "b": 0.25, "c": 0.25}, resets=["a", "b"])),
+]
+PREVIOUS: list[Step] = [
+    ([0, 1, 2], [0, 0, 0], [2, 0, 1], [1.0, 0.5, 0.5], GroupMemory(["b", "a", "a"], {"a": 0.5, "b": 0.2})),
+    # The sum is first used here, after groups were set; c was never set.
+    (
+        [0, 3],
+        [1, 0],
+        [0, 1],
+        [1.0, 1.0],
+        GroupMemory(["a", "c"], {"a": 0.5}, previous={"a": -0.5, "b": 0.3, "c": -0.2}, previous_total=0.25),
+    ),
+    # It follows vectors that are replaced, reset or reset and set again.
+    (
+        [4, 5],
+        [1, 2],
+        [0, 1],
+        [1.0, 1.0],
+        GroupMemory(["c", "b"], {}, ["a", "b"], previous={"a": 1.0, "c": -0.25}, previous_total=0.5),
+    ),
+    ([], [], [], [], GroupMemory([], {}, previous_total=-0.5)),
+]
+
+
+def do(server: ModelServer, step: Step, of: Of, version: int) -> Merge:
+    client, base, order, weights, groups = step
+    merge = Merge(np.array(order, dtype=np.int64), np.array(weights), of=of, groups=groups)
+    in_order = np.empty(len(order))
+    in_order[order] = weights
+    server.merge(updates(client, base), in_order, merge, version, round=version + 1)
+    return merge
+
+
+@pytest.mark.parametrize(("steps", "of"), [(STEPS, "models"), (STEPS, "updates"), (PREVIOUS, "updates")])
+def test_groups_against_a_plain_server(steps: list[Step], of: Of) -> None:
+    server = make_server(tiny_workload(6))
+    plain = PlainServer(server, of)
+    for version, step in enumerate(steps):
+        merge = do(server, step, of, version)
+        expected = plain.merge(step[0], step[1], merge, version)
+        assert server.versions[version + 1].numpy() == pytest.approx(expected, abs=2e-6)
+        assert (server.versions[version + 1] - server.versions[version]).norm() > 1e-3
+    server.close()
+
+
+@pytest.mark.parametrize(("steps", "of"), [(STEPS, "models"), (PREVIOUS, "updates")])
+def test_a_server_that_is_restored_after_every_merge_is_bit_identical(steps: list[Step], of: Of) -> None:
+    """Versions, groups and their sum, moments of the optimizer, norms of the guard and a signal."""
+
+    def make() -> ModelServer:
+        optimizer, needs = {"optimizer": "yogi", "learning_rate": 0.01}, frozenset({"confirmation"})
+        guards = {"norm": "reject", "norm_window": 5, "norm_limit": 100.0}
+        return make_server(tiny_workload(6), server=optimizer, guards=guards, needs=needs)
+
+    whole, broken = make(), make()
+    for version, step in enumerate(steps):
+        do(whole, step, of, version)
+        do(broken, step, of, version)
+        saved = safetensors.numpy.load(safetensors.numpy.save(broken.state()))
+        broken.close()
+        broken = make()
+        broken.restore(saved)
+    expected = whole.state()
+    assert broken.state().keys() == expected.keys()
+    assert all(np.array_equal(array, expected[name]) for name, array in broken.state().items())
+    whole.close()
+    broken.close()
+
+
+# Guards, with models that remote clients have sent. Version 0 is (2, 2).
+
+
+def test_rejected_updates_leave_their_weight_to_the_others() -> None:
+    """Weights of 0.3 each: 0.4 of (2, 2) stays, and (3, 5) counts for 0.6."""
+    server = received_server({0: [3, 5], 1: [np.nan, 5], 2: [9, 9]})
+    assert aggregate(server, updates([0, 1]), [0.3, 0.3]) == [Rejection(1, 0, NOT_FINITE)]
+    assert server.versions[1].tolist() == pytest.approx([2.6, 3.8])
+    assert len(aggregate(server, updates([1, 2]), [1.0, 0.0])) == 1, "an update without weight gets none"
+    assert server.versions[1].tolist() == [2.0, 2.0]
+
+
+def test_rejected_updates_are_left_out_whichever_version_they_started_from() -> None:
+    """Two from (2, 2) and two from (5, 5), one of each rejected: (5, 5) moves by the mean of (1, 0) and (0, 3)."""
+    server = received_server({0: [3, 2], 1: [np.inf, 0], 2: [5, 8], 3: [0, np.nan]})
+    rejected = aggregate(server, updates([0, 1, 2, 3], [0, 0, 1, 1]), version=1, of="updates")
+    assert [one.client for one in rejected] == [1, 3]
+    assert server.versions[2].tolist() == pytest.approx([5.5, 6.5])
+
+
+def test_a_merge_without_accepted_updates_creates_no_version() -> None:
+    server = received_server({0: [np.nan, 1], 1: [np.inf, 1]})
+    del server.versions[1]
+    assert len(aggregate(server, updates([0, 1]))) == 2
+    assert list(server.versions) == [0]
+
+
+def test_a_group_without_accepted_updates_stays_as_it_was() -> None:
+    server = received_server({0: [4, 4], 1: [np.nan, 1]})
+    groups = GroupMemory(["fast", "slow"], {"fast": 0.5, "slow": 0.5})
+    assert len(aggregate(server, updates([0, 1]), [1.0, 1.0], groups=groups)) == 1
+    assert server.versions[1].tolist() == [3.0, 3.0]
+
+
+def test_a_rejected_update_of_ca2fl_is_left_out_of_the_sum() -> None:
+    """N = 4. Clients 0 and 2 move (2, 2) by (1, 0) and (0, 2) and fill their caches. Then client 1 is rejected, and
+    client 2 has moved its (2.5, 3) by (1, 1): the model moves by ((1, 0) + (0, 2)) / 4 + ((1, 1) − (0, 2)) / 2."""
+
+    def calibrated(clients: list[int], version: int) -> int:
+        names = [f"client {client}" for client in clients]
+        shares = dict.fromkeys(names, 0.5)
+        groups = GroupMemory(names, shares, previous=dict.fromkeys(names, -0.5), previous_total=1 / 4)
+        return len(aggregate(server, updates(clients, version), [1.0, 1.0], version, of="updates", groups=groups))
+
+    server = received_server({0: [3, 2], 1: [np.nan, 0], 2: [2, 4]})
+    assert calibrated([0, 2], 0) == 0
+    assert server.versions[1].tolist() == [2.5, 3.0]
+    server.source.held[2, 0] = np.array([3.5, 4.0], np.float32)  # type: ignore[attr-defined]
+    assert calibrated([1, 2], 1) == 1
+    assert server.versions[2].tolist() == pytest.approx([2.5 + 0.25 + 0.5, 3.0 + 0.5 - 0.5])
+
+
+@pytest.mark.parametrize("norm", ["reject", "clip"])
+def test_a_too_large_update_is_rejected_or_clipped(norm: str) -> None:
+    """Norms 1, 2, 3 and 100: the median is 2.5, and 3 times that, 7.5, is the limit."""
+    server = received_server({0: [3, 2], 1: [2, 4], 2: [5, 2], 3: [2, 102]}, norm=norm, norm_limit=3.0)
+    rejected = aggregate(server, updates([0, 1, 2, 3]))
+    if norm == "reject":
+        assert rejected == [Rejection(3, 0, TOO_FAR)]
+        assert server.versions[1].tolist() == pytest.approx([2 + 4 / 3, 2 + 2 / 3])
+    else:
+        assert rejected == []
+        assert server.versions[1].tolist() == pytest.approx([3.0, 2 + (2 + 7.5) / 4])
+
+
+def test_norms_are_relative_to_the_step_size_and_the_last_ones_count() -> None:
+    """Client 3 goes 8 times as far at 8 times the step size. Later, its norm of 1 counts among the last three."""
+    server = received_server({0: [3, 2], 1: [2, 3], 2: [1, 2], 3: [10, 2]}, norm="reject", norm_window=3)
+    step = TrainingSettings().learning_rate
+    assert aggregate(server, updates([0, 1, 2, 3], scale=[1, 1, 1, 8])) == []
+    assert server.state()["guard.norms"] * step == pytest.approx([1, 1, 1])
+    assert [one.client for one in aggregate(server, updates([3]))] == [3]
+
+
+@pytest.mark.parametrize(
+    ("guards", "share"),
+    [({"finite": False}, 0.0), ({"norm": "reject"}, 0.0), ({}, 0.25)],
+    ids=["none", "norm", "injected faults"],
+)
+def test_training_that_diverges_by_itself_ends_the_run_with_any_guard(guards: dict[str, Any], share: float) -> None:
+    faults = CorruptedUploads.of(FaultSettings(corrupting_clients=share, nan=1.0), 4, 0) if share else None
+    made = make_server(tiny_workload(4), guards=guards, faults=faults)
+    made.versions[0] = made.versions[0] * 1e30
+    with pytest.raises(DivergedError, match="after round 1, with 3 clients that started from version 0"):
+        aggregate(made, updates([0, 1, 2]))
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("values", "name"),
+    [
+        ({"norm": "cut"}, "norm"),
+        ({"norm_limit": 0.5}, "norm_limit"),
+        ({"exclude_after_rejections": -1}, "exclude_after_rejections"),
+        ({"finite": False, "norm": "reject"}, "finite"),
+    ],
+)
+def test_impossible_guards_are_errors(values: dict[str, Any], name: str) -> None:
+    with pytest.raises(InputError, match=rf"\[guards\] {name} must be"):
+        GuardSettings(**values)
+    assert GuardSettings(norm_limit=2.0).without_effect()
+    assert not GuardSettings(norm="clip", norm_limit=2.0).without_effect()
+
+
+def test_robust_aggregation_and_injected_corruptions_smoke() -> None:
+    """Of 1, 2 and 90 the median is 2; of five, a trimmed mean leaves out the smallest and the largest. Flipped and
+    tripled updates move the model by −3 times their way, and those with a NaN are rejected."""
+    server = received_server({0: [1, 1], 1: [90, 90], 2: [2, 2]}, aggregation="median")
+    aggregate(server, updates([0, 1, 2]))
+    assert server.versions[1].tolist() == [2.0, 2.0]
+    models = dict(enumerate([[1.0, -9.0], [2.0, 0.0], [3.0, 1.0], [4.0, 2.0], [99.0, 3.0]]))
+    server = received_server(models, aggregation="trimmed-mean", trim=0.2)
+    aggregate(server, updates([0, 1, 2, 3, 4]))
+    assert server.versions[1].tolist() == [3.0, 1.0]
+    for faults in ({"scaled": 1.0, "flipped": 1.0, "scale": 3.0}, {"nan": 1.0}):
+        drawn = CorruptedUploads.of(FaultSettings(corrupting_clients=1.0, **faults), 4, 0)
+        made = make_server(tiny_workload(4), faults=drawn)
+        rejected = aggregate(made, updates([0, 2]))
+        if "nan" in faults:
+            assert [one.reason for one in rejected] == [NOT_FINITE] * 2
+        else:
+            away = mean([trained(made, client) for client in (0, 2)]) - made.versions[0]
+            assert close(made.versions[1], made.versions[0] - 3 * away)
+        made.close()
+    plain, hostile = tiny_workload(4), tiny_workload(4, flipped_labels=1.0)
+    assert hostile.train_targets.tolist() == (2 - plain.train_targets).tolist()

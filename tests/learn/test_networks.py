@@ -1,7 +1,11 @@
-"""The networks of the built-in tasks compute what they should, for one client and for many at once."""
+"""The networks of the built-in tasks, for one client and for many at once, and the memory layout of convolutions."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,16 +13,12 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from lesson.learn.networks import (
-    CharLstm,
-    CharTransformer,
-    FemnistNet,
-    GroupNormResNet,
-    LogisticRegression,
-    Lstm,
-)
+from helpers.small_tasks import TinyNet
+from lesson import InputError
+from lesson.learn.models import cifar_net, max_pool, mnist_net
+from lesson.learn.networks import CharLstm, CharTransformer, FemnistNet, GroupNormResNet, LogisticRegression, Lstm
 from lesson.learn.task import ModelFactory, Task
-from lesson.learn.template import Template, Traits
+from lesson.learn.template import Replica, Template, Traits
 
 NUM_TOKENS = 80
 
@@ -39,27 +39,23 @@ class Case:
     def targets(self, num: int) -> Tensor:
         return torch.randint(self.num_classes, (num, *self.input_shape) if self.is_language else (num,))
 
-    def task(self) -> Task:
+    def template(self, seed: int = 0) -> Template:
         samples = self.inputs(4), self.targets(4)
-        return Task(train=samples, test=samples, model=self.factory)
-
-    def template(self, seed: int) -> Template:
-        return Template(self.task(), seed)
+        return Template(Task(train=samples, test=samples, model=self.factory), seed)
 
 
 CASES = {
+    "mnist": Case(mnist_net, 61_706, (1, 28, 28)),
+    "cifar10": Case(cifar_net, 1_144_650, (3, 32, 32)),
     "logistic regression": Case(lambda: LogisticRegression(60, 10), 610, (60,)),
     "femnist": Case(FemnistNet, 6_603_710, (1, 28, 28), 62),
     "resnet-8": Case(GroupNormResNet, 78_042, (3, 32, 32)),
-    "resnet-8, 100 classes": Case(lambda: GroupNormResNet(100), 83_892, (3, 32, 32), 100),
-    "resnet-20": Case(lambda: GroupNormResNet(blocks=3), 272_474, (3, 32, 32)),
     "resnet-20, 100 classes": Case(lambda: GroupNormResNet(100, blocks=3), 278_324, (3, 32, 32), 100),
     "lstm": Case(lambda: CharLstm(NUM_TOKENS), 819_920, (20,), NUM_TOKENS, is_language=True),
     "transformer": Case(lambda: CharTransformer(NUM_TOKENS), 427_600, (80,), NUM_TOKENS, is_language=True),
 }
 SMALL = {
     "logistic regression": CASES["logistic regression"],
-    "femnist": CASES["femnist"],
     "resnet": Case(lambda: GroupNormResNet(width=4, blocks=2), 0, (3, 32, 32)),
     "lstm": Case(lambda: CharLstm(7, 3, 5), 0, (6,), 7, is_language=True),
     "transformer": Case(lambda: CharTransformer(7, 6, 8, 2), 0, (6,), 7, is_language=True),
@@ -77,38 +73,54 @@ def _seeded() -> None:
 
 
 @each(CASES)
-def test_shapes_and_numbers_of_parameters(case: Case) -> None:
-    model = case.factory()
-    assert case.template(0).traits == Traits(), "clients cannot share a forward pass"
-    assert sum(parameter.numel() for parameter in model.parameters()) == case.num_parameters
-    assert not list(model.buffers()), "state that is not part of an update"
-    logits = model(case.inputs(3))
-    assert logits.shape == (3, case.num_classes, *(case.input_shape if case.is_language else ()))
-    loss = functional.cross_entropy(logits, case.targets(3))
+def test_sizes_and_initial_values(case: Case) -> None:
+    """Clients can share a forward pass, and initial values depend on the seed alone."""
+    model, template = case.factory(), case.template()
+    assert template.traits == Traits()
+    assert template.num_values == sum(one.numel() for one in model.parameters()) == case.num_parameters
+    loss = functional.cross_entropy(model(case.inputs(3)), case.targets(3))
     assert float(loss.detach()) < 2 * torch.tensor(case.num_classes).log(), "far worse than guessing"
-
-
-@each(CASES)
-def test_initial_values_depend_only_on_the_seed(case: Case) -> None:
-    first = case.template(0).initial_vector()
-    task = case.task()
     torch.manual_seed(99)
-    Template(task, 0)
-    after = torch.rand(1)
-    torch.manual_seed(99)
-    assert torch.equal(torch.rand(1), after), "drew from the global generator"
-    assert torch.equal(case.template(0).initial_vector(), first)
-    other = case.template(1).initial_vector()
-    assert torch.equal(other, first) == (case.num_parameters == 610), "only zeros are equal"
+    assert torch.equal(case.template().initial_vector(), template.initial_vector())
+    if case.num_parameters != 610:  # all zeros
+        assert not torch.equal(case.template(1).initial_vector(), template.initial_vector())
 
 
-@each(SMALL)
-def test_samples_do_not_influence_each_other(case: Case) -> None:
-    model, inputs = case.factory().double(), case.inputs(4)
-    inputs = inputs if case.is_language else inputs.double()
-    together = model(inputs)
-    for number in range(4):
-        assert torch.allclose(model(inputs[number : number + 1])[0], together[number])
+def test_a_new_model_does_not_draw_from_the_global_generator() -> None:
+    samples = torch.zeros(4, 60), torch.zeros(4).long()
+    before = torch.get_rng_state()
+    Template(Task(train=samples, test=samples, model=lambda: nn.Linear(60, 3)), 0)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("name", ["mnist", "cifar10"])
+def test_weights_of_the_papers_networks_are_glorot_uniform_and_biases_zero(name: str) -> None:
+    for parameter, values in CASES[name].template().exchanged.items():
+        if parameter.endswith("bias"):
+            assert not values.any()
+            continue
+        fan_in, fan_out = nn.init._calculate_fan_in_and_fan_out(values)
+        bound = (6 / (fan_in + fan_out)) ** 0.5
+        assert values.abs().max() <= bound
+        if values.numel() > 1000:
+            assert values.std().item() == pytest.approx(bound / 3**0.5, rel=0.1)
+
+
+def test_pairwise_maxima_are_max_pooling() -> None:
+    values = torch.rand((5, 6, 8, 10)) - 0.5
+    with torch.no_grad():
+        assert torch.equal(max_pool(values), functional.max_pool2d(values, 2))
+
+
+def test_a_replica_has_the_outputs_and_gradients_of_its_vector() -> None:
+    images, labels, model = torch.rand((3, 1, 6, 6)), torch.tensor([0, 1, 2]), TinyNet()
+    replica = Replica(Template(Task(train=(images, labels), test=(images, labels), model=TinyNet), 0))
+    replica.load(nn.utils.parameters_to_vector(model.parameters()).detach())
+    outputs = replica.outputs(images, training=True)
+    torch.testing.assert_close(outputs, model(images))
+    functional.cross_entropy(model(images), labels).backward()
+    expected = torch.cat([parameter.grad.reshape(-1) for parameter in model.parameters()])  # type: ignore[union-attr]
+    assert torch.allclose(replica.gradient(functional.cross_entropy(outputs, labels)), expected)
 
 
 @each(SMALL)
@@ -135,33 +147,25 @@ def test_clients_under_vmap_have_the_gradients_they_have_alone(case: Case) -> No
 
 
 @each(LANGUAGE)
-def test_later_tokens_do_not_change_earlier_predictions(case: Case) -> None:
-    model, tokens = case.factory(), case.inputs(2)
-    changed = tokens.clone()
-    changed[:, 4:] = (changed[:, 4:] + 1) % case.num_classes
-    before, after = model(tokens), model(changed)
-    assert torch.equal(before[..., :4], after[..., :4])
-    assert not torch.isclose(before[..., 4:], after[..., 4:]).all(1).any()
-    assert torch.allclose(model(tokens[:, :3]), before[..., :3], atol=1e-6), "shorter sequences"
-
-
-@each(LANGUAGE)
-def test_earlier_tokens_change_all_later_predictions(case: Case) -> None:
+def test_predictions_depend_on_all_earlier_tokens_and_on_no_later_one(case: Case) -> None:
     model, tokens = case.factory().double(), case.inputs(2)
-    changed = tokens.clone()
-    changed[:, 0] = (changed[:, 0] + 1) % case.num_classes
-    assert not torch.isclose(model(tokens), model(changed), rtol=0, atol=1e-12).all(1).any()
+    first, later = tokens.clone(), tokens.clone()
+    first[:, 0] = (first[:, 0] + 1) % case.num_classes
+    later[:, 4:] = (later[:, 4:] + 1) % case.num_classes
+    before = model(tokens)
+    assert not torch.isclose(before, model(first), rtol=0, atol=1e-12).all(1).any()
+    assert torch.allclose(before[..., :4], model(later)[..., :4])
+    assert not torch.isclose(before[..., 4:], model(later)[..., 4:]).all(1).any()
+    assert torch.allclose(model(tokens[:, :3]), before[..., :3]), "shorter sequences"
 
 
 @pytest.mark.parametrize("layers", [1, 2])
-@pytest.mark.parametrize("length", [1, 6])
-def test_the_lstm_agrees_with_torch(layers: int, length: int) -> None:
+def test_the_lstm_agrees_with_torch(layers: int) -> None:
     ours, theirs = Lstm(3, 5, layers).double(), nn.LSTM(3, 5, layers, batch_first=True).double()
     ours.load_state_dict(theirs.state_dict())
-    inputs = torch.randn(4, length, 3, dtype=torch.float64)
-    weight = torch.randn(4, length, 5, dtype=torch.float64)
+    inputs, weight = torch.randn(4, 6, 3, dtype=torch.float64), torch.randn(4, 6, 5, dtype=torch.float64)
     expected = theirs(inputs)[0]
-    assert torch.equal(ours(inputs), expected)
+    assert torch.allclose(ours(inputs), expected)
     with torch.no_grad():
         assert torch.allclose(ours(inputs), expected), "evaluation"
     slopes = torch.autograd.grad((expected * weight).sum(), list(theirs.parameters()))
@@ -189,3 +193,36 @@ def test_channels_double_where_images_are_halved() -> None:
         block.register_forward_hook(lambda _, __, output: sizes.append(tuple(output.shape[1:])))
     model(torch.randn(1, 3, 32, 32))
     assert sizes == [(16, 32, 32), (32, 16, 16), (64, 8, 8)]
+
+
+# Memory layout: torch may crash for strided 1 × 1 convolutions in channels-last layout without AVX-512.
+
+
+@pytest.mark.parametrize("isa", [{}, {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}])
+def test_gradients_of_convolutions_are_correct_and_do_not_crash_the_process(isa: dict[str, str]) -> None:
+    command, folder = [sys.executable, "-m", "helpers.layouts"], Path(__file__).parents[1]
+    done = subprocess.run(command, cwd=folder, env=os.environ | isa, capture_output=True, encoding="utf-8", check=False)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 1e-4
+
+
+def template_of(model: nn.Module) -> Template:
+    data = torch.rand(4, 3, 16, 16), torch.arange(4)
+    return Template(Task(train=data, test=data, model=lambda: model), seed=0)
+
+
+class OwnLayout(nn.Sequential):
+    def forward(self, images: Tensor) -> Tensor:
+        outputs: Tensor = super().forward(images.to(memory_format=torch.channels_last))
+        return outputs
+
+
+def test_narrow_strided_and_transposed_convolutions_avoid_channels_last() -> None:
+    head = nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    assert template_of(GroupNormResNet()).channels_last
+    assert not template_of(GroupNormResNet(width=4)).channels_last
+    assert not template_of(nn.Sequential(nn.ConvTranspose2d(3, 8, 2), *head)).channels_last
+    stored = nn.Sequential(nn.Conv2d(3, 8, 1, 2), *head).to(memory_format=torch.channels_last)
+    assert template_of(stored).model.get_parameter("0.weight").stride() == (3, 1, 1, 1)
+    with pytest.raises(InputError, match="channels-last"):
+        template_of(OwnLayout(nn.Conv2d(3, 8, 1, 2), *head))

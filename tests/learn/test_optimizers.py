@@ -1,4 +1,4 @@
-"""Two steps of each optimizer on a model of two parameters, against the formulas in numpy."""
+"""Two steps of each server optimizer on a model of two parameters, against the formulas in numpy."""
 
 from collections.abc import Callable
 
@@ -24,17 +24,17 @@ SECOND_MOMENTS: dict[str, Callable[[FloatArray, FloatArray], FloatArray]] = {
 }
 
 
+def make(name: str) -> ServerOptimizer:
+    return ServerOptimizer(ServerSettings(optimizer=name, **SERVER))
+
+
 def steps(name: str) -> list[FloatArray]:
-    """The models after each gradient."""
+    """Return the models after each gradient."""
     optimizer, model, models = make(name), torch.tensor(MODEL), []
     for gradient in GRADIENTS:
         model = optimizer.step(model, model - torch.tensor(gradient))
         models.append(model.numpy())
     return models
-
-
-def make(name: str) -> ServerOptimizer:
-    return ServerOptimizer(ServerSettings(optimizer=name, **SERVER))
 
 
 def test_momentum_by_hand() -> None:
@@ -60,13 +60,6 @@ def test_adam_by_hand() -> None:
     assert steps("adam")[0][0] == pytest.approx(0.825544, abs=1e-6)
 
 
-def test_yogi_moves_its_moment_either_way() -> None:
-    """0.25 is above v = 0.0025, so v grows by 0.05·0.25; 0.0001 is below it, so v shrinks by 0.05·0.0001."""
-    optimizer = make("yogi")
-    optimizer.step(torch.tensor(MODEL), torch.tensor(MODEL - GRADIENTS[0]))
-    assert optimizer.moments["v"].numpy() == pytest.approx([0.015, 0.002495])
-
-
 def test_amsgrad_divides_by_the_largest_moment() -> None:
     """v = 0.05·(0.25, 0.0001) = (0.0125, 5e−6), then 0.95·v + 0.05·(0.01, 0.04) = (0.012375, 0.00200475): the first
     parameter keeps v̂ = 0.0125. m = (0.1, −0.002), then 0.8·m + 0.2·(0.1, 0.2) = (0.1, 0.0384)."""
@@ -76,23 +69,16 @@ def test_amsgrad_divides_by_the_largest_moment() -> None:
     assert second == pytest.approx(first - moved)
 
 
-def test_without_an_optimizer_the_aggregate_is_the_model() -> None:
-    aggregated = torch.tensor(MODEL)
-    assert make("none").step(aggregated + 1, aggregated) is aggregated
-
-
 @pytest.mark.parametrize("name", ["none", *OPTIMIZERS])
 def test_a_scaled_step_goes_in_the_same_direction_with_the_same_moments(name: str) -> None:
-    whole, quarter = make(name), make(name)
-    model = torch.tensor(MODEL)
+    whole, quarter, model = make(name), make(name), torch.tensor(MODEL)
     step, scaled = (
         optimizer.step(model, model - torch.tensor(GRADIENTS[0]), scale) - model
         for optimizer, scale in ((whole, 1.0), (quarter, 0.25))
     )
     assert scaled.numpy() == pytest.approx(0.25 * step.numpy())
-    assert {name: moment.tolist() for name, moment in whole.moments.items()} == {
-        name: moment.tolist() for name, moment in quarter.moments.items()
-    }
+    assert whole.moments.keys() == quarter.moments.keys()
+    assert all(torch.equal(moment, quarter.moments[key]) for key, moment in whole.moments.items())
 
 
 def test_the_optimizer_of_a_strategy_replaces_none_only() -> None:
@@ -100,47 +86,25 @@ def test_the_optimizer_of_a_strategy_replaces_none_only() -> None:
     other = ServerOptimizer.of(ServerSettings(optimizer="adam"), FADAS())
     assert [optimizer.settings.optimizer for optimizer in (plain, own, other)] == ["none", "amsgrad", "adam"]
     assert (own.settings.beta1, own.settings.step_size) == (0.5, 0.01)
-    assert [optimizer.note for optimizer in (plain, own, other)] == [
-        "",
-        "server optimizer: amsgrad, as FADAS prescribes",
-        "",
-    ]
+    assert [bool(optimizer.note) for optimizer in (plain, own, other)] == [False, True, False]
 
-
-def test_an_unknown_optimizer_of_a_strategy_is_an_error() -> None:
     class Mine(FedBuff):
         server_optimizer = "adan"
 
-    with pytest.raises(InputError, match=r"^unknown server_optimizer 'adan' for Mine; did you mean 'adam'\?"):
+    with pytest.raises(InputError, match="'adan' for Mine"):
         ServerOptimizer.of(ServerSettings(), Mine())
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        (
-            {"optimizer": "sgd"},
-            "optimizer must be 'none', 'momentum', 'adagrad', 'adam', 'yogi' or 'amsgrad', got 'sgd'",
-        ),
-        ({"learning_rate": 0.0}, "learning_rate must be > 0, got 0.0"),
-        ({"learning_rate": float("inf")}, "learning_rate must be a finite number, got inf"),
-        ({"beta1": 1.0}, "beta1 must be < 1, got 1.0"),
-        ({"beta2": -0.1}, "beta2 must be >= 0, got -0.1"),
-        ({"epsilon": 0.0}, "epsilon must be >= 1e-30, got 0.0"),
-        ({"aggregate": "drop"}, "aggregate must be 'strategy', 'models' or 'updates', got 'drop'"),
-        ({"optimiser": "adam"}, "unknown setting 'optimiser'; did you mean 'optimizer'?"),
-    ],
+    "values", [{"optimizer": "sgd"}, {"learning_rate": 0.0}, {"beta1": 1.0}, {"epsilon": 0.0}, {"aggregate": "drop"}]
 )
-def test_bad_settings(values: dict[str, object], message: str) -> None:
-    with pytest.raises(InputError) as caught:
+def test_bad_settings(values: dict[str, object]) -> None:
+    (name,) = values
+    with pytest.raises(InputError, match=rf"\[server\] {name} must be"):
         ServerSettings(**values)
-    assert str(caught.value).startswith(f"[server] {message}")
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "step"),
-    [("none", 1.0), ("momentum", 1.0), ("adagrad", 0.01), ("adam", 0.01), ("yogi", 0.01), ("amsgrad", 0.01)],
-)
+@pytest.mark.parametrize(("optimizer", "step"), [("none", 1.0), ("momentum", 1.0), ("adam", 0.01), ("yogi", 0.01)])
 def test_a_step_size_left_out_suits_the_optimizer(optimizer: str, step: float) -> None:
     assert ServerSettings(optimizer=optimizer).step_size == step
     assert ServerSettings(optimizer=optimizer, learning_rate=0.5).step_size == 0.5

@@ -1,12 +1,18 @@
+"""Which samples each client holds."""
+
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lesson import InputError, Settings
+from helpers.small_tasks import tiny_task
+from lesson import InputError, Settings, draw_population
+from lesson.learn.build import build
 from lesson.learn.data import load_dataset
 from lesson.learn.partition import (
     Partition,
+    draw_pool,
     make_partition,
     split_dirichlet_per_class,
     split_dirichlet_per_client,
@@ -26,7 +32,7 @@ def check(partition: Partition, num_labels: int, everything: bool) -> None:
     assert partition.num_samples.sum() == len(partition.samples)
 
 
-@settings(max_examples=20)
+@settings(max_examples=15)
 @given(st.integers(1, 40), st.sampled_from([0.1, 1.0, 10.0]), st.integers(0, 5))
 def test_per_class_split_covers_all_samples_and_gives_each_client_enough(
     num_clients: int, beta: float, seed: int
@@ -61,7 +67,7 @@ def test_per_class_shares_are_dirichlet() -> None:
     assert np.var(shares) == pytest.approx(0.1 * 0.9 / 21, rel=0.25)
 
 
-@settings(max_examples=20)
+@settings(max_examples=15)
 @given(st.integers(1, 40), st.sampled_from([0.1, 1.0, 10.0]), st.integers(0, 5))
 def test_per_client_split_gives_each_client_the_requested_samples(num_clients: int, beta: float, seed: int) -> None:
     wanted = np.arange(num_clients) + 30
@@ -94,11 +100,11 @@ def test_iid_parts_differ_by_one_at_most() -> None:
     assert set(partition.num_samples) == {100, 101}
 
 
-@pytest.mark.parametrize("split", ["iid", "dirichlet-per-class", "dirichlet-per-client"])
+@pytest.mark.parametrize("split", ["iid", "dirichlet-per-class", "dirichlet-per-client", "quantity-skew"])
 def test_the_seed_decides(split: str) -> None:
     truth = labels(6000)
-    scenario = Settings(split=split, samples_per_client=(50, 90))
-    first, again, other = (make_partition(scenario, len(truth), truth, 20, seed).samples for seed in (0, 0, 1))
+    chosen = Settings(split=split, samples_per_client=(50, 90))
+    first, again, other = (make_partition(chosen, len(truth), truth, 20, seed).samples for seed in (0, 0, 1))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
 
@@ -113,12 +119,57 @@ def test_the_default_split_of_mnist() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"split": "dirichlet-per-class", "num_clients": 400}, "num_clients must be at most 300, got 400"),
-        ({"split": "dirichlet-per-class", "beta": 0.1, "num_clients": 290}, "leaves one of 290 clients with fewer"),
-        ({"split": "dirichlet-per-client"}, "samples_per_client requires 50000 samples, but the data set has 6000"),
+        ({"split": "dirichlet-per-class", "num_clients": 400}, "num_clients must be at most 300"),
+        ({"split": "dirichlet-per-class", "beta": 0.1, "num_clients": 290}, "one of 290 clients with fewer"),
+        ({"split": "dirichlet-per-client"}, "samples_per_client requires 50000 samples"),
     ],
 )
 def test_impossible_splits_are_rejected(values: dict[str, object], message: str) -> None:
-    scenario = Settings(**values)
+    chosen = Settings(**values)
     with pytest.raises(InputError, match=message):
-        make_partition(scenario, 6000, labels(6000), scenario.fleet.num_clients, seed=0)
+        make_partition(chosen, 6000, labels(6000), chosen.fleet.num_clients, seed=0)
+
+
+def test_a_run_trains_on_the_samples_of_its_population() -> None:
+    run_settings = {"rounds": 1, "device": "cpu"}
+    chosen = Settings(num_clients=5, split="dirichlet-per-client", samples_per_client=(10, 30), run=run_settings)
+    run = build(chosen, task=tiny_task())
+    run.close()
+    drawn = draw_population(chosen)
+    assert np.array_equal(run.evaluator.workload.holdings.num_samples, drawn.num_samples)
+    assert np.array_equal(run.loop.fleet.population.x_km, drawn.x_km)  # type: ignore[union-attr]
+
+
+# A pool, in which each client draws its samples with replacement
+
+LABELS = np.tile([0, 0, 0, 1, 7], 400)
+
+
+def test_a_client_draws_by_its_own_shares_of_the_classes() -> None:
+    pool = draw_pool(LABELS, np.full(6, 5000), 1.0, seed=3)
+    for client in range(6):
+        samples = pool[client]
+        assert len(samples) == 5000
+        shares = np.diff(np.concatenate([[0], pool.thresholds[client] / 2**32, [1]]))
+        for label, share in zip((0, 1, 7), shares, strict=True):
+            members, drawn = np.sum(label == LABELS), samples[LABELS[samples] == label]
+            # The standard deviation of a share p is √(p(1 − p)/5000) < 0.0071.
+            assert len(drawn) / 5000 == pytest.approx(share, abs=5 * 0.0071)
+            expected = members * (1 - (1 - 1 / members) ** len(drawn))  # different samples among so many even draws
+            assert len(np.unique(drawn)) == pytest.approx(expected, rel=0.05)
+
+
+def test_a_client_holds_the_same_in_a_larger_fleet_and_at_any_position() -> None:
+    small, large = (draw_pool(LABELS, np.full(num, 40), 0.3, seed=1) for num in (5, 5000))
+    assert np.array_equal(small[4], large[4])
+    assert not np.array_equal(small[4], small[3])
+    assert not np.array_equal(small[4], draw_pool(LABELS, np.full(5, 40), 0.3, seed=2)[4])
+    some = large.lookup("cpu")(torch.tensor([[4], [4999]]), torch.tensor([[7, 3]]))
+    assert some.tolist() == [[large[4][7], large[4][3]], [large[4999][7], large[4999][3]]]
+
+
+def test_the_settings_say_how_many_samples_of_a_pool_each_client_holds() -> None:
+    chosen = Settings(split="dirichlet-pool", samples_per_client=(10, 30), num_clients=2000)
+    held = make_partition(chosen, len(LABELS), LABELS, 2000, seed=0)
+    assert (held.num_samples.min(), held.num_samples.max()) == (10, 30)
+    assert len(held[77]) == held.num_samples[77]

