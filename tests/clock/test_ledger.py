@@ -1,4 +1,4 @@
-"""The ledger: each transition on its own, and invariants that hold after any sequence of transitions."""
+"""The ledger: invariants that hold after any sequence of transitions, and what they do not cover."""
 
 import json
 from typing import Any
@@ -74,18 +74,6 @@ def test_updates_are_collected_in_order_of_arrival_and_then_of_start() -> None:
     assert ledger.clients_in_flight().tolist() == [2]
 
 
-def test_arrived_updates_wait_at_the_server_and_their_clients_may_start_again() -> None:
-    ledger = make(2)
-    ledger.open_round()
-    start(ledger, {0: 1.0})
-    landed(ledger, 1.0)
-    start(ledger, {0: 2.0})
-    landed(ledger, 2.0)
-    assert (ledger.at_server.client.tolist(), ledger.at_server.index.tolist()) == ([0, 0], [0, 1])
-    assert (ledger.waiting.tolist(), ledger.freed().tolist()) == ([2, 0], [0])
-    assert (ledger.was_received(0, 1), ledger.was_received(0, 2)) == (True, False)
-
-
 def test_an_arrival_time_that_is_not_known_at_the_start_is_set_later() -> None:
     ledger = make(3)
     start(ledger, {0: NOT_YET, 1: NOT_YET, 2: 3.5})
@@ -96,14 +84,6 @@ def test_an_arrival_time_that_is_not_known_at_the_start_is_set_later() -> None:
     assert (ledger.last_arrival_s(ids(1, 2)), ledger.last_arrival_s(ids(0, 1))) == (3.5, np.inf)
     assert ledger.collect(9.0).client.tolist() == [1, 2]
     assert (ledger.last_arrival_s(ids(1, 2)), ledger.final_arrival_s()) == (-np.inf, np.inf)
-
-
-def test_rescheduling_replaces_all_arrival_times() -> None:
-    ledger = make(3)
-    start(ledger, {0: 1.0, 1: 2.0, 2: NOT_YET})
-    ledger.reschedule(ids(2, 0, 1), np.array([4.0, 4.0, 3.0]))
-    assert ledger.collect(2.0).client.tolist() == []
-    assert ledger.collect(4.0).client.tolist() == [1, 0, 2]
 
 
 def test_dropped_updates_do_not_arrive_and_free_their_clients() -> None:
@@ -118,87 +98,6 @@ def test_dropped_updates_do_not_arrive_and_free_their_clients() -> None:
     assert ledger.collect(5.0).client.tolist() == [1]
     later = ledger.collect(6.0)
     assert (later.client.tolist(), later.index.tolist()) == ([0], [1])
-
-
-def test_discarded_updates_never_reach_the_server() -> None:
-    ledger = make(2)
-    start(ledger, {0: 1.0, 1: 1.0})
-    ledger.open_round()
-    due = ledger.collect(1.0)
-    ledger.discard(due[ids(0)])
-    ledger.land(due[ids(1)])
-    assert (ledger.at_server.client.tolist(), ledger.waiting.tolist()) == ([1], [0, 1])
-    assert ledger.freed().tolist() == [0, 1]
-    assert not ledger.was_received(0, 0)
-
-
-def test_released_updates_leave_the_server_and_their_clients_are_reconsidered() -> None:
-    ledger = make(3)
-    start(ledger, {0: 1.0, 1: 2.0, 2: 3.0})
-    landed(ledger, 3.0)
-    ledger.open_round()
-    assert ledger.release(np.array([True, False, True])).client.tolist() == [0, 2]
-    assert (ledger.at_server.client.tolist(), ledger.waiting.tolist()) == ([1], [0, 1, 0])
-    assert ledger.freed().tolist() == [0, 2]
-
-
-def test_a_version_is_in_use_while_it_is_the_newest_or_an_update_started_from_it() -> None:
-    """Two updates start from version 0; one arrives and is released after version 1 exists, the other is dropped."""
-    ledger = make(2)
-    start(ledger, {0: 1.0, 1: 9.0})
-    landed(ledger, 1.0)
-    ledger.add_version()
-    assert (ledger.versions, ledger.take_unused()) == ([0, 1], [])
-    ledger.release(np.array([True]))
-    assert (ledger.versions, ledger.take_unused()) == ([0, 1], [])
-    ledger.drop(ids(1))
-    assert (ledger.versions, ledger.take_unused()) == ([1], [0])
-    assert ledger.take_unused() == [], "each is returned once"
-    ledger.add_version()
-    assert (ledger.versions, ledger.take_unused()) == ([2], [1])
-
-
-def test_a_client_that_disconnects_keeps_its_update_in_flight() -> None:
-    ledger = make(3)
-    start(ledger, {0: 5.0})
-    ledger.disconnect(ids(0, 1))
-    assert (states(ledger), ledger.num_connected, ledger.num_busy, ledger.num_in_flight) == ("ddi", 1, 0, 1)
-    assert landed(ledger, 5.0).client.tolist() == [0]
-    assert states(ledger) == "ddi", "an update that arrives does not reconnect its client"
-
-
-def test_a_client_that_reconnects_is_busy_if_its_update_is_in_flight() -> None:
-    ledger = make(2)
-    start(ledger, {0: 5.0})
-    ledger.disconnect(ids(0, 1))
-    ledger.open_round()
-    ledger.connect(ids(0, 1))
-    assert (states(ledger), ledger.num_connected, ledger.num_busy) == ("bi", 2, 1)
-    assert ledger.freed().tolist() == [0, 1]
-    ledger.connect(ids(1))
-    assert ledger.num_connected == 2, "connecting twice counts once"
-
-
-def test_a_client_is_excluded_after_consecutive_rejections_of_its_updates() -> None:
-    ledger = make(2, exclude_after=2)
-    rejection = Rejection(0, 0, NOT_FINITE)
-    assert ledger.count_rejections([rejection, Rejection(1, 0, "node lost")]) == {}
-    ledger.accept(ids(0))
-    assert ledger.count_rejections([rejection]) == {}, "an accepted update in between starts the count again"
-    assert ledger.count_rejections([rejection, rejection]) == {0: NOT_FINITE}
-    assert ledger.count_rejections([Rejection(1, 1, "no reply")] * 5) == {}, "transport faults do not count"
-
-
-def test_an_excluded_client_loses_its_updates_and_its_connection() -> None:
-    ledger = make(3, exclude_after=1)
-    start(ledger, {0: 1.0, 1: 1.0, 2: 1.0})
-    landed(ledger, 1.0)
-    start(ledger, {0: 9.0, 2: 9.0}, round=2, now_s=1.0)
-    dropped, released = ledger.exclude(ids(0))
-    assert (dropped.index.tolist(), released.index.tolist()) == ([1], [0])
-    assert (states(ledger), ledger.excluded.tolist(), ledger.some_are_gone) == ("dib", [True, False, False], True)
-    assert (ledger.waiting.tolist(), ledger.num_in_flight) == ([0, 1, 1], 1)
-    assert ledger.count_rejections([Rejection(0, 2, NOT_FINITE)]) == {}, "a client is excluded once"
 
 
 def test_a_ledger_is_deserted_without_clients_and_updates() -> None:
@@ -390,5 +289,5 @@ class Transitions(RuleBasedStateMachine):
         assert self.forgotten == self.known_versions - set(self.ledger.versions)
 
 
-Transitions.TestCase.settings = hypothesis_settings(max_examples=60, stateful_step_count=30, deadline=None)
+Transitions.TestCase.settings = hypothesis_settings(max_examples=25, stateful_step_count=30, deadline=None)
 TestAnySequenceOfTransitions = Transitions.TestCase
