@@ -187,13 +187,12 @@ def test_a_client_alone_on_a_shared_band_is_on_a_band_of_its_own() -> None:
 
 def test_uploads_of_a_plan_in_turn_follow_the_channel() -> None:
     """One after the other on the whole band; estimates of the time on it are corrected by measured ones."""
-    settings = Settings(num_clients=4, fading="rayleigh", coherence_s=0.25)
-    fleet = draw_fleet(settings)
-    assert fleet.population is not None
-    channel = Airtime(settings, fleet, fleet.population, seed=0)
     for spectrum in ("fixed", "in-turn"):
-        changed = settings.model_copy(update={"spectrum": spectrum})
-        loop = Simulation(FedCSGreedy(60.0), fleet, settings=changed)
+        settings = Settings(num_clients=4, fading="rayleigh", coherence_s=0.25, spectrum=spectrum)
+        fleet = draw_fleet(settings)
+        assert fleet.population is not None
+        channel = Airtime(settings, fleet, fleet.population, seed=0)
+        loop = Simulation(FedCSGreedy(60.0), fleet, settings=settings)
         record = loop.step()
         assert record is not None
         free_s, sent_s, expected_s = 0.0, 0.0, []
