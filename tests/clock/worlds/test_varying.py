@@ -148,7 +148,7 @@ def test_estimates_are_refreshed_after_every_interval(every_s: float, tmp_path: 
     """Client 0 takes 0.1 and 0.3 intervals in turn; after each round, it is estimated at 0.2, however late it is."""
     trace = traced(tmp_path / "work.csv", f"{WORK} 0,1,{every_s / 10},0 0,2,{every_s * 3 / 10},0")
     settings = Settings(num_clients=1, trace=trace, refresh_estimates_every_s=every_s)
-    records = list(simulate(FedCS(every_s, close_early=False), draw_fleet(settings), rounds=200, settings=settings))
+    records = list(simulate(FedCS(every_s), draw_fleet(settings), rounds=200, settings=settings))
     expected_s = np.concatenate([record.merged_expected_s for record in records])
     assert expected_s[1:] == pytest.approx(np.full(199, 0.2 * every_s))
 
