@@ -1,5 +1,6 @@
 """What a strategy or a world may return: every error names the round, the class and the field."""
 
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -176,6 +177,20 @@ def test_a_strategy_must_restore_its_state() -> None:
     good.restore(*good.state())
     with pytest.raises(InputError, match=r"^Remembering\.restore "):
         bad.restore(*bad.state())
+
+
+def test_a_strategy_that_cannot_be_copied_is_an_error() -> None:
+    strategy = Mine(Deadline(9.0))
+    strategy.lock = threading.Lock()  # type: ignore[attr-defined]
+    with pytest.raises(InputError, match="Mine cannot be copied"):
+        Simulation(strategy, make_fleet([1.0]))
+
+
+@pytest.mark.parametrize("weights", [[1.0, np.nan], [1.0, -1.0], [1.0, np.inf], [0.0, 0.0]])
+def test_invalid_client_weights_are_an_error(weights: list[float]) -> None:
+    with pytest.raises(InputError, match="client_weight"):
+        Simulation(FedAvg(), make_fleet([1.0, 1.0], weight=weights))
+    Simulation(FedAvg(), make_fleet([1.0, 1.0], weight=[0.0, 1.0]))
 
 
 @pytest.mark.parametrize(

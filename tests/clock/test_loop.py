@@ -398,6 +398,17 @@ def test_a_run_whose_clients_are_all_excluded_ends() -> None:
     assert "2 of 2 clients were excluded" in loop.stop_reason
 
 
+def test_notes_name_the_first_excluded_clients_only() -> None:
+    (record,) = rounds_with(FakeServer(*range(7)), FedAvg(), [10.0] * 8, 1, exclude_after_rejections=1)
+    assert "clients 0, 1, 2, 3, 4 and 2 more after a rejected update" in record.note
+
+
+@pytest.mark.parametrize("settings", [Settings(), Settings(slowdown=0.5)], ids=["nominal", "varying"])
+def test_a_run_without_reachable_clients_ends_after_a_round(settings: Settings) -> None:
+    (record,) = simulate(FedAvg(), make_fleet([np.inf]), rounds=5, settings=settings)
+    assert (record.started.tolist(), record.note) == ([], "no client is training and none can start")
+
+
 def test_records_of_a_restored_run_are_the_same() -> None:
     fleet = make_fleet([3.0, 15.0, 25.0, 8.0])
     whole, restored = (Simulation(Lesson(10.0), fleet, seed=2) for _ in range(2))

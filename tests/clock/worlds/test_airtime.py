@@ -287,7 +287,8 @@ def test_a_promoted_client_has_less_to_upload() -> None:
     first, *others = simulate(Lesson(5.0), fleet, rounds=6, settings=settings)
     assert first.merged.tolist() == [fleet.promoted.client]
     assert first.merged_arrived_s == pytest.approx([5.0])
-    assert [record.retiered for record in others] == [0] * 5
+    assert [(record.retiered, record.note) for record in others] == [(0, "")] * 5
+    assert "tier 1" in first.note
 
 
 def test_shadowing_belongs_to_the_fleet_and_not_to_the_run() -> None:

@@ -13,7 +13,7 @@ from helpers.fleets import fields, make_fleet, traced
 from helpers.scripted import FakeServer, Scripted, ids
 from lesson import FedAvg, Lesson, Settings, Simulation, draw_fleet, simulate
 from lesson.strategies import FedAsync, TiFL
-from lesson.strategies.base import AllOf, RoundPlan, ServerView
+from lesson.strategies.base import AllOf, Arrivals, Merge, RoundPlan, ServerView
 
 HEADER = "client,from_s,to_s "
 
@@ -130,6 +130,20 @@ def test_a_time_budget_is_not_passed_by_waiting_for_a_change(tmp_path: Path) -> 
         for _ in range(3):
             loop.step(until_s)
         assert (loop.stop_reason, loop.now_s) == (reason, 13.0 if reason else 1000.0)
+
+
+@pytest.mark.parametrize(
+    ("last", "reason"), [("0,1000,inf", "time limit reached"), ("", "no client is connected anymore")]
+)
+def test_a_run_with_updates_at_the_server_ends_without_clients(tmp_path: Path, last: str, reason: str) -> None:
+    """Client 0 arrives at 3 s, is not aggregated, and leaves during its second training."""
+    plans = Arrivals(1), RoundPlan(ids(0), Arrivals(1)), RoundPlan(ids(), Arrivals(1))
+    strategy = Scripted(*plans, merge=lambda _: Merge(ids(), np.empty(0)))
+    loop = Simulation(strategy, make_fleet([3.0]), settings=present(tmp_path, f"0,0,4 {last}"))
+    for _ in range(4):
+        loop.step(100.0)
+    assert loop.stop_reason == reason
+    assert len(loop.ledger.at_server) == 1
 
 
 def test_constant_presence_of_all_clients_changes_nothing(tmp_path: Path) -> None:

@@ -135,3 +135,14 @@ def test_bytes_count_in_the_round_in_which_replies_arrive(counts: bool, expected
     loop = RoundLoop(Lesson(10.0), RemoteWorld(make_world(fleet, Settings(), 0), clients, counts_bytes=counts))
     records = [record for _ in range(2) if (record := loop.step()) is not None]
     assert [(record.bytes_up, record.bytes_down) for record in records] == expected
+
+
+def test_rejections_and_long_waits_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet, heard, counts = make_fleet([5.0]), list[str](), []
+    for limit_s in (-1.0, 1e9):
+        monkeypatch.setattr("lesson.clock.worlds.remote.TELL_S", limit_s)
+        world = RemoteWorld(make_world(fleet, Settings(), 0), Somewhere(1, {(0, 0): "client error"}), heard.append)
+        RoundLoop(FedAvg(), world).step()
+        counts.append((sum("waiting" in line for line in heard) > 0, sum("client error" in line for line in heard)))
+        heard.clear()
+    assert counts == [(True, 1), (False, 1)]

@@ -211,8 +211,13 @@ def test_measured_latencies_need_no_compute_and_upload_times(tmp_path: Path) -> 
     settings = Settings(estimate_error=0.1)
     (record,) = simulate(FedAvg(), read_fleet(path, settings), rounds=1, settings=settings)
     assert (record.end_s, record.merged.tolist(), record.compute_j) == (8.0, [2, 0], None)
-    with pytest.raises(InputError, match="slowdown"):
-        Simulation(FedAvg(), read_fleet(path, Settings()), settings=Settings(slowdown=1.0))
+    for rows, who in (
+        ("client,latency_s a,8 b,inf c,5", "compute_s"),
+        ("client,latency_s,compute_s a,8,4 c,5,", "'c'"),
+    ):
+        traced(path, rows)
+        with pytest.raises(InputError, match=f"slowdown .*{who}"):
+            Simulation(FedAvg(), read_fleet(path, Settings()), settings=Settings(slowdown=1.0))
     with pytest.raises(InputError, match="fading"):
         Simulation(FedAvg(), read_fleet(path, Settings()), settings=Settings(fading="rayleigh"))
 
