@@ -1,6 +1,5 @@
 """The ledger: invariants that hold after any sequence of transitions, and what they do not cover."""
 
-import json
 from typing import Any
 
 import numpy as np
@@ -40,94 +39,14 @@ def start(ledger: Ledger, arrives_s: dict[int, float], round: int = 1, now_s: fl
     return updates
 
 
-def landed(ledger: Ledger, now_s: float) -> Updates:
-    """Collect the updates that have arrived, add all of them to those at the server, and return them."""
-    updates = ledger.collect(now_s)
-    ledger.land(updates)
-    return updates
-
-
-def states(ledger: Ledger) -> str:
-    """Return one letter per client: i (idle), b (busy) or d (disconnected)."""
-    return "".join("i" if idle else "b" if busy else "d" for idle, busy in zip(ledger.idle, ledger.busy, strict=True))
-
-
-def test_a_client_that_starts_is_busy_with_an_update_from_the_newest_version() -> None:
-    ledger = make(3)
-    ledger.add_version()
-    first = start(ledger, {2: 4.0, 0: 3.0}, round=7, now_s=1.5)
-    assert states(ledger) == "bib"
-    assert (ledger.num_connected, ledger.num_busy, ledger.num_in_flight) == (3, 2, 2)
-    assert (first.id.tolist(), first.client.tolist(), first.index.tolist()) == ([0, 1], [2, 0], [0, 0])
-    assert first.base_version.tolist() == [1, 1]
-    assert (ledger.started_round.tolist(), ledger.started_s.tolist()[::2]) == ([7, 0, 7], [1.5, 1.5])
-    assert ledger.updates_of(ids(0, 2)).arrived_s.tolist() == [3.0, 4.0]
-
-
 def test_updates_are_collected_in_order_of_arrival_and_then_of_start() -> None:
     ledger = make(4)
     start(ledger, {3: 5.0, 1: 2.0})
     start(ledger, {0: 5.0, 2: 9.0})
     assert ledger.collect(1.9).client.tolist() == []
     assert ledger.collect(5.0).client.tolist() == [1, 3, 0]
-    assert states(ledger) == "iibi"
+    assert ledger.idle.tolist() == [True, True, False, True]
     assert ledger.clients_in_flight().tolist() == [2]
-
-
-def test_an_arrival_time_that_is_not_known_at_the_start_is_set_later() -> None:
-    ledger = make(3)
-    start(ledger, {0: NOT_YET, 1: NOT_YET, 2: 3.5})
-    assert [ledger.nth_arrival_s(count) for count in (0, 1, 2, 4)] == [-np.inf, 3.5, np.inf, np.inf]
-    ledger.arrive(1, 3.0)
-    assert ledger.was_received(1, 0), "before it is collected, so that a second copy is recognized"
-    assert [ledger.nth_arrival_s(count) for count in (1, 2, 3)] == [3.0, 3.5, np.inf]
-    assert (ledger.last_arrival_s(ids(1, 2)), ledger.last_arrival_s(ids(0, 1))) == (3.5, np.inf)
-    assert ledger.collect(9.0).client.tolist() == [1, 2]
-    assert (ledger.last_arrival_s(ids(1, 2)), ledger.final_arrival_s()) == (-np.inf, np.inf)
-
-
-def test_dropped_updates_do_not_arrive_and_free_their_clients() -> None:
-    """Client 0 starts again at once: the arrival of its dropped update must not be mistaken for that of the new one."""
-    ledger = make(2)
-    start(ledger, {0: 3.0, 1: 4.0})
-    ledger.open_round()
-    dropped = ledger.drop(ids(0))
-    assert (dropped.client.tolist(), states(ledger), ledger.freed().tolist()) == ([0], "ib", [0])
-    start(ledger, {0: 6.0})
-    assert ledger.nth_arrival_s(1) == 4.0
-    assert ledger.collect(5.0).client.tolist() == [1]
-    later = ledger.collect(6.0)
-    assert (later.client.tolist(), later.index.tolist()) == ([0], [1])
-
-
-def test_a_ledger_is_deserted_without_clients_and_updates() -> None:
-    ledger = make(1)
-    start(ledger, {0: 1.0})
-    ledger.disconnect(ids(0))
-    assert not ledger.is_deserted, "an update is in flight"
-    landed(ledger, 1.0)
-    assert not ledger.is_deserted, "an update is at the server"
-    ledger.release(np.array([True]))
-    assert ledger.is_deserted
-
-
-def test_a_restored_ledger_continues_as_the_saved_one() -> None:
-    ledger = make(4, exclude_after=2)
-    start(ledger, {0: 4.0, 1: NOT_YET, 2: 3.0})
-    landed(ledger, 3.0)
-    ledger.add_version()
-    ledger.count_rejections([Rejection(1, 0, NOT_FINITE)])
-    ledger.disconnect(ids(3))
-    values, arrays = ledger.state()
-    restored = make(4, exclude_after=2)
-    restored.restore(json.loads(json.dumps(values)), arrays)
-    for one in (ledger, restored):
-        assert (states(one), one.num_connected, one.num_busy, one.num_in_flight) == ("bbid", 3, 2, 2)
-        assert (one.version, one.versions, one.freed().tolist()) == (1, [0, 1], [0, 1, 2, 3])
-        assert one.count_rejections([Rejection(1, 0, NOT_FINITE)]) == {1: NOT_FINITE}
-        one.arrive(1, 5.0)
-        assert landed(one, 5.0).client.tolist() == [0, 1]
-        assert start(one, {2: 8.0}).id.tolist() == [3]
 
 
 class Transitions(RuleBasedStateMachine):
@@ -273,6 +192,10 @@ class Transitions(RuleBasedStateMachine):
         ledger = self.ledger
         assert ledger.clients_in_flight().tolist() == sorted(self.in_flight)
         assert ledger.num_in_flight == len(self.in_flight)
+        updates = ledger.updates_of(ledger.clients_in_flight())
+        assert len({*updates.id.tolist(), *ledger.at_server.id.tolist()}) == len(updates) + len(self.at_server)
+        assert [(client, self.num_starts[client] - 1) for client in sorted(self.in_flight)] == updates.keys
+        assert ledger.is_deserted == (not self.connected and not self.in_flight and not self.at_server)
         arrivals = sorted(at_s for _, at_s in self.in_flight.values())
         assert [ledger.nth_arrival_s(count + 1) for count in range(len(arrivals))] == arrivals
         assert (ledger.nth_arrival_s(len(arrivals) + 1), ledger.nth_arrival_s(0)) == (np.inf, -np.inf)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.fleets import fields, make_fleet, peak_bytes, sealed
+from helpers.fleets import make_fleet, peak_bytes, sealed
 from helpers.scripted import NOTHING, FakeServer, Scripted, ids
 from lesson import FedAvg, InputError, Lesson, Settings, Simulation, draw_fleet, simulate
 from lesson.clock.records import RoundRecord
@@ -407,13 +407,3 @@ def test_notes_name_the_first_excluded_clients_only() -> None:
 def test_a_run_without_reachable_clients_ends_after_a_round(settings: Settings) -> None:
     (record,) = simulate(FedAvg(), make_fleet([np.inf]), rounds=5, settings=settings)
     assert (record.started.tolist(), record.note) == ([], "no client is training and none can start")
-
-
-def test_records_of_a_restored_run_are_the_same() -> None:
-    fleet = make_fleet([3.0, 15.0, 25.0, 8.0])
-    whole, restored = (Simulation(Lesson(10.0), fleet, seed=2) for _ in range(2))
-    for _ in range(5):
-        whole.step()
-    restored.restore(*whole.state())
-    for _ in range(5):
-        assert fields(restored.step()) == fields(whole.step())

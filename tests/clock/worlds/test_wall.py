@@ -19,7 +19,7 @@ from lesson.clock.worlds import Event, Joined, Left, Reply, Returned
 from lesson.clock.worlds.clients import LOST, NO_REPLY, RESTARTED, TOO_LATE
 from lesson.clock.worlds.wall import NOBODY_S
 from lesson.core.errors import RunStoppedError
-from lesson.strategies import STRATEGIES, FedAsync, FedAT, FedBuff, LessonFilled
+from lesson.strategies import STRATEGIES, FedAsync, FedAT, LessonFilled
 from lesson.strategies.base import AllOf, Deadline, RoundPlan
 
 ERROR = "client error"
@@ -201,18 +201,6 @@ def test_rounds_by_hand(name: str) -> None:
     assert [told(federation.step()) for _ in rounds] == rounds
     assert federation.rejected == rejected
     assert not federation.stop_reason
-
-
-def test_fedbuff_with_metrics_that_clients_report() -> None:
-    """Client 0 fills the buffer of three alone."""
-    fleet, takes = make_fleet([1.0, 10.0, 10.0]), [[1.0], [10.0], [10.0]]
-    federation, clients = on_the_wall(FedBuff(buffer_size=3, concurrency=3), fleet, takes)
-    clients.tells = lambda _client, index: {"loss": float(index)}
-    records = [federation.step() for _ in range(6)]
-    merged = [told(record) for record in records if record is not None and len(record.merged)]
-    assert merged == [(3.0, [0], [0, 0, 0]), (6.0, [0], [0, 0, 0])]
-    reports = federation.world.reports.of_round(records[-1])
-    assert reports == [(1.0, {"loss": 3.0}), (1.0, {"loss": 4.0}), (1.0, {"loss": 5.0})]
 
 
 def test_a_run_is_over_when_its_time_is() -> None:
