@@ -45,12 +45,9 @@ class WeighsBySamples(FedAvg):
 
 
 class Counting(FedAvg):
-    """Counts its rounds, from a random number."""
+    """Counts its rounds."""
 
-    first: ClassVar[Callable[[], int]] = lambda: 0
-
-    def __init__(self) -> None:
-        self.count = type(self).first()
+    count = 0
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         self.count += 1
@@ -64,7 +61,8 @@ class Counting(FedAvg):
 
 
 class DrawsByItself(Counting):
-    first = lambda: int(np.random.default_rng().integers(2**40))  # noqa: E731
+    def __init__(self) -> None:
+        self.count = int(np.random.default_rng().integers(2**40))
 
 
 class ForgetsItsCount(Counting):
