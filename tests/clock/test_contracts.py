@@ -1,301 +1,227 @@
-"""Checks of plans and merges: every error names the round, the strategy's class and the field."""
+"""What a strategy or a world may return: every error names the round, the class and the field."""
 
+import threading
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from helpers.fleets import make_fleet
 from helpers.scripted import Scripted, ids
-from lesson import FedAvg, InputError, RoundLoop, Simulation
+from lesson import FedAvg, InputError, RoundLoop, Simulation, simulate
 from lesson.clock.worlds import NominalWorld
-from lesson.strategies.base import AllOf, AnyOf, Arrivals, Deadline, GroupMemory, Merge, RoundPlan, ServerView, Updates
+from lesson.core.arrays import membership
+from lesson.strategies.base import AllOf, AnyOf, Arrivals, Deadline, GroupMemory, Merge, RoundPlan, Updates
 
 ONE = np.ones(1)
 PLAN = RoundPlan(ids(0), Deadline(9.0))
 
 
-def grouped(names: Any, weights: Any, resets: Any = ()) -> Merge:
-    return Merge(ids(0), ONE, groups=GroupMemory(names, weights, resets))
+class Mine(Scripted):
+    """A custom strategy."""
 
 
-def calibrated(of: Any = "updates", **fields: Any) -> Merge:
-    return Merge(ids(0), ONE, of=of, groups=GroupMemory(["a"], {}, **fields))
+def grouped(names: Any, weights: Any, of: Any = "updates", **fields: Any) -> Merge:
+    return Merge(ids(0), ONE, of=of, groups=GroupMemory(names, weights, **fields))
+
+
+PLANS: dict[str, list[Any]] = {
+    "open_round": [None],
+    "RoundPlan.starts": [
+        replace(PLAN, starts=starts)
+        for starts in ("ab", [True, False], [0.0], np.array(0), [[0], [0, 1]], {0}, [2], [-1], [0, 0])
+    ],
+    "RoundPlan.closes": [replace(PLAN, closes=9.0)],
+    "by_s of RoundPlan.closes": [
+        *(replace(PLAN, closes=Deadline(by_s)) for by_s in (0.0, np.nan, "x")),
+        replace(PLAN, starts=ids(), closes=Deadline(-1.0)),
+    ],
+    "count of RoundPlan.closes": [replace(PLAN, closes=Arrivals(1.5))],  # type: ignore[arg-type]
+    "AllOf.clients": [replace(PLAN, closes=AllOf(clients)) for clients in ("x", [5])],  # type: ignore[arg-type]
+    "AnyOf.groups": [
+        replace(PLAN, closes=AnyOf(groups))  # type: ignore[arg-type]
+        for groups in ([[0], 1], 5, None, np.array(5), iter([[0]]), [[0], [-1]])
+    ],
+    "RoundPlan.lr_scale": [
+        replace(PLAN, lr_scale=scale) for scale in (-1.0, np.nan, np.inf, [np.inf], [1.0, 2.0], 1j, "1")
+    ],
+    "RoundPlan.local_steps": [replace(PLAN, local_steps=steps) for steps in ([0], [1.5], [1, 1])],
+    "RoundPlan.batches": [
+        *(replace(PLAN, batches=batches) for batches in ([0], [1.5], [1, 1])),
+        replace(PLAN, local_steps=[2], batches=[2]),
+    ],
+    "RoundPlan.tiers": [replace(PLAN, tiers=[1, 2])],
+    "RoundPlan.note": [replace(PLAN, note=5)],
+    "RoundPlan.drops": [replace(PLAN, drops=drops) for drops in (None, [7], [0])],
+    "RoundPlan.uploads": [replace(PLAN, uploads=uploads) for uploads in (ONE, "turns")],
+}
+MERGES: dict[str, list[Any]] = {
+    "merge": [(ids(0), ONE)],
+    "Merge.updates": [Merge(updates, np.full(2, 0.5)) for updates in (ids(0, 7), ids(0, 0), 0)],
+    "Merge.drops": [Merge(ids(0), ONE, drops=drops) for drops in (ids(0), [0.5])],
+    "Merge.weights": [
+        *(Merge(ids(0), weights) for weights in (np.ones(2), np.array([np.nan]), -ONE, 1.0, ["1"])),
+        Merge(ids(0, 1), np.ones(2)),
+        Merge(ids(0, 1), np.ones(2), of="updates", groups=GroupMemory(["a", "a"], {})),
+    ],
+    "Merge.of": [Merge(ids(0), ONE, of=of) for of in (ids(), "model")],  # type: ignore[arg-type]
+    "Merge.step_scale": [Merge(ids(0), ONE, step_scale=scale) for scale in ("1", np.inf, -1)],  # type: ignore[arg-type]
+    "Merge.groups": [Merge(ids(0), ONE, groups={"a": 1.0})],  # type: ignore[arg-type]
+    "GroupMemory.names": [grouped(names, {}) for names in ([], 5, "a", [["a"]], ids(0))],
+    "GroupMemory.weights": [
+        *(grouped(["a"], weights) for weights in ([1, 2], {"0": "x"}, {0: 1.0}, {"a": -1.0})),
+        grouped(["a"], {"a": 1.0, "b": 1.0}, of="models"),
+    ],
+    "GroupMemory.resets": [grouped(["a"], {}, resets=resets) for resets in ("a", None)],
+    "GroupMemory.previous": [
+        *(grouped(["a"], {}, previous=previous) for previous in (["a"], {"a": np.nan})),
+        grouped(["a"], {}, "models", previous={"a": -1.0}),
+    ],
+    "GroupMemory.previous_total": [
+        *(grouped(["a"], {}, previous_total=total) for total in (None, np.inf, -np.inf)),
+        grouped(["a"], {}, "models", previous_total=0.5),
+    ],
+}
 
 
 @pytest.mark.parametrize(
-    ("plan", "message"),
-    [
-        (None, "open_round must return a RoundPlan, got None"),
-        (RoundPlan("ab", Deadline(9.0)), "RoundPlan.starts must be an array or a list of whole numbers, got 'ab'"),
-        (RoundPlan([True, False], Deadline(9.0)), "RoundPlan.starts must be an array or a list of whole numbers"),
-        (RoundPlan([0.0], Deadline(9.0)), "RoundPlan.starts must be an array or a list of whole numbers, got [0.0]"),
-        (RoundPlan(np.array(0), Deadline(9.0)), "RoundPlan.starts must be an array or a list of whole numbers"),
-        (RoundPlan([[0], [0, 1]], Deadline(9.0)), "RoundPlan.starts must be an array or a list of whole numbers"),
-        (RoundPlan({0}, Deadline(9.0)), "RoundPlan.starts must be an array or a list of whole numbers, got {0}"),
-        (RoundPlan([2], Deadline(9.0)), "RoundPlan.starts must be ids of clients, from 0 to 1, got 2"),
-        (RoundPlan([-1], Deadline(9.0)), "RoundPlan.starts must be ids of clients, from 0 to 1, got -1"),
-        (RoundPlan([0, 0], Deadline(9.0)), "RoundPlan.starts must not repeat a client, got client 0 2 times"),
-        (replace(PLAN, closes=9.0), "RoundPlan.closes must be one of Deadline, Arrivals, AllOf, AnyOf, got 9.0"),
-        (
-            replace(PLAN, closes=Deadline(0.0)),
-            "by_s of RoundPlan.closes must be later than 0 s, when the round opens, got 0; times count from the start",
-        ),
-        (replace(PLAN, starts=ids(), closes=Deadline(-1.0)), "by_s of RoundPlan.closes must be later than 0 s"),
-        (replace(PLAN, closes=Deadline(np.nan)), "by_s of RoundPlan.closes must be a number, got nan"),
-        (replace(PLAN, closes=Arrivals(1.5)), "count of RoundPlan.closes must be a whole number, got 1.5"),
-        (replace(PLAN, closes=AllOf("x")), "AllOf.clients must be an array or a list of whole numbers, got 'x'"),
-        (replace(PLAN, closes=AllOf([5])), "AllOf.clients must be ids of clients, from 0 to 1, got 5"),
-        (replace(PLAN, closes=AnyOf([[0], 1])), "AnyOf.groups[1] must be an array or a list of whole numbers, got 1"),
-        (replace(PLAN, closes=AnyOf(5)), "AnyOf.groups must be a list of arrays of client ids, got 5"),
-        (replace(PLAN, closes=AnyOf(None)), "AnyOf.groups must be a list of arrays of client ids, got None"),
-        (replace(PLAN, closes=AnyOf(np.array(5))), "AnyOf.groups must be a list of arrays of client ids, got array(5)"),
-        (replace(PLAN, closes=AnyOf(iter([[0]]))), "AnyOf.groups must be a list of arrays of client ids, got <list_it"),
-        (replace(PLAN, closes=AnyOf([[0], [-1]])), "AnyOf.groups[1] must be ids of clients, from 0 to 1, got -1"),
-        (replace(PLAN, lr_scale=-1.0), "RoundPlan.lr_scale must be finite and >= 0, got -1.0"),
-        (replace(PLAN, lr_scale=np.nan), "RoundPlan.lr_scale must be finite and >= 0, got nan"),
-        (replace(PLAN, lr_scale=[np.inf]), "RoundPlan.lr_scale must be finite and >= 0, got [inf]"),
-        (replace(PLAN, lr_scale=[1.0, 2.0]), "RoundPlan.lr_scale must be one number, or one per start (1), got 2"),
-        (replace(PLAN, local_steps=[0]), "RoundPlan.local_steps must be one number >= 1 per start (1), got [0]"),
-        (replace(PLAN, batches=[0]), "RoundPlan.batches must be numbers >= 1, one or one per start, got [0]"),
-        (replace(PLAN, batches=[1.5]), "RoundPlan.batches must be an array or a list of whole numbers, got [1.5]"),
-        (
-            replace(PLAN, local_steps=[2], batches=[2]),
-            "RoundPlan.batches must be 1 for clients that take more than one local step",
-        ),
-        (replace(PLAN, lr_scale=1j), "RoundPlan.lr_scale must be an array or a list of numbers, got 1j"),
-        (replace(PLAN, tiers=[1, 2]), "RoundPlan.tiers must have one entry per start (1), got 2"),
-        (replace(PLAN, note=5), "RoundPlan.note must be text, got 5"),
-        (replace(PLAN, lr_scale="1"), "RoundPlan.lr_scale must be an array or a list of numbers, got '1'"),
-        (replace(PLAN, local_steps=[1.5]), "RoundPlan.local_steps must be an array or a list of whole numbers"),
-        (replace(PLAN, drops=None), "RoundPlan.drops must be an array or a list of whole numbers, got None"),
-        (replace(PLAN, drops=[7]), "RoundPlan.drops must be ids of clients, from 0 to 1, got 7"),
-        (replace(PLAN, drops=[0]), "RoundPlan.drops must be clients that are training, got client 0"),
-        (replace(PLAN, uploads=ONE), "RoundPlan.uploads must be 'parallel' or 'in-turn', got array([1.])"),
-        (replace(PLAN, uploads=ids(1, 2)), "RoundPlan.uploads must be 'parallel' or 'in-turn', got array([1, 2])"),
-        (replace(PLAN, uploads="turns"), "RoundPlan.uploads must be 'parallel' or 'in-turn', got 'turns'"),
+    ("field", "strategy"),
+    [(field, Mine(plan)) for field, plans in PLANS.items() for plan in plans]
+    + [
+        (field, Mine(Deadline(9.0), merge=lambda _, one=merge: one)) for field, some in MERGES.items() for merge in some
     ],
 )
-def test_an_invalid_plan_is_an_error_that_names_round_class_and_field(plan: Any, message: str) -> None:
-    class Mine(Scripted):
-        def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
-            return plan
-
-    with pytest.raises(ValueError, match=r"^round 1: Mine: ") as caught:
-        Simulation(Mine(Deadline(9.0)), make_fleet([1.0, 2.0])).step()
-    assert message in str(caught.value)
+def test_an_invalid_plan_or_merge_is_an_error_that_names_the_field(field: str, strategy: Mine) -> None:
+    with pytest.raises(ValueError, match=rf"^round 1: Mine: {field}"):
+        Simulation(strategy, make_fleet([1.0, 2.0])).step()
 
 
+@pytest.mark.parametrize("plan", [replace(PLAN, lr_scale=np.float32(0)), RoundPlan(ids(), Deadline(0.0)), PLAN])
 @pytest.mark.parametrize(
-    ("merge", "message"),
+    "groups",
     [
-        ((ids(0), ONE), "merge must return a Merge, got (array([0]), array([1.]))"),
-        (Merge(ids(7), ONE), "Merge.updates must be distinct ids of updates at the server"),
-        (Merge(ids(0, 0), np.full(2, 0.5)), "Merge.updates must be distinct ids of updates at the server"),
-        (Merge(ids(0), ONE, drops=ids(0)), "Merge.drops must be distinct ids of updates at the server that are not in"),
-        (Merge(ids(0), np.ones(2)), "Merge.weights must have one entry per update (1), got 2"),
-        (Merge(ids(0), np.array([np.nan])), "Merge.weights must be finite and >= 0, got [nan]"),
-        (Merge(ids(0, 1), np.ones(2)), "Merge.weights must sum to at most 1 for models, got 2"),
-        (grouped([], {}), "GroupMemory.names must have one entry per update (1), got 0"),
-        (Merge(ids(0), ONE, of=ids()), "Merge.of must be 'models' or 'updates', got array([], dtype=int64)"),
-        (Merge(ids(0), ONE, of="model"), "Merge.of must be 'models' or 'updates', got 'model'"),
-        (Merge(0, ONE), "Merge.updates must be an array or a list of whole numbers, got 0"),
-        (Merge(ids(0), 1.0), "Merge.weights must be an array or a list of numbers, got 1.0"),
-        (Merge(ids(0), ["1"]), "Merge.weights must be an array or a list of numbers, got ['1']"),
-        (Merge(ids(0), ONE, drops=[0.5]), "Merge.drops must be an array or a list of whole numbers, got [0.5]"),
-        (Merge(ids(0), ONE, groups={"a": 1.0}), "Merge.groups must be GroupMemory(…) or None, got {'a': 1.0}"),
-        (grouped(5, {}), "GroupMemory.names must be a list of group names, got 5"),
-        (grouped("a", {}), "GroupMemory.names must be a list of group names, got 'a'"),
-        (grouped([["a"]], {}), "GroupMemory.names must be a list of group names, got [['a']]"),
-        (grouped(ids(0), {}), "GroupMemory.names must be a list of group names, got array([0])"),
-        (grouped(["a"], [1, 2]), "GroupMemory.weights must map group names to numbers, got [1, 2]"),
-        (grouped(["a"], {"0": "x"}), "GroupMemory.weights must map group names to numbers, got {'0': 'x'}"),
-        (grouped(["a"], {0: 1.0}), "GroupMemory.weights must map group names to numbers, got {0: 1.0}"),
-        (grouped(["a"], {}, "a"), "GroupMemory.resets must be a list of group names, got 'a'"),
-        (grouped(["a"], {}, None), "GroupMemory.resets must be a list of group names, got None"),
-        (Merge(ids(0), ONE, step_scale="1"), "Merge.step_scale must be a number, got '1'"),
-        (Merge(ids(0), ONE, step_scale=np.inf), "Merge.step_scale must be finite and >= 0, got inf"),
-        (Merge(ids(0), ONE, step_scale=-1), "Merge.step_scale must be finite and >= 0, got -1"),
-        (calibrated(previous=["a"]), "GroupMemory.previous must map group names to numbers, got ['a']"),
-        (calibrated(previous={"a": np.nan}), "GroupMemory.previous must be finite, got [nan]"),
-        (calibrated(previous_total=None), "GroupMemory.previous_total must be a number, got None"),
-        (calibrated(previous_total=np.inf), "GroupMemory.previous_total must be finite, got inf"),
-        (
-            calibrated("models", previous={"a": -1.0}),
-            "GroupMemory.previous must not be set for a merge of models; use of='updates'",
-        ),
-        (
-            calibrated("models", previous_total=0.5),
-            "GroupMemory.previous_total must not be set for a merge of models; use of='updates'",
-        ),
+        None,
+        GroupMemory(np.array(["a"]), {"a": np.float32(1.0), "b": 0}, np.array(["c"])),  # type: ignore[arg-type]
     ],
 )
-def test_an_invalid_merge_is_an_error_that_names_round_class_and_field(merge: Any, message: str) -> None:
-    class Mine(Scripted):
-        pass
+def test_extreme_values_are_valid(plan: RoundPlan, groups: GroupMemory | None) -> None:
+    def merge(arrived: Updates) -> Merge:
+        names = groups and replace(groups, names=["a"] * len(arrived))
+        return Merge(arrived.id, np.ones(len(arrived)), step_scale=0, groups=names)
 
-    with pytest.raises(ValueError, match=r"^round 1: Mine: ") as caught:
-        Simulation(Mine(Deadline(9.0), lambda _: merge), make_fleet([1.0, 2.0])).step()
-    assert message in str(caught.value)
-
-
-def test_groups_may_have_names_and_weights_from_numpy() -> None:
-    groups = GroupMemory(np.array(["a", "b"]), {"a": np.float32(0.5), "b": 0}, np.array(["c"]))  # type: ignore[arg-type]
-    strategy = Scripted(Deadline(9.0), lambda arrived: Merge(arrived.id, np.full(2, 0.5), groups=groups))
-    record = Simulation(strategy, make_fleet([1.0, 2.0])).step()
-    assert record is not None
-    assert record.merged.tolist() == [0, 1]
-
-
-def test_drops_are_keyword_arguments() -> None:
-    with pytest.raises(TypeError, match="positional"):
-        Merge(ids(0), ONE, ids(1))  # type: ignore[misc]
-    with pytest.raises(TypeError, match="positional"):
-        RoundPlan(ids(0), Deadline(1.0), ids(1))  # type: ignore[misc]
+    record = next(simulate(Scripted(plan, merge=merge), make_fleet([1.0, 2.0]), rounds=1))
+    assert record.merged.tolist() == plan.starts.tolist()
 
 
 @pytest.mark.parametrize("kind", [list, tuple, np.array, lambda some: np.array(some, dtype=np.int32)])
 @pytest.mark.parametrize("closes", [AllOf, lambda clients: AnyOf([clients])])
-def test_plans_and_merges_may_hold_lists(kind: Any, closes: Any) -> None:
-    plan = RoundPlan(
-        kind([0, 1]), closes(kind([0, 1])), lr_scale=kind([1, 2]), local_steps=kind([2, 1]), drops=kind([])
-    )
+def test_plans_and_merges_may_hold_sequences(kind: Any, closes: Any) -> None:
+    parts = {"lr_scale": kind([1, 2]), "local_steps": kind([2, 1]), "drops": kind([])}
+    plan = RoundPlan(kind([0, 1]), closes(kind([0, 1])), **parts)
 
     def merge(arrived: Updates) -> Merge:
         return Merge(kind(arrived.id[:1].tolist()), kind([1]), drops=kind(arrived.id[1:].tolist()))
 
-    record = Simulation(Scripted(Deadline(0), merge, plan), make_fleet([2.0, 3.0])).step()
-    assert record is not None
+    record = next(simulate(Scripted(plan, merge=merge), make_fleet([2.0, 3.0]), rounds=1))
     assert (record.end_s, record.started.tolist(), record.merged.tolist()) == (3.0, [0, 1], [0])
-    ranges = RoundPlan(range(2), AllOf(range(1)))  # type: ignore[arg-type]
-    record = Simulation(Scripted(Deadline(0), plan=ranges), make_fleet([2.0, 3.0])).step()
-    assert record is not None
-    assert (record.end_s, record.started.tolist(), record.merged.tolist()) == (2.0, [0, 1], [0])
 
 
-@pytest.mark.parametrize(
-    ("latencies", "state"),
-    [([1.0, np.inf], "is not connected"), ([1.0, 20.0], "is training")],
-    ids=["disconnected", "busy"],
-)
-def test_only_idle_clients_may_start(latencies: list[float], state: str) -> None:
-    class Mine(Scripted):
-        def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
-            return RoundPlan(np.flatnonzero(view.idle) if view.round == 1 else ids(1), Deadline(9.0 * view.round))
-
-    simulation = Simulation(Mine(Deadline(9.0)), make_fleet(latencies))
-    simulation.step()
-    message = f"^round 2: Mine: RoundPlan.starts must be idle clients, got client 1, which {state}$"
-    with pytest.raises(ValueError, match=message):
-        simulation.step()
-
-
-def test_an_invalid_plan_changes_nothing() -> None:
-    class Mine(Scripted):
-        def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
-            if view.round == 1:
-                return RoundPlan(ids(0, 1), Deadline(9.0))
-            return RoundPlan(ids(0), Deadline(18.0), drops=ids(1), lr_scale=-1.0)
-
-    simulation = Simulation(Mine(Deadline(9.0)), make_fleet([1.0, 20.0]))
-    simulation.step()
-    with pytest.raises(ValueError, match="lr_scale"):
-        simulation.step()
-    assert simulation.ledger.idle.tolist() == [True, False]
-    assert simulation.ledger.busy.tolist() == [False, True]
+@pytest.mark.parametrize(("latency_s", "state"), [(np.inf, "not connected"), (20.0, "training")])
+def test_only_idle_clients_may_start(latency_s: float, state: str) -> None:
+    loop = Simulation(Mine(Deadline(9.0), RoundPlan(ids(1), Deadline(18.0))), make_fleet([1.0, latency_s]))
+    loop.step()
+    with pytest.raises(ValueError, match=rf"^round 2: Mine: RoundPlan.starts .* client 1, which is {state}"):
+        loop.step()
 
 
 def test_a_dropped_client_may_start_again_in_the_same_plan() -> None:
-    class Mine(Scripted):
-        def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
-            return RoundPlan(ids(0), Deadline(9.0 * view.round), drops=ids(0) if view.round == 2 else ids())
+    plans = Deadline(9.0), RoundPlan(ids(0), Deadline(18.0), drops=ids(0))
+    assert [record.started.tolist() for record in simulate(Scripted(*plans), make_fleet([20.0]), rounds=2)] == [[0]] * 2
 
-    simulation = Simulation(Mine(Deadline(9.0)), make_fleet([20.0]))
-    records = [simulation.step() for _ in range(2)]
-    assert [record.started.tolist() for record in records if record is not None] == [[0], [0]]
+
+def test_an_invalid_plan_changes_nothing() -> None:
+    plans = Deadline(9.0), RoundPlan(ids(0), Deadline(18.0), drops=ids(1), lr_scale=-1.0)
+    loop = Simulation(Scripted(*plans), make_fleet([1.0, 20.0]))
+    loop.step()
+    before = loop.ledger.state()[0]
+    with pytest.raises(ValueError, match="lr_scale"):
+        loop.step()
+    assert (loop.ledger.state()[0], loop.ledger.busy.tolist()) == (before, [False, True])
 
 
 class Remembering(Scripted):
-    """Counts its rounds, and saves and restores what the test says."""
+    """Saves and restores what the test says."""
 
-    def __init__(self, saves: Any, restores: bool = True) -> None:
-        super().__init__(AllOf(ids(0, 1)))
-        self.saves, self.restores, self.count = saves, restores, 0
-
-    def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
-        self.count += 1
-        return RoundPlan(np.flatnonzero(view.idle), self.closes)
+    def __init__(self, saved: Any, restored: Any) -> None:
+        super().__init__(AllOf(ids(0)))
+        self.saved, self.restored = saved, restored
 
     def state(self) -> Any:
-        return self.saves(self.count)
+        return self.saved
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.count = state["count"] if self.restores else 0
+        self.saved = self.restored
+
+
+@pytest.mark.parametrize("saved", [{"count": np.arange(3)}, None])
+def test_a_state_that_cannot_be_saved_is_an_error(saved: Any) -> None:
+    with pytest.raises(InputError, match=r"^Remembering\.state "):
+        Simulation(Remembering(saved, saved), make_fleet([1.0])).state()
+
+
+def test_a_strategy_must_restore_its_state() -> None:
+    good, bad = (Simulation(Remembering({"count": 1}, count), make_fleet([1.0])) for count in ({"count": 1}, {}))
+    good.restore(*good.state())
+    with pytest.raises(InputError, match=r"^Remembering\.restore "):
+        bad.restore(*bad.state())
+
+
+def test_a_strategy_that_cannot_be_copied_is_an_error() -> None:
+    strategy = Mine(Deadline(9.0))
+    strategy.lock = threading.Lock()  # type: ignore[attr-defined]
+    with pytest.raises(InputError, match="Mine cannot be copied"):
+        Simulation(strategy, make_fleet([1.0]))
+
+
+@pytest.mark.parametrize("weights", [[1.0, np.nan], [1.0, -1.0], [1.0, np.inf], [0.0, 0.0]])
+def test_invalid_client_weights_are_an_error(weights: list[float]) -> None:
+    with pytest.raises(InputError, match="client_weight"):
+        Simulation(FedAvg(), make_fleet([1.0, 1.0], weight=weights))
+    Simulation(FedAvg(), make_fleet([1.0, 1.0], weight=[0.0, 1.0]))
 
 
 @pytest.mark.parametrize(
-    ("saves", "message"),
+    ("method", "returned"),
     [
-        (
-            lambda count: {"count": np.arange(count)},
-            "state must return values that JSON can store: .*ndarray.*; use tolist",
-        ),
-        (lambda _: None, "state must return a dict, got None"),
+        ("open", -1.0),
+        ("open", np.nan),
+        ("wait", (-1.0, "")),
+        *(("start", np.array(times)) for times in ([5.0], [5.0, np.nan], [5.0, -1.0])),
     ],
 )
-def test_a_state_that_cannot_be_saved_is_an_error(saves: Any, message: str) -> None:
-    simulation = Simulation(Remembering(saves), make_fleet([1.0, 2.0]))
-    simulation.step()
-    with pytest.raises(InputError, match=rf"^Remembering\.{message}"):
-        simulation.state()
-
-
-def test_a_strategy_that_does_not_restore_its_state_is_an_error() -> None:
-    simulations = [
-        Simulation(Remembering(lambda count: {"count": count}, restores), make_fleet([1.0, 2.0]))
-        for restores in (True, True, False)
-    ]
-    simulations[0].step()
-    simulations[1].restore(*simulations[0].state())
-    assert simulations[1].strategy.count == 1  # type: ignore[attr-defined]
-    with pytest.raises(InputError, match=r"^Remembering\.restore must restore everything that state returned$"):
-        simulations[2].restore(*simulations[0].state())
-
-
-@pytest.mark.parametrize(
-    ("method", "returned", "message"),
-    [
-        ("open", -1.0, "open must return a time not before now (0 s), got -1.0"),
-        ("open", np.nan, "open must return a time not before now (0 s), got nan"),
-        ("wait", (-1.0, ""), "wait must return a time not before now (0 s), got -1.0"),
-        (
-            "start",
-            np.array([5.0]),
-            "start must return one arrival time per update, not before now (0 s), got array([5.])",
-        ),
-        ("start", np.array([5.0, np.nan]), "start must return one arrival time per update, not before now (0 s)"),
-        ("start", np.array([5.0, -1.0]), "start must return one arrival time per update, not before now (0 s)"),
-    ],
-)
-def test_times_that_a_world_returns_are_checked(method: str, returned: Any, message: str) -> None:
-    class Mine(NominalWorld):
+def test_times_that_a_world_returns_are_checked(method: str, returned: Any) -> None:
+    class MyWorld(NominalWorld):
         pass
 
-    setattr(Mine, method, lambda *_: returned)
-    with pytest.raises(ValueError, match=r"^round \d: Mine\.") as caught:
-        RoundLoop(FedAvg(), Mine(make_fleet([1.0, 2.0]))).step()
-    assert message in str(caught.value)
+    setattr(MyWorld, method, lambda *_: returned)
+    with pytest.raises(ValueError, match=rf"^round \d: MyWorld\.{method} "):
+        RoundLoop(FedAvg(), MyWorld(make_fleet([1.0, 2.0]))).step()
 
 
-def test_a_run_that_has_ended_cannot_be_continued() -> None:
-    simulation = Simulation(FedAvg(), make_fleet([10.0, 20.0]))
-    assert [simulation.step(30.0) is None for _ in range(3)] == [False, True, True]
-    assert (simulation.stop_reason, simulation.step(1000.0)) == ("time limit reached", None)
-
-
-def test_a_simulation_checks_its_arguments() -> None:
-    with pytest.raises(InputError, match="strategy must be a strategy such as FedAvg"):
-        Simulation(FedAvg, make_fleet([1.0]))  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="fleet must be a Fleet, got 50"):
-        Simulation(FedAvg(), 50)  # type: ignore[arg-type]
+@given(
+    st.lists(st.integers(0, 40), unique=True),
+    st.lists(st.integers(0, 40), unique=True),
+    st.sampled_from([1, 1000]),
+    st.sampled_from([0, 600]),
+)
+def test_membership_of_few_or_many_dense_or_sparse_ids(
+    ids: list[int], wanted: list[int], apart: int, more: int
+) -> None:
+    ids += range(50, 50 + more)
+    wanted += range(50 + more // 2, 60 + more)
+    there, places = membership(apart * np.array(ids, dtype=np.int64), apart * np.array(wanted, dtype=np.int64))
+    assert there.tolist() == [one in wanted for one in ids]
+    assert [wanted[place] for place in places] == [one for one in ids if one in wanted]

@@ -1,34 +1,39 @@
-"""A strategy whose plans and merges are given by the test."""
+"""A strategy that follows a script, and a model server without models."""
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 
-from lesson.strategies.base import (
-    Closing,
-    Merge,
-    RoundPlan,
-    ServerView,
-    Updates,
-)
+from lesson.clock.rejections import NOT_FINITE, Rejection
+from lesson.core.arrays import FloatArray
+from lesson.strategies.base import Closing, Merge, RoundPlan, ServerView, Updates
 
-NOTHING = np.empty(0, dtype=np.int64)
+
+def ids(*numbers: int) -> np.ndarray:
+    return np.array(numbers, dtype=np.int64)
+
+
+NOTHING = ids()
 
 
 class Scripted:
-    """Starts all clients in round 1, closes rounds by `closes`, and averages all arrivals unless `merge` is given."""
+    """Follows a script of plans, one for each round; the last one is repeated. All arrivals are averaged by default.
+
+    A closing condition in place of a plan starts all clients in round 1 and nobody later.
+    """
 
     needs: ClassVar[frozenset[str]] = frozenset()
 
-    def __init__(self, closes: Closing, merge: Callable[[Updates], Merge] | None = None, plan: Any = None) -> None:
-        self.closes, self.plan = closes, plan
+    def __init__(self, *script: Any, merge: Callable[[Updates], Merge] | None = None) -> None:
+        self.script = script
         self.decide = merge or (lambda arrived: Merge(arrived.id, np.full(len(arrived), 1 / max(1, len(arrived)))))
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
-        if self.plan is not None:
-            return self.plan
-        return RoundPlan(np.flatnonzero(view.idle) if view.round == 1 else NOTHING, self.closes)
+        entry = self.script[min(view.round, len(self.script)) - 1]
+        if not isinstance(entry, get_args(Closing)):
+            return entry
+        return RoundPlan(np.flatnonzero(view.idle) if view.round == 1 else NOTHING, entry)
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
         return self.decide(arrived)
@@ -40,5 +45,21 @@ class Scripted:
         pass
 
 
-def ids(*numbers: int) -> np.ndarray:
-    return np.array(numbers, dtype=np.int64)
+class FakeServer:
+    """Rejects all updates of some clients, and keeps track of the versions it holds and of the last weights."""
+
+    def __init__(self, *rejects: int) -> None:
+        self.rejects, self.versions, self.weights = rejects, {0}, dict[int, float]()
+
+    def merge(self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int) -> list[Rejection]:
+        rejected = [Rejection(client, index, NOT_FINITE) for client, index in updates.keys if client in self.rejects]
+        self.weights = dict(zip(updates.client.tolist(), weights.tolist(), strict=True))
+        if len(rejected) < len(updates) or (merge.groups is not None and merge.groups.has_weights):
+            self.versions.add(version + 1)
+        return rejected
+
+    def forget(self, version: int) -> None:
+        self.versions.remove(version)
+
+    def signals(self, names: frozenset[str], version: int) -> dict[str, Any]:
+        return {}

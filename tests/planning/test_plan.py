@@ -46,7 +46,7 @@ def test_a_deadline_of_the_slowest_client_is_fedavg() -> None:
     assert (longer.round_s, longer.updates_per_1000s) == (16.0, 125.0)
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(st.lists(st.integers(2, 7), min_size=1, max_size=6), st.booleans())
 def test_long_run_figures_agree_with_the_simulation(tiers: list[int], first_tier: bool) -> None:
     """420 rounds are a whole period of every set of tiers up to 7."""
@@ -90,19 +90,16 @@ def test_unreachable_clients_are_counted_and_in_no_tier() -> None:
     assert told["clients"][1]["latency_s"] is None
 
 
-@given(
-    st.floats(1e-9, 1e9) | st.just(math.inf),
-    st.integers(0, 50),
-    st.booleans(),
-    st.sampled_from(["released", "printed"]),
-)
-def test_every_plan_is_strict_json(deadline_s: float, seed: int, ensure_first_tier: bool, preset: str) -> None:
-    fleet = draw_fleet(Settings(preset=preset, ensure_first_tier=ensure_first_tier), 20, seed)
+@settings(max_examples=15)
+@given(st.floats(1e-9, 1e9) | st.just(math.inf), st.integers(0, 50), st.booleans())
+def test_every_plan_is_strict_json(deadline_s: float, seed: int, ensure_first_tier: bool) -> None:
+    fleet = draw_fleet(Settings(ensure_first_tier=ensure_first_tier), 20, seed)
     plan = make_plan(fleet, deadline_s)
     told = json.loads(json.dumps(plan.to_dict(), allow_nan=False))
     assert sum(len(tier["clients"]) for tier in told["tiers"]) == 20
     assert told["round_s"]["lesson"] <= told["round_s"]["fedavg"] * (1 + 1e-12)
-    assert [row["deadline_s"] for row in told["deadlines"]] == sorted(row["deadline_s"] for row in told["deadlines"])
+    deadlines = [row["deadline_s"] for row in told["deadlines"]]
+    assert deadlines == sorted(set(deadlines))
 
 
 TEN = [8.0, 10, 12, 15, 20, 25, 30, 40, 50, 70]
@@ -114,14 +111,9 @@ TEN = [8.0, 10, 12, 15, 20, 25, 30, 40, 50, 70]
     [
         (TEN, [5, 10, 20, 30, 60, 70]),
         ([*TEN, 1e6], [5, 10, 20, 30, 60, 1e6]),
-        ([*TEN, *[math.inf] * 10], [5, 10, 20, 30, 60, 70]),
         # from 8 / 4 = 2 ms to 50 ms in ratios of 25^(1/4) = 2.236: 2, 4.47, 10, 22.4 and 50 ms
         ([one / 1000 for one in TEN], [0.002, 0.004, 0.01, 0.02, 0.05, 0.07]),
-        ([*(one / 1000 for one in TEN), 1e6], [0.003, 0.006, 0.01, 0.03, 0.07, 1e6]),  # 10 / 4 to 70 ms
-        ([one * 100 for one in TEN], [200, 400, 1000, 2000, 5000, 7000]),
         ([2000.0] * 3, [500, 700, 1000, 2000]),  # 500, 707, 1000, 1414 and 2000
-        ([1.0] * 5 + [1000.0] * 5, [0.2, 2, 20, 100, 1000]),  # 0.25, 1.99, 15.8, 126 and 1000
-        ([1.0, 1e6], [0.2, 0.4, 0.5, 0.7, 1, 1e6]),  # 0.25, 0.354, 0.5, 0.707 and 1
     ],
 )
 def test_compared_deadlines_suit_the_fleet(latencies: list[float], expected: list[float]) -> None:
@@ -129,38 +121,30 @@ def test_compared_deadlines_suit_the_fleet(latencies: list[float], expected: lis
     assert [row.deadline_s for row in plan.deadlines] == expected
 
 
-@given(st.lists(st.floats(1e-6, 1e9), min_size=1, max_size=30))
-def test_compared_deadlines_are_distinct_and_none_is_longer_than_the_slowest_client(latencies: list[float]) -> None:
-    deadlines = [row.deadline_s for row in make_plan(make_fleet(latencies), max(latencies)).deadlines]
-    assert deadlines == sorted(set(deadlines))
-    assert deadlines[-1] == max(latencies)
-
-
 @pytest.mark.parametrize(
-    ("latencies", "deadline_s", "rounds", "message"),
+    ("latency_s", "deadline_s", "rounds", "word"),
     [
-        ([5.0], 0.0, 12, "deadline_s must be > 0, got 0.0"),
-        ([5.0], 10.0, 0, "the number of rounds must be from 1 to 100000, got 0"),
-        ([math.inf], 10.0, 12, "no client can be reached: all 1 latencies are infinite"),
-        ([5.0], 1e-300, 12, "deadline_s must be longer, got 1e-300: every client would need more than"),
+        (5.0, 0.0, 12, "deadline_s"),
+        (5.0, 1e-300, 12, "deadline_s"),
+        (5.0, 10.0, 0, "rounds"),
+        (math.inf, 10.0, 12, "no client can be reached"),
     ],
 )
-def test_bad_plans(latencies: list[float], deadline_s: float, rounds: int, message: str) -> None:
-    with pytest.raises(InputError) as caught:
-        make_plan(make_fleet(latencies, ensure_first_tier=True), deadline_s, num_rounds=rounds)
-    assert str(caught.value).startswith(message)
+def test_plans_that_cannot_be_made(latency_s: float, deadline_s: float, rounds: int, word: str) -> None:
+    with pytest.raises(InputError, match=word):
+        make_plan(make_fleet([latency_s], ensure_first_tier=True), deadline_s, num_rounds=rounds)
+    if math.isinf(latency_s):
+        with pytest.raises(InputError, match=word):
+            propose_deadline_s(make_fleet([latency_s]))
 
 
 @pytest.mark.parametrize(
     ("latencies", "deadline_s"),
     [
         ([40.0, 12.3, 10.0, 30.0, 50.0, 60.0, 70.0, 80.0], 14.0),  # two of eight: 12.3 · 1.1 = 13.53
-        ([40.0, 12.3, 10.0, 30.0, 50.0], 14.0),  # two of five
         ([40.0, 12.3, 10.0, 30.0], 11.0),  # one of four: exactly 11
         ([100.0], 110.0),  # 1.1 · 100 is a little over 110 in floating point
         ([9.05], 10.0),  # 9.955: the next of two digits has one more place
-        ([0.2], 0.22),
-        ([0.0123], 0.014),  # 0.01353
         ([1234.0, math.inf, math.inf, math.inf, math.inf], 1400.0),  # 1357.4; who cannot be reached does not count
     ],
 )
@@ -168,23 +152,9 @@ def test_a_proposed_deadline_by_hand(latencies: list[float], deadline_s: float) 
     assert propose_deadline_s(make_fleet(latencies)) == deadline_s
 
 
-@given(st.lists(st.floats(1e-3, 1e5), min_size=1, max_size=40))
-def test_a_quarter_of_the_clients_meet_a_proposed_deadline(latencies: list[float]) -> None:
-    fleet = make_fleet(latencies)
-    deadline_s = propose_deadline_s(fleet)
-    needed_s = sorted(latencies)[math.ceil(len(latencies) / 4) - 1]
-    assert 1.1 * needed_s * (1 - 1e-8) <= deadline_s <= 1.1 * needed_s * 1.101
-    assert np.count_nonzero(fleet.latency_s <= deadline_s) >= len(latencies) / 4
-
-
-def test_no_deadline_is_proposed_if_no_client_is_reachable() -> None:
-    with pytest.raises(InputError, match="no client can be reached: all 2 latencies are infinite"):
-        propose_deadline_s(make_fleet([math.inf, math.inf]))
-
-
 def test_a_plan_leaves_injected_faults_out() -> None:
-    settings = Settings(num_clients=20, slowdown=0.5)
-    faulty = Settings(num_clients=20, slowdown=0.5, disconnect_during=0.9)
+    settings = Settings(num_clients=5, slowdown=0.5)
+    faulty = Settings(num_clients=5, slowdown=0.5, disconnect_during=0.9)
     fleet = draw_fleet(settings)
     plans = [make_plan(fleet, 20.0, settings=one).to_dict() for one in (settings, faulty)]
     assert plans[0] == plans[1]

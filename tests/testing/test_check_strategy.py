@@ -1,6 +1,5 @@
 """Each contract test of strategies catches a strategy that no other one catches."""
 
-import copy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,13 +11,11 @@ import pytest
 
 from helpers.fleets import make_fleet
 from lesson import FedAvg, InputError
+from lesson.clock.ledger import Ledger
+from lesson.clock.worlds import NominalWorld
 from lesson.strategies import FedBuff
-from lesson.strategies.base import Arrivals, Merge, RoundPlan, ServerView, Updates
-from lesson.testing import check_strategy, strategies
-
-
-class ListOfNeeds(FedAvg):
-    needs: ClassVar[Any] = ["client_accuracy"]
+from lesson.strategies.base import Arrivals, Closing, Merge, RoundPlan, ServerView, Updates
+from lesson.testing import check_strategy, check_world, strategies
 
 
 class UnknownNeed(FedAvg):
@@ -47,22 +44,6 @@ class WeighsBySamples(FedAvg):
         return Merge(arrived.id, view.client_weight[arrived.client] / 1e6, of="updates")
 
 
-class DrawsByItself(FedAvg):
-    """Saves its seed, so that a resumed run draws the same."""
-
-    def __init__(self) -> None:
-        self.seed = int(np.random.default_rng().integers(2**40))
-
-    def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
-        return replace(super().open_round(view, rng), lr_scale=np.random.default_rng([self.seed, view.round]).random())
-
-    def state(self) -> dict[str, Any]:
-        return {"seed": self.seed}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self.seed = state["seed"]
-
-
 class Counting(FedAvg):
     """Counts its rounds."""
 
@@ -79,6 +60,16 @@ class Counting(FedAvg):
         self.count = state["count"]
 
 
+class DrawsByItself(Counting):
+    def __init__(self) -> None:
+        self.count = int(np.random.default_rng().integers(2**40))
+
+
+class ForgetsItsCount(Counting):
+    def state(self) -> dict[str, Any]:
+        return {"count": 0}
+
+
 class SharesItsHistory(FedAvg):
     """A list that all copies share, and that it writes to and never reads."""
 
@@ -86,16 +77,13 @@ class SharesItsHistory(FedAvg):
         self.history: list[int] = []
 
     def __deepcopy__(self, memo: Any) -> "SharesItsHistory":
-        return copy.copy(self)
+        made = SharesItsHistory()
+        made.history = self.history
+        return made
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         self.history.append(view.round)
         return super().open_round(view, rng)
-
-
-class SharesItsCount(Counting):
-    def __deepcopy__(self, memo: Any) -> "SharesItsCount":
-        return self
 
 
 class KeepsAnArray(FedAvg):
@@ -109,32 +97,16 @@ class KeepsAnArray(FedAvg):
         return replace(plan, lr_scale=np.abs(self.kept[plan.starts]) / 1000)
 
 
-class ForgetsItsCount(Counting):
-    def state(self) -> dict[str, Any]:
-        return {"count": 0}
-
-
-class SavesAnArray(Counting):
-    def state(self) -> dict[str, Any]:
-        return {"count": np.int64(self.count)}
-
-
 BROKEN: list[tuple[Callable[[Any], None], type[Any], str]] = [
-    (strategies.check_needs, ListOfNeeds, "needs must be a frozenset of signals among client_accuracy, confirmation, "),
-    (strategies.check_needs, UnknownNeed, "update_deviation, update_loss, got frozenset({'weather'})"),
-    (strategies.check_progress, DropsEverything, "one client, nominal: nothing is aggregated in 40 rounds, and no"),
-    (strategies.check_waiting, LeavesSomeWaiting, "4 equal clients, nominal: round 31: update 3 has waited at the"),
-    (strategies.check_without_signals, ReliesOnSignals, "one client, nominal: round 1: KeyError: 'client_accuracy'"),
-    (strategies.check_weights, WeighsBySamples, "one client, nominal: round 1: Merge.weights must not depend on the"),
-    (strategies.check_reuse, SharesItsHistory, "a run must not change the object it is given"),
-    (strategies.check_repeats, DrawsByItself, "one client, nominal: round 1: plan.lr_scale was 0."),
-    (strategies.check_views, KeepsAnArray, "round 2: plan.lr_scale was [0.1], then [0.007]; arrays of a view must"),
-    (strategies.check_resume, ForgetsItsCount, "round 2: plan.lr_scale was 0.5, then 1.0; a resumed run must have"),
-    (
-        strategies.check_resume,
-        SavesAnArray,
-        "round 2: InputError: SavesAnArray.state must return values that JSON can store: Object",
-    ),
+    (strategies.check_needs, UnknownNeed, "needs"),
+    (strategies.check_progress, DropsEverything, "nothing is aggregated"),
+    (strategies.check_waiting, LeavesSomeWaiting, "update 3 has waited"),
+    (strategies.check_without_signals, ReliesOnSignals, "client_accuracy"),
+    (strategies.check_weights, WeighsBySamples, "Merge.weights"),
+    (strategies.check_reuse, SharesItsHistory, "must not change the object"),
+    (strategies.check_repeats, DrawsByItself, "plan.lr_scale"),
+    (strategies.check_views, KeepsAnArray, "plan.lr_scale"),
+    (strategies.check_resume, ForgetsItsCount, "plan.lr_scale"),
 ]
 
 
@@ -152,21 +124,12 @@ def test_each_check_catches_what_no_other_one_does(
     check_strategy(kind, rounds=10)
 
 
-def test_there_is_a_broken_strategy_for_every_check() -> None:
-    """`check_runs` has its own, below: no other check runs if it does not hold."""
-    assert {check for check, *_ in BROKEN} | {strategies.check_runs} == set(strategies.STRATEGY_CHECKS)
-
-
 def changing(change: Callable[[ServerView, RoundPlan], RoundPlan]) -> type[Any]:
     class Mine(FedAvg):
         def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
             return change(view, super().open_round(view, rng))
 
     return Mine
-
-
-def has_excluded(view: ServerView) -> bool:
-    return len(view.idle) == 24 and not view.connected[::5].any() and bool(view.connected[1:5].all())
 
 
 def is_incomplete(view: ServerView) -> bool:
@@ -180,31 +143,24 @@ def varies(view: ServerView) -> bool:
 @pytest.mark.parametrize(
     ("case", "happens"),
     [
-        ("4 equal clients, nominal", lambda view: len(view.idle) == 4),
         ("6 unequal clients, nominal", lambda view: np.isinf(view.latency_s).any()),
         ("24 drawn clients, varying times", varies),
         ("24 drawn clients, joining and leaving clients", is_incomplete),
         ("24 drawn clients, disconnecting clients", lambda view: is_incomplete(view) and not varies(view)),
-        ("24 drawn clients, rejected updates", has_excluded),
+        (
+            "24 drawn clients, rejected updates",
+            lambda view: len(view.idle) == 24 and not view.connected[::5].any() and view.connected[1:5].all(),
+        ),
     ],
 )
 def test_a_strategy_runs_in_every_case(case: str, happens: Callable[[ServerView], bool]) -> None:
-    """A strategy that starts all clients once something happens is caught in the case in which it happens first."""
+    """A strategy that starts a client twice once something happens is caught in the case in which it happens first."""
 
     def change(view: ServerView, plan: RoundPlan) -> RoundPlan:
         return replace(plan, starts=[*range(len(view.idle)), 0]) if happens(view) else plan
 
-    with pytest.raises(AssertionError, match=rf"^Mine: {case}: round \d+: RoundPlan.starts must not repeat a client"):
+    with pytest.raises(AssertionError, match=rf"^Mine: {case}: round \d+: RoundPlan.starts"):
         check_strategy(changing(change))
-
-
-def test_clients_that_are_not_idle_must_not_start() -> None:
-    mine = changing(lambda view, plan: replace(plan, starts=np.arange(len(view.idle))))
-    message = (
-        "^Mine: 6 unequal clients, nominal: round 1: RoundPlan.starts must be idle clients, got client 3, which is"
-    )
-    with pytest.raises(AssertionError, match=message):
-        check_strategy(mine)
 
 
 def test_more_clients_may_be_busy_than_were_started() -> None:
@@ -215,28 +171,33 @@ def test_more_clients_may_be_busy_than_were_started() -> None:
             missing = min(20 - view.num_busy, view.num_connected - view.num_busy)
             return RoundPlan(rng.choice(np.flatnonzero(view.idle), missing, replace=False), Arrivals(1))
 
-    message = r"^Refilling: 24 drawn clients, disconnecting clients: round \d+: ValueError: negative dimensions"
-    with pytest.raises(AssertionError, match=message):
+    with pytest.raises(AssertionError, match=r"^Refilling: 24 drawn clients, disconnecting clients: .*negative"):
         check_strategy(Refilling)
-
-
-def test_shared_state_of_a_strategy_is_reported() -> None:
-    with pytest.raises(AssertionError, match=r"lr_scale was .*; a run must not change the object it is given"):
-        check_strategy(SharesItsCount)
 
 
 def test_a_strategy_that_rejects_every_fleet_fails() -> None:
     def decline(view: ServerView, plan: RoundPlan) -> RoundPlan:
         raise InputError("too few clients")
 
-    with pytest.raises(AssertionError, match=r"^Mine: must accept at least one fleet; .* InputError: too few clients$"):
+    with pytest.raises(AssertionError, match=r"^Mine: must accept at least one fleet"):
         check_strategy(changing(decline))
 
 
 def test_fleets_and_rounds_can_be_chosen() -> None:
     fleets = {"my lab": make_fleet([5.0, 9.0, 9.0, 9.0])}
-    with pytest.raises(AssertionError, match=r"^LeavesSomeWaiting: my lab, nominal: round 10: update 3 has waited"):
+    with pytest.raises(AssertionError, match=r"^LeavesSomeWaiting: my lab, nominal: round 10: "):
         check_strategy(LeavesSomeWaiting, rounds=12, fleets=fleets)
+
+
+def test_check_world_catches_a_world_that_closes_rounds_late() -> None:
+    class ClosesLate(NominalWorld):
+        def wait(self, closes: Closing, ledger: Ledger, now_s: float, until_s: float) -> tuple[float, str]:
+            end_s, note = super().wait(closes, ledger, now_s, until_s)
+            return end_s + 1, note
+
+    check_world(NominalWorld, rounds=10)
+    with pytest.raises(AssertionError, match=r"^ClosesLate: FedAvg: round 1: wait "):
+        check_world(ClosesLate)
 
 
 def test_it_needs_neither_pytest_nor_torch() -> None:

@@ -1,235 +1,352 @@
-"""Times that vary, for every strategy: what it must keep, that a run resumes bit-identically, what is written down,
-and one line about every setting that cannot be."""
+"""Local trainings that take longer or shorter than estimated, overhead between rounds, and resuming in every world."""
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from helpers.fleets import fields, traced
+from helpers.fleets import fields, make_fleet, traced
 from helpers.resuming import check_resumes
 from helpers.scripted import Scripted, ids
 from helpers.small_tasks import tiny_task
-from helpers.strategies import everyone, make
-from lesson import Fleet, InputError, RoundLoop, Settings, Simulation, draw_fleet, simulate
-from lesson.cli import main
-from lesson.clock.worlds import make_world
-from lesson.runs.execute import execute
-from lesson.strategies.base import AllOf, Deadline, RoundPlan, ServerView
-from lesson.strategies.fedcs_greedy import FedCSGreedy
-from lesson.testing import check_world
+from lesson import FedAvg, FedCS, Fleet, InputError, Lesson, RoundLoop, Settings, Simulation, draw_fleet, simulate
+from lesson.clock.records import RoundRecord
+from lesson.core.random import exponentials, key, normals
+from lesson.fleet.csv_files import read_fleet
+from lesson.radio import transfer
+from lesson.strategies import STRATEGIES, FedBuff, FedCSGreedy, Safa, make_strategy
+from lesson.strategies.base import AllOf, RoundPlan, ServerView
 
-PARTS: dict[str, Any] = {"task": tiny_task(), "num_threads": 1}
-NUM_CLIENTS = 8
-NEAR: dict[str, Any] = {"num_clients": NUM_CLIENTS, "area_km": 1.2, "cycles_per_sample": (0.5e8, 1.5e8)}
-"""A fleet of which some, not all, are within 10 s."""
-MOVING: dict[str, Any] = {"fading": "rayleigh", "speed_mps": (5.0, 30.0), "slowdown": 0.5, "download": True}
-WAYS: dict[str, dict[str, Any]] = {
-    "moving": MOVING | {"estimate": "quantile", "refresh_estimates_every_s": 70.0},
-    "equal": {"spectrum": "equal", "fading": "rician", "estimate": "mean"},
-    "in-turn": {"spectrum": "in-turn", "estimate_error": 0.3},
-    "presence": {"presence": "presence.csv", "slowdown": 0.2},
-    "trace": {"trace": "work.csv", "refresh_estimates_every_s": 100.0},
-    "snr_trace": {"snr_trace": "snr.csv", "refresh_estimates_every_s": 70.0, "download": True},
-    "throughput": {"throughput": "phones", "model_bits": 1e7, "download": True},
-}
-every_way = pytest.mark.parametrize("way", sorted(WAYS))
+WORK = "client,round,compute_s,upload_s "
 
 
-@pytest.fixture(autouse=True)
-def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients 1 to 3 come and go; everybody's work takes 1 to 30 s, other each time."""
-    monkeypatch.chdir(tmp_path)
-    rng = np.random.default_rng(3)
-    when = [f"{client},{at},{at + 37.5 * client}" for client in (1, 2, 3) for at in (0, 130, 260, 600)]
-    traced(Path("presence.csv"), "client,from_s,to_s " + " ".join(when))
-    times_s = rng.uniform(0.5, 15, (NUM_CLIENTS, 5, 2)).round(3).tolist()
-    work = [f"{who},{n + 1},{c},{u}" for who, rows in enumerate(times_s) for n, (c, u) in enumerate(rows)]
-    traced(Path("work.csv"), "client,round,compute_s,upload_s " + " ".join(work))
-    snr_db = rng.uniform(-15, 15, (3, 60)).round(1).tolist()
-    channels = [f"{name},{time_s},{snr}" for name, rows in enumerate(snr_db) for time_s, snr in enumerate(rows)]
-    traced(Path("snr.csv"), "trace,time_s,snr_db " + " ".join(channels))
+def run(strategy: Any, fleet: Fleet, rounds: int, **settings: Any) -> tuple[RoundLoop, list[RoundRecord]]:
+    loop = Simulation(strategy, fleet, settings=Settings(**settings))
+    records = [loop.step() for _ in range(rounds)]
+    assert None not in records
+    return loop, records  # type: ignore[return-value]
 
 
-def setting(way: str) -> tuple[Settings, Fleet]:
-    """Return the settings and their fleet."""
-    scenario = Settings(coherence_s=2.0, **NEAR, **WAYS[way])
-    fleet = draw_fleet(scenario, seed=1)
-    assert 0 < np.count_nonzero(fleet.latency_s <= 10) < NUM_CLIENTS
-    return scenario, fleet
+@pytest.fixture
+def late(tmp_path: Path) -> str:
+    """Client 0 is estimated at 4 + 4 s and takes 9 + 4; 1 takes 2.5 + 2.5, as estimated; 2 takes 3 + 3, not 15 s."""
+    return traced(tmp_path / "work.csv", WORK + "0,1,9,4 1,1,2.5,2.5 2,1,3,3")
 
 
-@everyone
-def test_settings_under_which_nothing_varies_change_nothing(kind: type[Any]) -> None:
-    scenario = Settings(shadowing_db=6.0, path_loss="umi", download=True, **NEAR)
-    assert not scenario.varies
-    fleet = draw_fleet(scenario)
-    plain = [fields(record) for record in simulate(make(kind), fleet, rounds=30)]
-    assert [fields(record) for record in simulate(make(kind), fleet, rounds=30, settings=scenario)] == plain
-
-
-@every_way
-def test_every_kind_of_varying_time_keeps_the_contract(way: str) -> None:
-    scenario, fleet = setting(way)
-    check_world(lambda: make_world(fleet, scenario, seed=1))
-
-
-def test_a_run_with_uploads_in_turn_resumes_bit_identically() -> None:
-    """`check_world` has no strategy whose clients upload in turn."""
-    scenario, fleet = setting("in-turn")
-    whole, broken = (Simulation(FedCSGreedy(10.0), fleet, seed=1, settings=scenario) for _ in range(2))
-    for _ in range(40):
-        values, arrays = broken.state()
-        broken = Simulation(FedCSGreedy(10.0), fleet, seed=1, settings=scenario)
-        broken.restore(json.loads(json.dumps(values, allow_nan=False)), arrays)
-        assert fields(broken.step()) == fields(whole.step())
-
-
-def settings(strategy: str = "lesson", rounds: int = 12, checkpoint_every_s: float = 1e9, **changes: Any) -> Settings:
-    run = {"eval_every_s": 100.0, "rounds": rounds, "device": "cpu", "checkpoint_every_s": checkpoint_every_s}
-    return Settings(num_clients=NUM_CLIENTS, batch_size=5, split="iid", name=strategy, run=run, **changes)
-
-
-@pytest.mark.parametrize("way", ["moving", "presence", "snr_trace", "throughput"])
-def test_a_run_folder_resumes_byte_identically(tmp_path: Path, way: str) -> None:
-    check_resumes(settings(checkpoint_every_s=1e-9, **WAYS[way]), tmp_path, 5, **PARTS)
-
-
-def strict(text: str) -> Any:
-    """JSON that holds neither NaN nor Infinity."""
-
-    def reject(constant: str) -> None:
-        raise AssertionError(f"{constant} is not JSON")
-
-    return json.loads(text, parse_constant=reject)
-
-
-@pytest.mark.parametrize("way", [*sorted(WAYS), "nothing"])
-def test_misses_tier_changes_and_losses_are_recorded_only_if_times_vary(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
-) -> None:
-    varies = way != "nothing"
-    chosen, surprises = settings(**WAYS.get(way, {})), ("misses", "retiered", "lost")
-    execute(chosen, tmp_path / "run", **PARTS)
-    lines = [strict(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    summary = strict((tmp_path / "run" / "summary.json").read_text())
-    strict((tmp_path / "run" / "clients.json").read_text())
-    assert len(lines) == 12
-    for line in lines:
-        assert [name in line for name in (*surprises, "merged_expected_s")] == [varies] * 4
-        assert not varies or len(line["merged_expected_s"]) == len(line["merged"])
-    for name in surprises:
-        assert (name in summary) == varies
-        assert not varies or summary[name] == sum(line[name] for line in lines)
-    assert not varies or sum(summary[name] for name in surprises) > 0
-    monkeypatch.setattr("lesson.runs.execute.MAX_NAMED", NUM_CLIENTS - 1)
-    execute(chosen, tmp_path / "larger", **PARTS)
-    line = strict((tmp_path / "larger" / "metrics.jsonl").read_text().splitlines()[0])
-    assert [name in line for name in (*surprises, "merged_expected_s")] == [*[varies] * 3, False]
-
-
-BAD: list[tuple[dict[str, Any], str]] = [
-    ({"shadowing_db": -1.0}, "[radio] shadowing_db must be >= 0, got -1.0"),
-    ({"slowdown": -0.5}, "[fleet] slowdown must be >= 0, got -0.5"),
-    ({"estimate_error": -0.1}, "[server] estimate_error must be >= 0, got -0.1"),
-    ({"estimate_error": float("inf")}, "[server] estimate_error must be a finite number, got inf"),
-    ({"coherence_s": 0.0}, "[radio] coherence_s must be >= 0.01, got 0.0"),
-    ({"refresh_estimates_every_s": 0.0}, "[server] refresh_estimates_every_s must be > 0, got 0.0"),
-    (
-        {"speed_mps": (0.0, 2.0)},
-        "[radio] speed_mps must be [low, high] with 0 < low <= high, or [0, 0] for none, got [0, 2]",
-    ),
-    (
-        {"speed_mps": (3.0, 2.0)},
-        "[radio] speed_mps must be [low, high] with 0 < low <= high, or [0, 0] for none, got [3, 2]",
-    ),
-    ({"speed_mps": (-1.0, 2.0)}, "[radio] speed_mps must be [low, high], both from 0 to 1000, got -1.0"),
-    ({"fading": "some"}, "[radio] fading must be 'none', 'rayleigh' or 'rician', got 'some'"),
-    ({"estimate_quantile": 0.0}, "[server] estimate_quantile must be > 0, got 0.0"),
-    ({"estimate_window": 0}, "[server] estimate_window must be >= 1, got 0"),
-    ({"carrier_ghz": 0.1}, "[radio] carrier_ghz must be >= 0.5, got 0.1"),
-    ({"trace": "work.csv", "fading": "rayleigh"}, "[fleet] trace cannot be combined with fading"),
-    ({"trace": "work.csv", "spectrum": "equal"}, "[fleet] trace cannot be combined with spectrum"),
-    ({"trace": "work.csv", "slowdown": 0.1}, "[fleet] trace cannot be combined with slowdown"),
-    ({"positions": "p.csv", "speed_mps": (1.0, 2.0)}, "[fleet] positions cannot be combined with [radio] speed_mps"),
-    (
-        {"presence": "p.csv", "spectrum": "in-turn"},
-        "[fleet] presence cannot be combined with a shared [radio] spectrum",
-    ),
-]
-
-
-@pytest.mark.parametrize(("changes", "message"), BAD, ids=lambda value: value if isinstance(value, str) else "")
-def test_impossible_settings_are_rejected_when_made(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError) as rejected:
-        Settings(**changes)
-    assert str(rejected.value).startswith(message)
-    assert "\n" not in str(rejected.value)
-
-
-WORK, HERE, PLACES = "client,round,compute_s,upload_s ", "client,from_s,to_s ", "client,time_s,x_km,y_km "
-BAD_FILES = [
-    ("trace", WORK + "0,1,1,1 9,1,1,1", "file.csv line 3: unknown client '9'; the fleet has 2 clients: 0, 1"),
-    ("trace", WORK + "0,1,1,1", "file.csv has no row for client '1'; all 2 clients must be listed"),
-    ("trace", WORK + "0,1,1,1 1,1,1,1 1,3,1,1", "file.csv line 4: client '1' has round 1 and 3 but not 2"),
-    ("trace", WORK + "0,1,1,1 1,1,1,1 1,1,2,1", "file.csv line 4: client '1' has round 1 twice, first on line 3"),
-    ("trace", WORK + "0,1,-1,1 1,1,1,1", "file.csv line 2: compute_s must be finite and >= 0, got -1"),
-    ("trace", WORK + "0,1,soon,1", "file.csv line 2: compute_s must be a number, got 'soon'"),
-    (
-        "trace",
-        None,
-        "file.csv does not exist; trace must be a CSV file with the columns client,round,compute_s,upload_s",
-    ),
-    (
-        "presence",
-        HERE + "0,0,10 0,5,20",
-        "file.csv line 3: client '0' has overlapping intervals at 5 s, first on line 2",
-    ),
-    ("presence", HERE + "0,10,10", "file.csv line 2: to_s must be > from_s, or inf, got 10"),
-    ("presence", HERE, "file.csv has no rows; add some below the header"),
-    ("presence", None, "file.csv does not exist; presence must be a CSV file with the columns client,from_s,to_s"),
-    ("positions", PLACES + "0,0,0,0 1,0,0,1.5", "file.csv line 3: client '1' is at (0, 1.5); x_km and y_km must be"),
-    ("positions", PLACES + "0,0,0,0", "file.csv has no row for client '1'; all 2 clients must be listed"),
-    (
-        "positions",
-        None,
-        "file.csv does not exist; positions must be a CSV file with the columns client,time_s,x_km,y_km",
-    ),
-]
-
-
-@pytest.mark.parametrize(("setting", "text", "message"), BAD_FILES, ids=lambda value: value)
-def test_a_file_that_cannot_be_used_is_one_line_and_leaves_no_folder(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], setting: str, text: str | None, message: str
-) -> None:
-    if text is not None:
-        traced(tmp_path / "file.csv", text)
-    before = sorted(tmp_path.iterdir())
-    scenario = ["fleet.num_clients=2", f"fleet.{setting}=file.csv"]
-    changes = [word for change in scenario for word in ("--set", change)]
-    assert main(["run", "--rounds", "1", "--device", "cpu", "--out", "runs/bad", *changes]) == 2
-    output = capsys.readouterr()
-    assert output.err.startswith(f"lesson: {message}")
-    assert output.err.count("\n") == 1
-    assert "Traceback" not in output.out + output.err
-    assert sorted(tmp_path.iterdir()) == before
-
-
-def test_uploads_in_turn_on_a_split_band_are_rejected_before_anything_is_learnt(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="spectrum must not be 'equal' with a strategy whose clients upload in turn"):
-        execute(settings("fedcs-greedy", spectrum="equal"), tmp_path / "run", **PARTS)
-    assert not (tmp_path / "run").exists()
-
-
-def test_settings_without_effect_on_times_are_reported() -> None:
-    assert not Settings().caveats()
-    assert not Settings(fading="rician", rician_k_db=3.0, coherence_s=2.0, estimate="mean").caveats()
-    assert Settings(rician_k_db=3.0, estimate="mean").caveats() == [
-        "rician_k_db = 3.0 has no effect unless fading is rician",
-        "estimate = mean has no effect unless times vary, as with fading",
+def test_a_late_update_is_merged_when_it_arrives_and_an_early_one_when_it_is_due(late: str) -> None:
+    """Rounds of 10 s. Client 0 is due at 10 s and arrives at 13 s: merged at 20 s, with 2, which arrived at 6 s and was
+    due at 20 s. At 20 s all start: 0 with 13 s is now in tier 2, 2 with 6 s in tier 1. 0 arrives at 33 s and is due at
+    40 s, as expected."""
+    loop, records = run(Lesson(10.0), make_fleet([8.0, 5.0, 15.0]), 4, trace=late)
+    assert [record.end_s for record in records] == [10.0, 20.0, 30.0, 40.0]
+    assert [record.started.tolist() for record in records] == [[0, 1, 2], [1], [0, 1, 2], [1, 2]]
+    assert [record.merged.tolist() for record in records] == [[1], [2, 0, 1], [1, 2], [0, 1, 2]]
+    assert [record.staleness.tolist() for record in records] == [[0], [1, 1, 0], [0, 0], [1, 0, 0]]
+    assert [record.merged_expected_s.tolist() for record in records] == [[5], [15, 8, 5], [5, 6], [13, 5, 6]]
+    assert [record.merged_arrived_s.tolist() for record in records] == [[5], [6, 13, 15], [25, 26], [33, 35, 36]]
+    assert [(one.uploads, one.misses, one.retiered, one.lost) for one in records] == [
+        (2, 0, 0, 0),
+        (2, 1, 0, 0),
+        (2, 0, 2, 0),
+        (3, 0, 0, 0),
     ]
+    assert loop.fleet.latency_s.tolist() == [13.0, 5.0, 6.0]
+    # Round 2: client 0 computes 9 s at 1 J / 4 s and uploads 4 s at 10 J / 4 s; client 1 uses its 2 and 20 J.
+    assert (records[1].compute_j, records[1].transmit_j) == (9 / 4 + 2, 10.0 + 20.0)
+
+
+def test_a_late_update_is_dropped_if_late_is_drop(late: str) -> None:
+    """Its client starts again in tier 2 all the same."""
+    loop, records = run(Lesson(10.0, late="drop"), make_fleet([8.0, 5.0, 15.0]), 4, trace=late)
+    assert [record.merged.tolist() for record in records] == [[1], [2, 1], [1, 2], [0, 1, 2]]
+    assert [record.started.tolist() for record in records] == [[0, 1, 2], [1], [0, 1, 2], [1, 2]]
+    assert loop.fleet.latency_s.tolist() == [13.0, 5.0, 6.0]
+
+
+def test_a_round_of_tier_1_does_not_wait_for_late_updates(late: str) -> None:
+    """By estimates of 5, 6 and 8 s, round 1 would close at the last arrival; client 0 takes 13 s: it closes at 10 s."""
+    _, records = run(Lesson(10.0), make_fleet([8.0, 5.0, 6.0]), 4, trace=late)
+    assert [record.end_s for record in records] == [10.0, 20.0, 30.0, 40.0]
+    assert [record.merged.tolist() for record in records] == [[1, 2], [0, 1, 2], [1, 2], [0, 1, 2]]
+
+
+def test_a_trace_sets_times_estimates_and_energy(tmp_path: Path) -> None:
+    """The first estimate is the first row; energy is power times time, even if that row has no upload."""
+    settings = Settings(num_clients=2, trace=traced(tmp_path / "work.csv", WORK + "0,1,4,0 0,2,9,4 1,1,2,1"))
+    fleet, drawn = draw_fleet(settings), draw_fleet(Settings(num_clients=2))
+    assert fleet.latency_s.tolist() == [4.0, 3.0]
+    records = list(simulate(FedAvg(), fleet, rounds=2, settings=settings))
+    assert [record.end_s for record in records] == [4.0, 17.0]
+    watts = drawn.compute_j / drawn.compute_s
+    assert [record.compute_j for record in records] == pytest.approx([np.dot([4, 2], watts), np.dot([9, 2], watts)])
+    assert [record.transmit_j for record in records] == pytest.approx([0.1 * 1, 0.1 * (4 + 1)])
+
+
+def test_more_local_steps_are_not_taken_for_slowness(tmp_path: Path) -> None:
+    """Estimated at 2 + 2 s, client 0 takes 3 s a step and 1 s for the upload: 6·3 + 1 s, and 4·3 + 1 s next time."""
+    trace = traced(tmp_path / "work.csv", WORK + "0,1,3,1")
+    plans = [RoundPlan(ids(0), AllOf(ids(0)), local_steps=ids(steps)) for steps in (6, 4)]
+    loop, records = run(Scripted(*plans), make_fleet([4.0]), 2, trace=trace)
+    assert [record.merged_arrived_s.tolist() for record in records] == [[19.0], [19.0 + 13.0]]
+    assert [record.merged_expected_s.tolist() for record in records] == [[6 * 2 + 2.0], [4 * 3 + 1.0]]
+    assert (loop.fleet.compute_s.tolist(), loop.fleet.upload_s.tolist()) == ([3.0], [1.0])
+
+
+def test_a_promoted_client_is_as_fast_as_assumed(tmp_path: Path) -> None:
+    """15 s are taken as 10 s, so all times of its trace are shortened by a third."""
+    trace = traced(tmp_path / "work.csv", WORK + "0,1,9,6 0,2,6,6 1,1,20,10")
+    settings = Settings(num_clients=2, trace=trace, ensure_first_tier=True)
+    records = list(simulate(FedCS(10.0), draw_fleet(settings).at_deadline(10.0), rounds=3, settings=settings))
+    assert np.concatenate([record.merged_arrived_s for record in records]) == pytest.approx([10, 18, 30])
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_slowdown_is_drawn_for_every_local_training(seed: int) -> None:
+    """compute_s·(1 + slowdown·E); the client's n-th training has its n-th draw, and energy is power times time."""
+    fleet, clients, start_s = make_fleet([8.0, 5.0, 15.0]), np.arange(3), 0.0
+    settings = Settings(slowdown=0.5)
+    for index, record in enumerate(simulate(FedAvg(), fleet, rounds=3, settings=settings, seed=seed)):
+        factor = 1 + 0.5 * exponentials(key(seed, "slowdown"), clients, np.full(3, index))
+        took_s = factor * fleet.compute_s + fleet.upload_s
+        assert record.merged.tolist() == np.argsort(took_s).tolist()
+        assert record.merged_arrived_s == pytest.approx(start_s + np.sort(took_s))
+        assert (record.compute_j, record.transmit_j) == pytest.approx(((factor * fleet.compute_j).sum(), 60))
+        start_s = record.end_s
+
+
+@pytest.mark.parametrize(
+    ("refresh", "starts"),
+    [
+        # At 40 s, the first round after 35 s, the server asks: 23 / 3 s on average. At 70 s, it asks again.
+        ({"refresh_estimates_every_s": 35.0}, [[0, 1], [0, 1], [1], [1], [0, 1], [0, 1], [0, 1], [1]]),
+        ({}, [[0, 1], [0, 1], *[[1]] * 6]),
+    ],
+    ids=["refreshed", "not refreshed"],
+)
+def test_refreshed_estimates_let_a_slow_client_start_again(
+    tmp_path: Path, refresh: dict[str, float], starts: list[list[int]]
+) -> None:
+    """FedCS, 10 s. Client 0 takes 5, once 13, then 5 s, and so on: at 23 s, it is too late and estimated at 13 s. The
+    run is resumed at 40 s, before the server asks."""
+    trace = traced(tmp_path / "work.csv", WORK + "0,1,2.5,2.5 0,2,9,4 0,3,2.5,2.5 1,1,3,3")
+    changes, fleet = {"trace": trace, **refresh}, make_fleet([5.0, 6.0])
+    before, records = run(FedCS(10.0), fleet, 4, **changes)
+    after = Simulation(FedCS(10.0), fleet, settings=Settings(**changes))
+    after.restore(*before.state())
+    records += [record for _ in range(4) if (record := after.step()) is not None]
+    assert [record.started.tolist() for record in records] == starts
+    assert [record.misses for record in records][:5] == [0, 0, 1, 0, 0]
+    if refresh:
+        assert records[4].merged_expected_s.tolist() == [pytest.approx(23 / 3), 6.0]
+
+
+@pytest.mark.parametrize("every_s", [0.3, 20.0])
+def test_estimates_are_refreshed_after_every_interval(every_s: float, tmp_path: Path) -> None:
+    """Client 0 takes 0.1 and 0.3 intervals in turn; after each round, it is estimated at 0.2, however late it is."""
+    trace = traced(tmp_path / "work.csv", f"{WORK} 0,1,{every_s / 10},0 0,2,{every_s * 3 / 10},0")
+    settings = Settings(num_clients=1, trace=trace, refresh_estimates_every_s=every_s)
+    records = list(simulate(FedCS(every_s), draw_fleet(settings), rounds=200, settings=settings))
+    expected_s = np.concatenate([record.merged_expected_s for record in records])
+    assert expected_s[1:] == pytest.approx(np.full(199, 0.2 * every_s))
+
+
+@pytest.mark.parametrize(
+    ("estimate", "estimates_s"),
+    [
+        ({"estimate": "last"}, [4.0, 10.0, 6.0, 12.0]),
+        ({"estimate": "mean", "estimate_window": 3}, [4.0, 7.0, 20 / 3, 28 / 3]),
+        ({"estimate": "quantile", "estimate_window": 3, "estimate_quantile": 0.5}, [4.0, 4.0, 6.0, 10.0]),
+    ],
+)
+def test_the_estimate_after_each_local_training(
+    tmp_path: Path, estimate: dict[str, Any], estimates_s: list[float]
+) -> None:
+    """4, 10, 6 and 12 s, half of each for computing. The first estimate, 8 s, is not one of the measured times."""
+    trace = traced(tmp_path / "work.csv", WORK + "0,1,2,2 0,2,5,5 0,3,3,3 0,4,6,6")
+    loop, records = run(FedAvg(), make_fleet([8.0]), 4, trace=trace, **estimate)
+    expected_s = [record.merged_expected_s[0] for record in records]
+    assert [*expected_s, loop.fleet.latency_s[0]] == pytest.approx([8.0, *estimates_s])
+    assert loop.fleet.compute_s[0] == pytest.approx(estimates_s[-1] / 2)
+
+
+def test_every_estimate_has_its_own_error_factor() -> None:
+    """exp(σ·N), the n-th normal number for the estimate after n local trainings; actual times do not change."""
+    fleet, who = make_fleet([8.0, 5.0, np.inf]), np.arange(2)
+    for seed in (0, 4):
+        loop = Simulation(FedAvg(), fleet, seed=seed, settings=Settings(estimate_error=0.3))
+        for index in range(3):
+            off = np.exp(0.3 * normals(key(seed, "estimate error"), who, np.full(2, index)))
+            for name in ("latency_s", "compute_s", "upload_s", "shared_upload_s"):
+                assert getattr(loop.fleet, name)[:2] == pytest.approx(off * getattr(fleet, name)[:2])
+            record = loop.step()
+            assert record is not None
+            assert record.merged_arrived_s.tolist() == [8.0 * index + 5.0, 8.0 * index + 8.0]
+
+
+def test_the_first_estimate_of_the_promoted_client_has_no_error() -> None:
+    """Otherwise, tier 1 might be empty."""
+    for seed in range(10):
+        settings = Settings(num_clients=5, estimate_error=0.5, ensure_first_tier=True)
+        fleet = draw_fleet(settings, seed=seed).at_deadline(5.0)
+        first = next(simulate(FedCS(5.0), fleet, rounds=1, seed=seed, settings=settings))
+        assert fleet.promoted is None or fleet.promoted.client in first.started
+
+
+def test_a_latency_of_one_deadline_stays_in_tier_1() -> None:
+    """However late it is measured: the measured time equals the estimate bit by bit."""
+    fleet, settings = make_fleet([0.3, 0.9], compute_share=1 / 3), Settings(overhead_s=411.1, slowdown=1e-300)
+    records = list(simulate(Lesson(0.3), fleet, rounds=300, settings=settings))
+    assert records[-1].end_s > 100_000
+    assert {record.retiered for record in records} == {0}
+    assert sum(len(record.merged) for record in records) == 300 + 100
+
+
+def test_measured_latencies_need_no_compute_and_upload_times(tmp_path: Path) -> None:
+    """Unless computing is slowed down."""
+    path = tmp_path / "fleet.csv"
+    traced(path, "client,latency_s a,8 b,inf c,5")
+    settings = Settings(estimate_error=0.1)
+    (record,) = simulate(FedAvg(), read_fleet(path, settings), rounds=1, settings=settings)
+    assert (record.end_s, record.merged.tolist(), record.compute_j) == (8.0, [2, 0], None)
+    for rows, who in (
+        ("client,latency_s a,8 b,inf c,5", "compute_s"),
+        ("client,latency_s,compute_s a,8,4 c,5,", "'c'"),
+    ):
+        traced(path, rows)
+        with pytest.raises(InputError, match=f"slowdown .*{who}"):
+            Simulation(FedAvg(), read_fleet(path, Settings()), settings=Settings(slowdown=1.0))
+    with pytest.raises(InputError, match="fading"):
+        Simulation(FedAvg(), read_fleet(path, Settings()), settings=Settings(fading="rayleigh"))
+
+
+def test_a_local_training_that_never_ends_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Client 1 walks out of reach before it has computed."""
+    positions = traced(tmp_path / "places.csv", "client,time_s,x_km,y_km 0,0,0.1,0 1,0,0.1,0 1,0.5,1,1")
+    settings = Settings(num_clients=2, positions=positions, coherence_s=0.01, path_loss_slope_db=3000.0)
+    monkeypatch.setattr(transfer, "MAX_BLOCKS", 10_000)
+    fleet = draw_fleet(settings)
+    for until_s, why in ((np.inf, "the round cannot close: its updates never arrive"), (1000.0, "time limit reached")):
+        loop = Simulation(FedAvg(), fleet, settings=settings)
+        assert loop.step(until_s) is None
+        assert (loop.stop_reason, loop.now_s) == (why, 0.0)
+    record = next(simulate(Lesson(100.0), fleet, rounds=1, settings=settings))
+    assert (record.merged.tolist(), record.end_s) == ([0], 100.0)
+
+
+@pytest.mark.parametrize("strategy", [FedAvg(), Lesson(10.0)], ids=["fedavg", "lesson"])
+def test_a_failed_local_training_is_lost_and_its_client_starts_again(tmp_path: Path, strategy: Any) -> None:
+    """In round 2, client 0 fails after 2 s. In round 3, the trace repeats."""
+    trace = traced(tmp_path / "work.csv", WORK.strip() + ",lost 0,1,4,1,0 0,2,2,0,1 1,1,7,1,0")
+    _, records = run(strategy, make_fleet([5.0, 8.0]), 3, trace=trace)
+    assert [record.started.tolist() for record in records] == [[0, 1]] * 3
+    assert [record.merged.tolist() for record in records] == [[0, 1], [1], [0, 1]]
+    assert [(record.lost, record.end_s) for record in records] == [(0, 8.0), (1, 16.0), (0, 24.0)]
+
+
+@pytest.mark.parametrize("varying", [{}, {"slowdown": 1e-300}], ids=["nominal", "varying"])
+def test_rounds_open_after_the_overhead(varying: dict[str, float]) -> None:
+    """LESSON's rounds last τ from the moment at which they open. Client 1 is in tier 2 for τ = 6 s: its first update
+    arrives at 8 s, before round 2 opens at 9 s, and is due when that round closes."""
+    settings, fleet = Settings(overhead_s=3.0, **varying), make_fleet([5.0, 8.0])
+    rounds = [(one.start_s, one.end_s) for one in simulate(FedAvg(), fleet, rounds=3, settings=settings)]
+    assert rounds == [(0.0, 8.0), (11.0, 19.0), (22.0, 30.0)]
+    records = list(simulate(Lesson(6.0), fleet, rounds=3, settings=settings))
+    assert [(one.start_s, one.end_s) for one in records] == [(0.0, 6.0), (9.0, 15.0), (18.0, 24.0)]
+    assert [sorted(one.merged.tolist()) for one in records] == [[0], [0, 1], [0]]
+
+
+def test_only_aggregations_have_overhead() -> None:
+    """FedBuff aggregates every second arrival, at 10 s and 23 s; no time passes after the others."""
+    records = simulate(FedBuff(2), make_fleet([5.0, 100.0]), rounds=4, settings=Settings(overhead_s=3.0))
+    spans = [(record.start_s, record.end_s, record.version) for record in records]
+    assert spans == [(0.0, 5.0, 0), (5.0, 10.0, 1), (13.0, 18.0, 1), (18.0, 23.0, 2)]
+
+
+@pytest.mark.parametrize("name", sorted({"fedavg", "fedcs", "lesson", "lesson-filled", "refl", "tifl"} & {*STRATEGIES}))
+def test_overhead_makes_no_update_late(name: str) -> None:
+    """All clients take exactly as long as expected, with and without 5 s between rounds."""
+    options = {"tifl": {"credits": 2, "num_tiers": 3}}.get(name, {"late": "drop"} if name.startswith("lesson") else {})
+    merged, reasons = [], []
+    for overhead_s in (0.0, 5.0):
+        settings = Settings(overhead_s=overhead_s, slowdown=1e-300)
+        strategy, fleet = make_strategy(name, 20.0, options), make_fleet([5.0, 12.0, 19.0, 22.0, 33.0, 41.0])
+        loop = Simulation(strategy, fleet, settings=settings)
+        records = [record for _ in range(100) if (record := loop.step()) is not None]
+        assert sum(record.misses or 0 for record in records) == 0
+        merged.append(Counter(client for record in records for client in record.merged.tolist()))
+        reasons.append(loop.stop_reason)
+    assert (reasons[0], merged[0]) == (reasons[1], merged[1])
+
+
+def test_overhead_does_not_change_whose_slot_begins() -> None:
+    """One of the nine clients of tier 2 is drawn in every second round."""
+    strategy, settings = Lesson(10.0, participation=1), Settings(overhead_s=3.0)
+    records = simulate(strategy, make_fleet([5.0] + [15.0] * 9), rounds=8, settings=settings)
+    assert [len(record.started) for record in records] == [2, 1] * 4
+
+
+def test_a_round_that_closes_early_makes_no_update_late(tmp_path: Path) -> None:
+    """Both clients seem to be in tier 1, so rounds close at the last arrival. Client 1 turns out to take 35 s, while
+    rounds of client 0 alone last 5 s."""
+    slow = " ".join(f"1,{update},17.5,17.5" for update in range(2, 20))
+    trace = traced(tmp_path / "work.csv", f"{WORK} 0,1,2.5,2.5 1,1,7.5,7.5 {slow}")
+    _, records = run(Lesson(20.0, late="drop", participation=1), make_fleet([5.0, 15.0]), 80, trace=trace)
+    num_started, num_merged = sum(1 in one.started for one in records), sum(1 in one.merged for one in records)
+    assert num_merged >= num_started - 2, "one is still training, and one took longer than expected"
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "moving": {
+        "fading": "rayleigh",
+        "speed_mps": (5.0, 30.0),
+        "slowdown": 0.5,
+        "download": True,
+        "estimate": "quantile",
+        "refresh_estimates_every_s": 70.0,
+    },
+    "equal": {"spectrum": "equal", "fading": "rician", "estimate": "mean", "disconnect_during": 0.2, "offline_s": 9.0},
+    "in-turn": {"spectrum": "in-turn", "estimate_error": 0.3},
+    "presence": {"presence": "presence.csv", "slowdown": 0.2, "disconnect_before": 0.1, "detection_delay_s": 10.0},
+    "phones": {"throughput": "phones", "model_bits": 1e7, "download": True},
+}
+
+
+@pytest.fixture
+def presence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients 1 to 3 join and leave."""
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{client},{at},{at + 37.5 * client}" for client in (1, 2, 3) for at in (0, 130, 260, 600)]
+    traced(Path("presence.csv"), "client,from_s,to_s " + " ".join(rows))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.usefixtures("presence")
+def test_a_run_that_is_resumed_after_every_round_is_bit_identical(way: str) -> None:
+    settings = Settings(num_clients=8, area_km=1.2, cycles_per_sample=(0.5e8, 1.5e8), coherence_s=2.0, **WAYS[way])
+    fleet = draw_fleet(settings, seed=1)
+    strategy = FedCSGreedy(10.0) if way == "in-turn" else Safa(lag_tolerance=1, round_limit_s=10.0)
+    whole, resumed = (Simulation(strategy, fleet, seed=1, settings=settings) for _ in range(2))
+    for _ in range(30):
+        values, arrays = resumed.state()
+        resumed = Simulation(strategy, fleet, seed=1, settings=settings)
+        resumed.restore(json.loads(json.dumps(values, allow_nan=False)), arrays)
+        assert fields(resumed.step()) == fields(whole.step())
+
+
+@pytest.mark.parametrize("way", ["presence", None])
+@pytest.mark.usefixtures("presence")
+def test_a_run_folder_resumes_and_records_misses_only_if_times_vary(tmp_path: Path, way: str | None) -> None:
+    run = {"eval_every_s": 100.0, "rounds": 12, "device": "cpu", "checkpoint_every_s": 1e-9}
+    settings = Settings(num_clients=8, batch_size=5, split="iid", name="lesson", run=run, **WAYS.get(way or "", {}))
+    check_resumes(settings, tmp_path, 5, task=tiny_task(), num_threads=1)
+    lines = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
+    summary = json.loads((tmp_path / "whole" / "summary.json").read_text())
+    assert {name in line for line in lines for name in ("misses", "merged_expected_s")} == {way is not None}
+    for name in ("misses", "retiered", "lost"):
+        assert summary.get(name) == (sum(line[name] for line in lines) if way else None)
 
 
 class StartsOnce(Scripted):
@@ -240,15 +357,12 @@ class StartsOnce(Scripted):
         return RoundPlan(np.flatnonzero(view.idle) if view.round == 1 else ids(), closes)
 
 
-def test_a_canceled_upload_leaves_its_share_of_the_band_to_the_others_after_a_resume() -> None:
+def test_an_excluded_clients_share_of_the_band_is_free_after_a_resume() -> None:
     """A client is excluded at the end of round 2, and nobody starts in round 3: arrivals are computed again."""
     settings = Settings(num_clients=3, spectrum="equal", model_bits=2e6)
-    fleet = draw_fleet(settings, seed=3)
-
-    def begin() -> RoundLoop:
-        return Simulation(StartsOnce(Deadline(0.0)), fleet, settings=settings, seed=3)
-
-    whole, resumed = begin(), begin()
+    whole, resumed = (
+        Simulation(StartsOnce(), draw_fleet(settings, seed=3), settings=settings, seed=3) for _ in range(2)
+    )
     for _ in range(2):
         whole.step()
     (busy, *_) = np.flatnonzero(whole.ledger.busy)

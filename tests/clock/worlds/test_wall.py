@@ -1,0 +1,457 @@
+"""Real clients in real time: rounds by hand, faults, clients that join and leave, and restarts of the server."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from helpers.fleets import make_fleet, sealed
+from helpers.scripted import FakeServer, Scripted, ids
+from helpers.strategies import make
+from helpers.wall import FakeClients, FakeClock, Federation, Took, on_the_wall, reasons, told
+from lesson import FedAvg, Lesson
+from lesson.clock.records import RoundRecord
+from lesson.clock.worlds import Event, Joined, Left, Reply, Returned
+from lesson.clock.worlds.clients import LOST, NO_REPLY, RESTARTED, TOO_LATE
+from lesson.clock.worlds.wall import NOBODY_S
+from lesson.core.errors import RunStoppedError
+from lesson.strategies import STRATEGIES, FedAsync, FedAT, LessonFilled
+from lesson.strategies.base import AllOf, Deadline, RoundPlan
+
+ERROR = "client error"
+
+
+def resumed(loop: Any, again: Any) -> None:
+    """Restore the state of a loop in another one, as from a checkpoint."""
+    values, arrays = loop.state()
+    again.restore(
+        json.loads(json.dumps(values, allow_nan=False)), {name: array.copy() for name, array in arrays.items()}
+    )
+
+
+def test_lesson_by_hand() -> None:
+    """Deadline 10 s. Client 0 is as fast as estimated: tier 1. Client 1 is estimated to be in tier 2, arrives after
+    8 s, waits for 20 s, and is in tier 1 from then on. Its sixth training, from 60 s, takes 34 s; of its last five
+    latencies the second longest is still 8 s. Client 2 is estimated to be in tier 1 and arrives at 24 s, two rounds
+    late; it is in tier 3 from then on. Client 3 takes 37 s instead of 38 s, in tier 4 all the same."""
+    takes: list[list[Took]] = [[5.0], [8.0, 8.0, 8.0, 8.0, 8.0, 34.0, 8.0], [24.0], [37.0]]
+    federation, clients = on_the_wall(Lesson(10.0), make_fleet([5.0, 16.0, 8.0, 38.0]), takes)
+    records = [record for _ in range(11) if (record := federation.step()) is not None]
+    assert [told(record) for record in records] == [
+        (10.0, [0, 1, 2, 3], [0]),
+        (20.0, [0], [1, 0]),
+        (30.0, [0, 1], [2, 0, 1]),
+        (40.0, [0, 1, 2], [0, 3, 1]),
+        (50.0, [0, 1, 3], [0, 1]),
+        (60.0, [0, 1], [2, 0, 1]),
+        (70.0, [0, 1, 2], [0]),
+        (80.0, [0], [0, 3]),
+        (90.0, [0, 3], [2, 0]),
+        (100.0, [0, 2], [1, 0]),
+        (110.0, [0, 1], [0, 1]),
+    ]
+    assert clients.lr_scales[:4] == [{0: 1, 1: 2, 2: 1, 3: 4}, {0: 1}, {0: 1, 1: 1}, {0: 1, 1: 1, 2: 3}]
+    assert [record.staleness.tolist() for record in records][:4] == [[0], [1, 0], [2, 0, 0], [0, 3, 0]]
+    assert [record.version for record in records] == list(range(1, 12))
+    assert [record.uploads for record in records][:4] == [2, 1, 3, 3]
+    assert federation.fleet.latency_s.tolist() == [5.0, 8.0, 24.0, 37.0]
+    assert not federation.rejected
+
+
+Rounds = list[tuple[float, list[int], list[int]]]
+BY_HAND: dict[str, tuple[Any, list[float], list[list[Took]], dict[float, list[Event]], Rounds, dict[str, int]]] = {
+    "rounds last as long as the slowest client really takes": (
+        FedAvg(),
+        [1.0, 1.0, 1.0],
+        [[2.0], [7.0, 3.0], [4.5]],
+        {},
+        [(7.0, [0, 1, 2], [0, 2, 1]), (11.5, [0, 1, 2], [0, 1, 2])],
+        {},
+    ),
+    # All are in tier 1: the round closes at the last arrival, from which the next ones are counted.
+    "the grid of round ends moves": (
+        Lesson(10.0),
+        [5.0, 8.0],
+        [[5.0], [8.0, 13.0]],
+        {},
+        [(8.0, [0, 1], [0, 1]), (18.0, [0, 1], [0]), (28.0, [0], [1, 0]), (38.0, [0, 1], [0])],
+        {},
+    ),
+    "an error reply frees its client": (
+        Lesson(10.0),
+        [5.0, 6.0, 12.0],
+        [[5.0], [ERROR, 6.0], [12.0]],
+        {},
+        [(10.0, [0, 1, 2], [0]), (20.0, [0, 1], [2, 0, 1])],
+        {ERROR: 1},
+    ),
+    # Lost at 3 s; its update arrives at 16 s all the same, and is not used. It is back at 35 s, in tier 2 as before.
+    "a client is lost while it trains": (
+        Lesson(10.0),
+        [5.0, 16.0, 18.0],
+        [[5.0], [16.0], [18.0]],
+        {3.0: [Left(1)], 35.0: [Joined(1)]},
+        [
+            (10.0, [0, 1, 2], [0]),
+            (20.0, [0], [0, 2]),
+            (30.0, [0, 2], [0]),
+            (40.0, [0], [0, 2]),
+            (50.0, [0, 1, 2], [0]),
+            (60.0, [0], [0, 1, 2]),
+        ],
+        {LOST: 1, TOO_LATE: 1},
+    ),
+    "a client is lost while its update waits": (
+        Lesson(10.0),
+        [5.0, 16.0],
+        [[5.0], [8.0]],
+        {9.0: [Left(1)]},
+        [(10.0, [0, 1], [0]), (15.0, [0], [1, 0]), (20.0, [0], [0])],
+        {},
+    ),
+    # Client 1, lost and back, trains from 5 to 12 s when a reply to its first training arrives.
+    "a reply to a training that was given up": (
+        FedAsync(),
+        [5.0, 7.0],
+        [[5.0], ["silent", 7.0]],
+        {1.0: [Left(1)], 2.0: [Joined(1)], 6.5: [Reply(1, 0, fault=TOO_LATE)]},
+        [(5.0, [0, 1], [0]), (10.0, [0, 1], [0]), (12.0, [0], [1])],
+        {LOST: 1},
+    ),
+    "a reply that nobody asked for": (
+        FedAvg(),
+        [5.0, 9.0],
+        [[5.0], [9.0]],
+        {6.0: [Reply(0, 7)], 7.0: [Reply(0, 0)]},
+        [(9.0, [0, 1], [0, 1])],
+        {TOO_LATE: 1, "already received": 1},
+    ),
+    "all clients fail": (
+        FedAvg(),
+        [5.0, 5.0],
+        [["silent", 5.0], ["silent", 5.0]],
+        {2.0: [Reply(0, 0, fault=ERROR)], 3.0: [Reply(1, 0, fault=ERROR)]},
+        [(3.0, [0, 1], []), (8.0, [0, 1], [0, 1])],
+        {ERROR: 2},
+    ),
+    "the last client fails just before the deadline": (
+        Lesson(10.0),
+        [5.0, 9.0],
+        [[5.0], [50.0]],
+        {10.0: [Reply(1, 0, fault=ERROR)]},
+        [(10.0, [0, 1], [0])],
+        {ERROR: 1},
+    ),
+    "nobody is connected for a while": (
+        Lesson(10.0, late="drop"),
+        [5.0, 16.0],
+        [[5.0], [16.0]],
+        {12.0: [Left(0), Left(1)], 300.0: [Joined(0), Joined(1)]},
+        [(10.0, [0, 1], [0]), (300.0, [0], []), (310.0, [0, 1], [0]), (320.0, [0], [0, 1])],
+        {LOST: 2, TOO_LATE: 2},
+    ),
+    "a client returns from another task": (
+        FedAsync(),
+        [2.0, 9.0],
+        [[2.0], [9.0, 3.0]],
+        {2.0: [Left(0)], 4.0: [Left(1)], 20.0: [Returned(1)]},
+        [(2.0, [0, 1], [0]), (20.0, [], []), (23.0, [1], [1])],
+        {LOST: 1, TOO_LATE: 1},
+    ),
+    "the longest wait without clients does not include the round before": (
+        FedAvg(),
+        [800.0, 800.0],
+        [[800.0, 5.0], [800.0, 6.0]],
+        {700.0: [Left(0), Left(1)], 710.0: [Joined(0)]},
+        [(710.0, [0, 1], []), (715.0, [0], [0])],
+        {LOST: 2},
+    ),
+    # Client 1, unknown at first, connects at 12 s and says that it takes 13 s: tier 2, from 15 to 35 s.
+    "a client that joins late brings its latency": (
+        Lesson(10.0),
+        [5.0, math.inf],
+        [[5.0], [13.0]],
+        {12.0: [Joined(1, 13.0, 6.0)]},
+        [(5.0, [0], [0]), (10.0, [0], [0]), (15.0, [0], [0]), (25.0, [0, 1], [0]), (35.0, [0], [1, 0])],
+        {},
+    ),
+    # It computes for 3 of its 4 s: (10 − 1) / 3 = 3 minibatches, 3·3 + 1 s.
+    "a client that joins late fills its slot": (
+        LessonFilled(10.0),
+        [12.0, math.inf],
+        [[18.0], [10.0]],
+        {1.0: [Joined(1, 4.0, 3.0)]},
+        [(10.0, [0], []), (20.0, [1], [0, 1]), (30.0, [0, 1], [1])],
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_rounds_by_hand(name: str) -> None:
+    strategy, latencies, takes, events, rounds, rejected = BY_HAND[name]
+    federation, clients = on_the_wall(strategy, make_fleet(latencies), takes)
+    for at_s, some in events.items():
+        for event in some:
+            clients.clock.at(at_s, event)
+    assert [told(federation.step()) for _ in rounds] == rounds
+    assert federation.rejected == rejected
+    assert not federation.stop_reason
+
+
+def test_a_run_is_over_when_its_time_is() -> None:
+    """Rounds of 10 s: two of them end within 25 s, and nobody waits longer for a third. The clock starts with the first
+    round."""
+    federation, clients = on_the_wall(Lesson(10.0), make_fleet([5.0, 16.0]), [[5.0], [16.0]])
+    clients.clock.now_s += 100.0
+    assert [told(federation.step(25.0))[0] for _ in range(2)] == [10.0, 20.0]
+    assert federation.step(25.0) is None
+    assert federation.stop_reason == "time limit reached"
+    assert 25.0 <= federation.world.elapsed_s < 25.2
+
+
+def test_clients_that_always_fail_do_not_run_past_the_end() -> None:
+    """A round lasts a second, and another one passes between rounds."""
+    federation, clients = on_the_wall(FedAvg(), make_fleet([5.0]), [[ERROR]])
+    for _ in range(1000):
+        clients.clock.now_s += 1.0
+        if federation.step(20.0) is None:
+            break
+    assert (federation.stop_reason, federation.rejected[ERROR]) == ("time limit reached", 10)
+
+
+def test_a_run_stops_after_a_long_time_without_connected_clients() -> None:
+    federation, clients = on_the_wall(Lesson(10.0), make_fleet([5.0, 16.0]), [[5.0], [16.0]])
+    clients.clock.at(12.0, Left(0))
+    clients.clock.at(14.0, Left(1))
+    federation.step()
+    with pytest.raises(RunStoppedError, match="no client has been connected for 600 s"):
+        federation.step()
+    assert federation.world.elapsed_s == pytest.approx(14 + NOBODY_S, abs=0.2)
+
+
+def test_transferred_bytes_are_counted() -> None:
+    """A reply has 7 bytes, a request 11. Client 0 is asked in every round, client 2, in tier 2, in rounds 1 and 3.
+    Client 1, lost at 3 s, uploads at 16 s all the same."""
+    federation, clients = on_the_wall(Lesson(10.0), make_fleet([5.0, 16.0, 18.0]), [[5.0], [16.0], [18.0]])
+    clients.clock.at(3.0, Left(1))
+    records = [record for _ in range(3) if (record := federation.step()) is not None]
+    assert [(one.bytes_up, one.bytes_down) for one in records] == [(7, 3 * 11), (3 * 7, 11), (7, 2 * 11)]
+
+
+class CoarseClock(FakeClock):
+    """A clock of a busy machine, on which every sleep takes 0.3 s."""
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += 0.3
+
+
+def test_bytes_of_an_update_that_is_dropped_after_its_arrival_are_counted() -> None:
+    """A reply is pulled at 5.1 s, after the deadline of 4.9 s, at which the round ends; the next round drops it."""
+    plans = Deadline(4.9), RoundPlan(ids(), Deadline(7.0), drops=ids(0))
+    federation, _ = on_the_wall(Scripted(*plans), make_fleet([5.0]), FakeClients(CoarseClock(), [[5.0]]))
+    records = [record for _ in plans if (record := federation.step()) is not None]
+    assert [(*told(one), one.bytes_up) for one in records] == [(4.9, [0], [], 0), (7.0, [], [], 7)]
+
+
+def test_rejections_and_disconnections_are_warnings() -> None:
+    heard, warned = list[str](), list[str]()
+    options = {"tell": heard.append, "warn": warned.append}
+    federation, clients = on_the_wall(FedAvg(), make_fleet([5.0, 5.0, 5.0]), [[5.0], [9.0], [9.0]], **options)
+    clients.clock.at(2.0, Left(1))
+    clients.clock.at(3.0, Joined(1))
+    clients.clock.at(4.0, Reply(2, 0, fault=ERROR, detail="code 2"))
+    federation.step()
+    assert [f"client {who}" in line for who, line in zip((1, 1, 2), warned, strict=True)] == [True] * 3
+    assert (LOST in warned[0], "code 2" in warned[2], len(heard)) == (True, True, 1)
+
+
+@pytest.mark.parametrize(
+    ("estimate_s", "timeout_s", "waited_s"), [(5.0, math.inf, 60.0), (20.0, math.inf, 80.0), (20.0, 30.0, 30.0)]
+)
+def test_an_update_without_reply_is_given_up_and_its_client_estimated_slow(
+    estimate_s: float, timeout_s: float, waited_s: float
+) -> None:
+    """After 4 times the estimate, or 60 s."""
+    fleet = make_fleet([5.0, estimate_s])
+    federation, _ = on_the_wall(FedAvg(), fleet, [[5.0], ["silent", 6.0]], timeout_s=timeout_s)
+    first = federation.step()
+    assert (told(first), reasons(first)) == ((waited_s, [0, 1], [0]), [(1, NO_REPLY)])
+    assert federation.fleet.latency_s.tolist() == [5.0, waited_s]
+    assert told(federation.step()) == (waited_s + 6, [0, 1], [0, 1])
+    assert federation.fleet.latency_s.tolist() == [5.0, 6.0], "of two, the shorter"
+
+
+def test_what_a_joining_client_reports_replaces_its_estimate() -> None:
+    """Client 1 takes 50 s, and rejoins with 4 s, of which 3 s are compute time. Client 2 reports nothing, and is
+    assumed to take 7 s."""
+    federation, clients = on_the_wall(FedAvg(), make_fleet([5.0, 50.0, math.inf]), [[5.0], [50.0, 4.0], [7.0]])
+    federation.step()
+    for at_s, event in ((51.0, Left(1)), (52.0, Joined(1, 4.0, 3.0)), (52.0, Joined(2, assumed_s=7.0))):
+        clients.clock.at(at_s, event)
+    federation.step()
+    fleet = federation.fleet
+    assert fleet.latency_s.tolist() == [5.0, 4.0, 7.0]
+    assert (fleet.compute_s[1], fleet.upload_s[1], fleet.shared_upload_s[1]) == (3.0, 1.0, 1.0)
+    record = federation.step()
+    assert record is not None
+    assert (record.merged.tolist(), record.compute_j) == ([1, 0, 2], None)
+
+
+@pytest.mark.parametrize(("parts_s", "scale"), [((0.0, 6.0, 4.0), 2.2), ((2.0, 5.0, 3.0), 2.0)])
+def test_measured_latencies_keep_the_shares_of_their_parts(parts_s: tuple[float, float, float], scale: float) -> None:
+    """A client that is estimated at 10 s takes 20 s: every part is twice as long. Three times the local steps then take
+    `scale` times as long, which is the usual 20 s."""
+    fleet = make_fleet([10.0], shared_upload_s=[parts_s[2]])
+    fleet.download_s[:], fleet.compute_s[:], fleet.upload_s[:] = parts_s
+    plans = [RoundPlan(ids(0), AllOf(ids(0)), local_steps=ids(steps)) for steps in (1, 3)]
+    federation, _ = on_the_wall(Scripted(*plans), fleet, [[20.0, 20.0 * scale, 40.0 * scale]])
+    for latency_s in (20.0, 20.0, 20.0, 40.0):  # of two, the shorter; of three and four, the second longest
+        federation.step()
+        now = federation.fleet
+        assert now.latency_s[0] == pytest.approx(latency_s)
+        parts = np.array([now.download_s[0], now.compute_s[0], now.upload_s[0]])
+        assert parts == pytest.approx(np.array(parts_s) * latency_s / 10)
+    assert fleet.latency_s.tolist() == [10.0]
+
+
+def test_the_first_measurement_of_a_client_estimated_to_take_no_time_is_upload_time() -> None:
+    federation, _ = on_the_wall(FedAvg(), make_fleet([0.0]), [[20.0]])
+    federation.step()
+    fleet = federation.fleet
+    assert (fleet.latency_s[0], fleet.compute_s[0], fleet.upload_s[0]) == (20.0, 0.0, 20.0)
+
+
+def test_server_time_between_rounds_is_not_part_of_a_latency() -> None:
+    """A client of 9 s at a deadline of 10 s, and 3 s of evaluation after every round."""
+    federation, clients = on_the_wall(Lesson(10.0), make_fleet([9.0, 25.0]), [[9.0], [25.0]])
+    records: list[RoundRecord] = []
+    for _ in range(4):
+        records.append(federation.step())
+        clients.clock.now_s += 3.0
+    assert [(one.start_s, one.end_s) for one in records] == [(0.0, 10.0), (13.0, 23.0), (26.0, 36.0), (39.0, 49.0)]
+    assert all(0 in record.merged for record in records), "it is never late"
+    assert federation.fleet.latency_s[0] == pytest.approx(9.0)
+
+
+class SlowToPoll(FakeClients):
+    """Clients whose replies take the server a second each to pull."""
+
+    def poll(self) -> Sequence[Event]:
+        events = []
+        for event in super().poll():
+            self.clock.now_s += 1.0
+            events.append(replace(event, received=self.clock.now_s) if isinstance(event, Reply) else event)
+        return events
+
+
+def test_a_reply_arrives_when_it_is_pulled() -> None:
+    federation, _ = on_the_wall(FedAvg(), make_fleet([5.0] * 3), SlowToPoll(FakeClock(), [[5.0]] * 3))
+    record = federation.step()
+    assert record is not None
+    assert record.merged_arrived_s.tolist() == federation.fleet.latency_s.tolist() == [6.0, 7.0, 8.0]
+
+
+class Weighing(FakeClients):
+    """Clients whose replies say what each of them counts for."""
+
+    def poll(self) -> Sequence[Event]:
+        events = super().poll()
+        return [replace(one, weight=3.0 / (1 + 2 * one.client)) if isinstance(one, Reply) else one for one in events]
+
+
+def test_weights_that_clients_report_count_from_the_first_aggregation() -> None:
+    fleet, server = sealed(make_fleet([5.0, 5.0])), FakeServer()
+    on_the_wall(FedAvg(), fleet, Weighing(FakeClock(), [[5.0], [6.0]]), server)[0].step()
+    assert server.weights == {0: 0.75, 1: 0.25}
+
+
+def test_rejected_content_counts_as_upload_and_toward_exclusion() -> None:
+    federation, _ = on_the_wall(FedAvg(), make_fleet([5.0, 6.0]), [["wrong shape"], [6.0]], exclude_after=2)
+    records = [record for _ in range(3) if (record := federation.step(1e6)) is not None]
+    assert [(record.uploads, record.rejected) for record in records] == [(2, 1), (2, 1), (1, 0)]
+    assert [record.excluded for record in records] == [(), (0,), ()]
+
+
+def test_a_run_whose_clients_are_all_excluded_ends_at_once() -> None:
+    federation, _ = on_the_wall(Lesson(10.0), make_fleet([5.0, 6.0]), [["not finite"], ["not finite"]])
+    assert len(list(iter(lambda: federation.step(1e6), None))) == 5
+    assert "2 of 2 clients were excluded" in federation.stop_reason
+
+
+def test_a_restarted_server_gives_up_what_was_in_flight_and_keeps_the_rest() -> None:
+    """Stopped after 20 s, when client 2 has an update waiting for 30 s and client 3 is training. An hour later the run
+    continues at 20 s: the waiting update is aggregated in its slot, and client 3 starts again."""
+
+    def federation() -> tuple[Federation, FakeClients]:
+        clients = Weighing(FakeClock(), [[5.0], [7.0], [12.0], [38.0]])
+        clients.tells = lambda client, _index: {"loss": float(client)}
+        return on_the_wall(Lesson(10.0), make_fleet([5.0, 9.0, 28.0, 38.0]), clients)
+
+    (before, _), (after, clients) = federation(), federation()
+    for _ in range(2):
+        before.step()
+    clients.clock.now_s += 3600.0
+    resumed(before, after)
+    assert (after.now_s, after.world.elapsed_s) == (20.0, 20.0)
+    for name in ("latency_s", "compute_s", "upload_s", "shared_upload_s", "download_s", "client_weight"):
+        assert getattr(after.fleet, name).tolist() == getattr(before.fleet, name).tolist()
+    assert clients.held.keys() == {(2, 0)}
+    record = after.step()
+    assert record is not None
+    assert (told(record), reasons(record)) == ((30.0, [0, 1, 3], [2, 0, 1]), [(3, RESTARTED)])
+    assert after.world.reports.of_round(record) == [(0.6, {"loss": 2.0}), (3.0, {"loss": 0.0}), (1.0, {"loss": 1.0})]
+    assert not clients.held, "models of aggregated updates are discarded"
+
+
+def test_a_restarted_server_works_with_the_connected_clients() -> None:
+    """Of clients 0 and 1 only 1 is connected again; 0 joins later, with a new latency."""
+    before, _ = on_the_wall(FedAvg(), make_fleet([5.0, 6.0]), [[5.0], [6.0]])
+    before.step()
+    after, clients = on_the_wall(FedAvg(), make_fleet([math.inf, 6.5]), [[4.0], [6.0]])
+    resumed(before, after)
+    clients.clock.after(2.0, Joined(0, 4.0, 2.0))
+    assert [told(after.step()) for _ in range(2)] == [(12.0, [1], [1]), (18.0, [0, 1], [0, 1])]
+    assert after.fleet.latency_s.tolist() == [4.0, 6.0]
+
+
+def test_a_restarted_server_keeps_the_tiers_of_its_strategy() -> None:
+    """Client 0 is estimated to be faster than client 1, but takes longer, which does not change the tiers."""
+    before, _ = on_the_wall(FedAT(2), make_fleet([8.0, 15.0]), [[25.0], [9.0]])
+    after, _ = on_the_wall(FedAT(2), make_fleet([8.0, 15.0]), [[25.0], [9.0]])
+    for _ in range(4):
+        before.step()
+    resumed(before, after)
+    assert after.strategy.state() == before.strategy.state() != FedAT(2).state()
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_run_continues_while_clients_join_and_leave(name: str) -> None:
+    """Up to four of six clients are gone at a time, an unknown one joins at 40 s; all are connected from 300 s on."""
+    estimated_s = [3.0, 15.0, 25.0, 8.0, math.inf, 35.0, 9.5]
+    takes: list[list[Took]] = [[min(seconds, 36.0)] for seconds in estimated_s]
+    federation, clients = on_the_wall(make(STRATEGIES[name]), make_fleet(estimated_s), takes)
+    rng, gone, at_s = np.random.default_rng(len(name)), set[int](), 0.0
+    for client in rng.choice([0, 1, 2, 3, 5, 6], 25).tolist():
+        at_s += float(rng.integers(1, 12))
+        if client in gone:
+            gone.remove(client)
+            clients.clock.at(at_s, Joined(client))
+        elif len(gone) < 4:
+            gone.add(client)
+            clients.clock.at(at_s, Left(client))
+    for client in gone:
+        clients.clock.at(300.0, Joined(client))
+    clients.clock.at(40.0, Joined(4, 36.0, 18.0))
+    merged = set[int]()
+    while federation.now_s < 450 and not federation.stop_reason and federation.round < 1000:
+        record = federation.step()
+        assert record is not None
+        assert record.end_s >= record.start_s
+        merged |= set(record.merged.tolist()) if record.start_s > 310 else set()
+    assert not federation.stop_reason
+    assert merged, "somebody is aggregated when all are back"
