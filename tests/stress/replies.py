@@ -4,6 +4,7 @@ import io
 import logging
 import math
 import pickle
+import random
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from lesson.flower import LessonStrategy
 from lesson.settings.guards import GuardSettings
 from lesson.strategies import FedAvg
+from tests.stress.runs import Undisturbed
 from tests.stress.trial import Facts, Trial
 
 SHAPE = (2, 3)
@@ -228,19 +230,18 @@ def check_lines(lines: Iterable[str]) -> None:
         assert line.isprintable(), f"a line with control characters: {line!r}"
 
 
-def trials(_: Path, short: bool) -> list[Trial]:
-    """Return a trial with every malformed reply in one run and, unless `short`, a trial for each reply alone."""
-    together = Trial("hostile replies", "all in one run", lambda *_: _reject(list(REPLIES)))
-    alone = [Trial("hostile replies", name, lambda *_, name=name: _reject([name])) for name in REPLIES]
-    return [together] if short else [together, *alone]
+def trials(_: Undisturbed, short: bool) -> list[Trial]:
+    """Return trials in which one client sends every malformed reply, one per round, in random order."""
+    return [Trial("hostile replies", f"order {number}", _send_all) for number in range(1 if short else 5)]
 
 
-def _reject(names: Sequence[str]) -> Facts:
+def _send_all(_: Path, rng: random.Random) -> Facts:
+    names = rng.sample(list(REPLIES), len(REPLIES))
     parameters, lines = federate([REPLIES[name] for name in names])
-    assert parameters == [float(len(names))] * 6, f"merged: {parameters}, not what {len(names)} honest rounds give"
-    assert not unpickled, "a pickle was read"
-    told = [line for line in lines if "update from client 0" in line]
-    assert len(told) == len(names), f"{len(told)} rejections were logged, not {len(names)}"
+    assert parameters == [float(len(names))] * 6, f"{parameters} must be the model of the honest clients"
+    assert not unpickled, "a pickle was loaded"
+    rejections = sum("update from client 0" in line for line in lines)
+    assert rejections == len(names), f"{len(names)} rejections must be logged, got {rejections}"
     check_lines(lines)
     return {"replies": len(names)}
 
