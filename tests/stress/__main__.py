@@ -8,6 +8,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +38,10 @@ def main() -> int:
     trials = [trial for kind in KINDS for trial in kind.trials(undisturbed, given.short)]
     trials = [trial for trial in trials if trial.name.startswith(given.only)]
     try:
-        results = _print_failures(run_trials(first, given.seed, scratch, given.jobs))
-        if not any(one.failure for one in results):
-            results = _print_failures(run_trials(trials, given.seed, scratch, given.jobs))
+        with ProcessPoolExecutor(given.jobs, get_context("spawn")) as pool:
+            results = _print_failures(run_trials(pool, first, given.seed, scratch))
+            if not any(one.failure for one in results):
+                results = _print_failures(run_trials(pool, trials, given.seed, scratch))
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     table, seconds = _table(results), round(time.monotonic() - begin)

@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from lesson.experiments.folder import MARKER, StudyFolder
-from lesson.runs.checkpoints import unpacked
-from lesson.settings.loading import load_settings
 from tests.stress.command import call
 from tests.stress.trial import Facts, Trial
 
@@ -87,6 +84,10 @@ def write_grid(folder: Path) -> None:
 
 def check_complete(folder: Path) -> None:
     """Raise if a command that was stopped left an incomplete or temporary file."""
+    from lesson.experiments.folder import MARKER, StudyFolder
+    from lesson.runs.checkpoints import unpacked  # imports torch, which other trials do not need
+    from lesson.settings.loading import load_settings
+
     for path in folder.rglob("*"):
         if path.name == "metrics.jsonl":
             lines = path.read_text().splitlines(keepends=True)

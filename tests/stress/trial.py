@@ -6,9 +6,8 @@ import signal
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Executor, as_completed
 from dataclasses import dataclass, field
-from multiprocessing import get_context
 from pathlib import Path
 from types import FrameType
 from typing import Never
@@ -46,13 +45,11 @@ class _TimeLimitError(BaseException):
     """Raised when a trial takes too long; not an Exception, so that the code under test does not catch it."""
 
 
-def run_trials(trials: Sequence[Trial], seed: int, scratch: Path, jobs: int) -> Iterator[Result]:
-    """Run trials, up to `jobs` at a time, and yield their results as they end."""
-    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-        folders = [scratch / str(number) for number in range(len(trials))]
-        futures = [pool.submit(_run, trial, seed, folder) for trial, folder in zip(trials, folders, strict=True)]
-        for future in as_completed(futures):
-            yield future.result()
+def run_trials(pool: Executor, trials: Sequence[Trial], seed: int, scratch: Path) -> Iterator[Result]:
+    """Run trials in the processes of a pool, and yield their results as they end."""
+    futures = [pool.submit(_run, trial, seed, scratch / str(number)) for number, trial in enumerate(trials)]
+    for future in as_completed(futures):
+        yield future.result()
 
 
 def _run(trial: Trial, seed: int, folder: Path) -> Result:
