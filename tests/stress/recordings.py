@@ -18,7 +18,7 @@ MARKUP = "<img src=x onerror=alert(1)>"
 READERS = {
     "recording": (b'{"flight": 1}\n', ["replay", "file"]),
     "log": (b"client,asked_s,arrived_s\n", ["record", "import", "file"]),
-    "latencies": (b"compute_s,upload_s\n", ["plan", "--latencies", "file"]),
+    "latencies": (b"client,latency_s\n", ["plan", "--latencies", "file"]),
     "trace": (b"client,round,compute_s,upload_s\n", ["plan", "--set", "fleet.trace=file"]),
 }
 """First line of each kind of file, and the command that reads it."""
@@ -50,11 +50,7 @@ def _events(latency_s: dict[str, list[float]]) -> Iterator[dict[str, Any]]:
 
 EXTREME: dict[str, Callable[[], dict[str, list[float]]]] = {
     "replies at once": lambda: {"a": [0.0] * 3, "b": [0.0] * 3},
-    "tiny times": lambda: {"a": [1e-300] * 3, "b": [2e-300] * 3},
     "times of 100 years": lambda: {"a": [3e9] * 3, "b": [2e9] * 3},
-    "a nanosecond and 100 years": lambda: {"a": [1e-9] * 3, "b": [3e9] * 3},
-    "one client takes a day": lambda: {"a": [1e-3] * 10, "b": [86_400.0] * 10},
-    "10,000 clients": lambda: {str(client): [1.0 + client, 2.0] for client in range(10_000)},
     "10,000 rounds": lambda: {"a": [1.0] * 10_000, "b": [3.0] * 10_000},
     "markup in names": lambda: {MARKUP: [1.0] * 3, "</script>" + MARKUP: [2.0] * 3},
 }
@@ -84,7 +80,7 @@ def _read_malformed(reader: str, case: str, folder: Path, _: random.Random) -> F
 
 def _replay_extreme(case: str, folder: Path, _: random.Random) -> Facts:
     _write_recording(folder / "file", EXTREME[case]())
-    outcome = call(["replay", "file", "--html", "page.html"], folder, LIMITS).check(0, 2)
+    outcome = call(["replay", "file", "--replicates", "2", "--html", "page.html"], folder, LIMITS).check(0, 2)
     page = folder / "page.html"
     assert not page.exists() or MARKUP not in page.read_text(), "names of clients must be escaped"
     return {"cpu_s": outcome.cpu_s, "peak_gb": outcome.peak_gb}
