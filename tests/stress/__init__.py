@@ -1,1 +1,1 @@
-"""Stress tests of the command line: kills, full disks, damaged and hostile files, invalid settings."""
+"""Stress tests of the command line: kills, full disks, hostile Flower replies and hostile recordings."""

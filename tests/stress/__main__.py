@@ -1,4 +1,4 @@
-"""Run the stress tests: python -m tests.stress [--short]. Prints a table; the exit status is 1 if a trial fails."""
+"""Runs the stress tests: python -m tests.stress [--short]. Prints a table; the exit status is 1 if a trial fails."""
 
 import argparse
 import json
@@ -7,71 +7,75 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
-from tests.stress import commands, damage, data_files, disk, hostile, kills, lies, replies, settings, strategies, twice
-from tests.stress.table import figures, print_table
-from tests.stress.trial import Result, try_all
+from tests.stress import disk, kills, recordings, replies
+from tests.stress.runs import COMPARE, RUN, SWEEP, Undisturbed
+from tests.stress.trial import Result, run_trials
 
-KINDS = (kills, twice, disk, damage, lies, data_files, hostile, replies, settings, strategies)
+KINDS = (kills, disk, recordings, replies)
+LARGEST = ("cpu_s", "peak_gb")
+"""Facts that are reported as their maximum over trials; the others are summed."""
 
 
 def main() -> int:
-    """Run the command line; return 0 if every trial passed or was skipped, 1 if one failed or there was none."""
+    """Run the command line; return 0 if every trial passed, 1 if one failed or there was none."""
     parser = argparse.ArgumentParser(prog="python -m tests.stress", description="Stress tests of the lesson command.")
     parser.add_argument("--short", action="store_true", help="a few trials of each kind")
     parser.add_argument("--seed", type=int, default=0, help="random seed")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="number of trials run in parallel")
-    parser.add_argument("--only", default="", help="run only trials whose name starts with this, such as 'settings 17'")
-    parser.add_argument("--out", type=Path, help="write the counts and times to this JSON file")
+    parser.add_argument("--only", default="", help="run only trials whose name starts with this, such as 'kill sweep'")
+    parser.add_argument("--out", type=Path, help="write the table to this JSON file")
     given = parser.parse_args()
     begin, scratch = time.monotonic(), Path(tempfile.mkdtemp(prefix="stress-"))
-    _import_all()
+    undisturbed = Undisturbed(scratch / "undisturbed")
+    undisturbed.shared.mkdir()
+    first = [undisturbed.trial(command) for command in ((RUN,) if given.short else (RUN, COMPARE, SWEEP))]
+    trials = [trial for kind in KINDS for trial in kind.trials(undisturbed, given.short)]
+    trials = [trial for trial in trials if trial.name.startswith(given.only)]
     try:
-        shared = scratch / "shared"
-        wanted = [trial for kind in KINDS for trial in kind.trials(shared, given.short)]
-        wanted = [trial for trial in wanted if trial.name.startswith(given.only)]
-        before = list(
-            _print_failures(
-                try_all([*commands.prepare(shared, given.short), *damage.prepare(shared)], 0, scratch, given.jobs)
-            )
-        )
-        if any(one.wrong for one in before):
-            return 1
-        results = list(_print_failures(try_all(wanted, given.seed, scratch, given.jobs)))
+        with ProcessPoolExecutor(given.jobs, get_context("spawn")) as pool:
+            results = _print_failures(run_trials(pool, first, given.seed, scratch))
+            if not any(one.failure for one in results):
+                results = _print_failures(run_trials(pool, trials, given.seed, scratch))
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    seconds = time.monotonic() - begin
-    print_table(results, seconds)
+    table, seconds = _table(results), round(time.monotonic() - begin)
+    for kind, row in table.items():
+        print(f"{kind:24}" + ", ".join(f"{value:g} {name}" for name, value in row.items()))
+    print(f"{len(results)} trials in {seconds} s")
     if given.out is not None:
-        told = figures(results, seconds) | {"seed": given.seed, "short": given.short, "jobs": given.jobs}
+        told = {"seed": given.seed, "short": given.short, "jobs": given.jobs, "seconds": seconds, "kinds": table}
         given.out.write_text(json.dumps(told, indent=2) + "\n")
     for one in results:
-        if one.wrong:
+        if one.failure:
             short = " --short" if given.short else ""
             print(f"rerun: python -m tests.stress{short} --seed {given.seed} --only '{one.trial.name}'")
-    return int(any(one.wrong for one in results) or not results)
+    return int(any(one.failure for one in results) or not results)
 
 
-def _print_failures(results: Iterable[Result]) -> Iterable[Result]:
-    """Yield the results unchanged, and print failed and skipped trials to stderr immediately."""
+def _print_failures(results: Iterable[Result]) -> list[Result]:
+    """Return the results, and print each failure to stderr when it occurs."""
+    seen = []
     for one in results:
-        if one.wrong:
-            print(f"FAILED {one.trial.name}: {one.wrong}", file=sys.stderr, flush=True)
-        if one.skipped:
-            print(f"skipped {one.trial.name}: {one.skipped}", file=sys.stderr, flush=True)
-        yield one
+        seen.append(one)
+        if one.failure:
+            print(f"FAILED {one.trial.name}:\n{one.failure}", file=sys.stderr, flush=True)
+    return seen
 
 
-def _import_all() -> None:
-    """Import the modules that commands need, so that forked processes do not have to."""
-    import lesson.experiments.engines
-    import lesson.experiments.tuned.design
-    import lesson.report.page.study_page
-    import lesson.report.progress
-    import lesson.report.study.metric_figure
-    import lesson.runs.execute  # noqa: F401
+def _table(results: Sequence[Result]) -> dict[str, dict[str, Any]]:
+    """Return the number of trials, passed trials, seconds and facts of each kind."""
+    table = dict[str, dict[str, Any]]()
+    for one in results:
+        row = table.setdefault(one.trial.kind, {"trials": 0, "passed": 0, "seconds": 0.0})
+        for name, value in {"trials": 1, "passed": not one.failure, "seconds": one.seconds, **one.facts}.items():
+            row[name] = max(row.get(name, 0), value) if name in LARGEST else row.get(name, 0) + value
+    return {kind: {name: round(float(value), 1) for name, value in row.items()} for kind, row in table.items()}
 
 
 if __name__ == "__main__":

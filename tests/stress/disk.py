@@ -1,88 +1,76 @@
-"""Full and read-only disks."""
+"""Full and read-only disks. Small file systems are mounted in memory where that is permitted."""
 
-import os
 import random
 import shutil
-from collections.abc import Callable
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
-from tests.stress.command import Limits, call
-from tests.stress.commands import COMPARE, RUN, SWEEP, Command, undisturbed, write_grid
-from tests.stress.folders import check_same, check_whole
-from tests.stress.mounts import make_read_only, mount_small
-from tests.stress.trial import Facts, Skip, Trial
+from tests.stress.command import UNLIMITED, Limits, call
+from tests.stress.runs import COMPARE, RUN, SWEEP, Command, Undisturbed, check_complete, write_grid
+from tests.stress.trial import Facts, Trial
 
 SIZE_KB = 65_536
-FREE_KB = (0, 4, 12, 100, 270, 600, 1100, 1700)
 
 
-def trials(shared: Path, short: bool) -> list[Trial]:
-    """Return trials on disks with a few kilobytes of free space, and on a read-only disk."""
-    full = (
-        [(RUN, 600)]
-        if short
-        else [(RUN, free) for free in FREE_KB] + [(one, free) for one in (COMPARE, SWEEP) for free in (300, 900, 2000)]
-    )
-    made = [
-        Trial("full disk", f"{command.name} {free_kb}k", _full(command, shared, free_kb)) for command, free_kb in full
+def trials(undisturbed: Undisturbed, short: bool) -> list[Trial]:
+    """Return trials on disks with little free space, and on a read-only disk."""
+    full = [(RUN, 600)]
+    if not short:
+        full += [(RUN, free_kb) for free_kb in (0, 4, 12, 100, 270, 1100)]
+        full += [(command, free_kb) for command in (COMPARE, SWEEP) for free_kb in (300, 900, 2000)]
+    read_only = [] if short else [Trial("read-only disk", "run", partial(_read_only_disk, undisturbed))]
+    return read_only + [
+        Trial("full disk", f"{command.name} {free_kb} kB", partial(_full_disk, command, undisturbed, free_kb))
+        for command, free_kb in full
     ]
-    cases = {
-        "new run": (RUN.argv(Path("disk/new")), 2),
-        "unfinished run": (RUN.argv(Path("disk/unfinished")), 2),
-        "finished run": (["report", "disk/run", "-o", "page.html"], 0),
-        "report": (["report", "disk/run"], 2),
-        "compare": (COMPARE.argv(Path("disk/compare")), 2),
-        "sweep": (SWEEP.argv(Path("disk/sweep")), 2),
-        "plan": (["plan", "--figure", "disk/plan.png"], 2),
-        "page": (["plan", "--html", "disk/plan.html"], 2),
-    }
-    chosen = ["unfinished run", "finished run"] if short else list(cases)
-    return made + [Trial("read-only", case, _read_only(shared, *cases[case], real=not short)) for case in chosen]
 
 
-def _full(command: Command, shared: Path, free_kb: int) -> Callable[[Path, random.Random], Facts]:
-    def do(folder: Path, _: random.Random) -> Facts:
-        disk = folder / "disk"
-        disk.mkdir()
-        write_grid(folder)
-        mounted, limits = mount_small(disk, SIZE_KB), Limits(200.0)
+def _full_disk(command: Command, undisturbed: Undisturbed, free_kb: int, folder: Path, _: random.Random) -> Facts:
+    write_grid(folder)
+    with _disk(folder / "disk") as mounted:
+        out, ballast = folder / "disk" / "runs", folder / "disk" / "ballast"
         if mounted:
-            (disk / "ballast").write_bytes(bytes((SIZE_KB - free_kb) * 1024))
-        else:
-            limits = Limits(200.0, file_bytes=free_kb * 1024)
-        outcome = call(command.argv(disk / "runs"), folder, limits).check(0, 2, 3)
-        if (disk / "runs").exists():
-            check_whole(disk / "runs")
-        (disk / "ballast").unlink(missing_ok=True)
-        call(command.argv(disk / "runs"), folder, Limits(200.0), real=False).check(0)
-        check_same(disk / "runs", undisturbed(command, shared))
-        return {"stopped": int(outcome.status != 0), "disk": "a small one" if mounted else "a limit on files"}
-
-    return do
+            ballast.write_bytes(bytes((SIZE_KB - free_kb) * 1024))
+        limits = UNLIMITED if mounted else Limits(file_bytes=free_kb * 1024)
+        stopped = call(command.argv(out), folder, limits).check(0, 2, 3).status != 0
+        check_complete(out)
+        ballast.unlink(missing_ok=True)
+        call(command.argv(out), folder).check(0)
+        undisturbed.check_same(command, out)
+    return {"stopped": stopped, "mounted": mounted}
 
 
-def _read_only(shared: Path, argv: list[str], status: int, real: bool) -> Callable[[Path, random.Random], Facts]:
-    def do(folder: Path, _: random.Random) -> Facts:
-        disk = folder / "disk"
-        disk.mkdir()
-        write_grid(folder)
-        mounted = mount_small(disk, SIZE_KB)
-        for name in ("run", "unfinished"):
-            shutil.copytree(undisturbed(RUN, shared), disk / name)
-        (disk / "unfinished" / "summary.json").unlink()
-        if not mounted and os.getuid() == 0:
-            raise Skip("nothing can be mounted here, and root may write everywhere")
+def _read_only_disk(undisturbed: Undisturbed, folder: Path, _: random.Random) -> Facts:
+    """A finished run can be read; an unfinished one cannot be resumed, nor a new one started."""
+    with _disk(folder / "disk") as mounted:
+        for name in ("finished", "unfinished"):
+            shutil.copytree(undisturbed.folder(RUN), folder / "disk" / name)
+        (folder / "disk" / "unfinished" / "summary.json").unlink()
         if mounted:
-            assert make_read_only(disk), "a small disk must let itself be made read-only"
-        else:
-            for path in (disk, *disk.iterdir()):
-                path.chmod(0o555)
-        try:
-            call(argv, folder, real=real).check(status)
-        finally:
-            if not mounted:
-                for path in (disk, *disk.iterdir()):
-                    path.chmod(0o755)
-        return {}
+            assert _mount("-o", "remount,ro", str(folder / "disk")), "the disk must become read-only"
+            call(["report", "disk/finished", "-o", "page.html"], folder).check(0)
+            for name in ("unfinished", "new"):
+                call(RUN.argv(Path("disk", name)), folder).check(2)
+    return {"mounted": mounted}
 
-    return do
+
+@contextmanager
+def _disk(folder: Path) -> Iterator[bool]:
+    """Make a folder, if possible the root of a small file system; yield whether it is one."""
+    folder.mkdir()
+    mounted = _mount("-t", "tmpfs", "-o", f"size={SIZE_KB}k", "tmpfs", str(folder))
+    try:
+        yield mounted
+    finally:
+        if mounted:
+            subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def _mount(*arguments: str) -> bool:
+    try:
+        return subprocess.run(["mount", *arguments], capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False

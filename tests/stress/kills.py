@@ -1,4 +1,4 @@
-"""SIGKILL and other signals at random moments: the same command resumes, and its results are bit-identical."""
+"""Commands that are killed, interrupted or started twice: repeating them gives bit-identical results."""
 
 import contextlib
 import os
@@ -6,82 +6,91 @@ import random
 import signal
 import subprocess
 import time
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from tests.stress.command import Limits, call, start, text
-from tests.stress.commands import Command, chosen, life_s, undisturbed, write_grid
-from tests.stress.folders import check_same
-from tests.stress.processes import Process, descendants, wait_until_gone
+from tests.stress.command import call, started, text
+from tests.stress.runs import COMPARE, RUN, SWEEP, Command, Undisturbed, write_grid
 from tests.stress.trial import Facts, Trial
 
-PER_TRIAL = 3
-ORPHANS_S = 30.0
-BUSY = "is in use by another process"
+IN_A_ROW = 3
+"""Number of kills with the same output folder."""
+BUSY = ("is in use by another process", "has just been finished by another process")
 
 
-def trials(shared: Path, short: bool) -> list[Trial]:
-    """Return trials with kills spread over the duration of each command, three in a row on the same folder."""
+def trials(undisturbed: Undisturbed, short: bool) -> list[Trial]:
+    """Return trials with kills spread over the duration of each command, signals, and processes that compete."""
     made = []
-    for command in chosen(short):
-        kills = PER_TRIAL if short else 50
+    for command in (RUN,) if short else (RUN, COMPARE, SWEEP):
+        kills = 2 if short else 24
         order = random.Random(command.name).sample(range(kills), kills)
-        for first in range(0, kills, PER_TRIAL):
-            shares = [(place, kills) for place in order[first : first + PER_TRIAL]]
-            made.append(_trial(command, shared, first, shares))
+        for first in range(0, kills, IN_A_ROW):
+            spans = [(place / kills, (place + 1) / kills) for place in order[first : first + IN_A_ROW]]
+            do = partial(_kill, command, undisturbed, spans)
+            made.append(Trial(f"kill {command.name}", f"{first}-{first + len(spans) - 1}", do))
     for number in (signal.SIGTERM,) if short else (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        made += [
-            _stop(chosen(short)[0], shared, number, share) for share in ((0.6,) if short else (0.3, 0.5, 0.7, 0.9))
-        ]
-    return made
+        for share in (0.6,) if short else (0.3, 0.6, 0.9):
+            do = partial(_interrupt, undisturbed, number, share)
+            made.append(Trial("interrupt run", f"{number.name} {share:g}", do))
+    competing = [Trial("competing processes", str(number), partial(_compete, undisturbed)) for number in range(3)]
+    return made + competing[: 1 if short else None]
 
 
-def _stop(command: Command, shared: Path, number: signal.Signals, share: float) -> Trial:
-    """Return a trial that sends a signal five times; the command must print one line and be resumable."""
+def _kill(
+    command: Command, undisturbed: Undisturbed, spans: list[tuple[float, float]], folder: Path, rng: random.Random
+) -> Facts:
+    write_grid(folder)
+    victim = _Victim(command, undisturbed, folder, rng)
+    for span in spans:
+        victim.kill(rng.uniform(*span))
+    victim.finish()
+    return {"kills": victim.kills, "kills of workers": victim.worker_kills}
 
-    def do(folder: Path, _: random.Random) -> Facts:
-        process = start(command.argv(folder / "runs"), folder)
+
+def _interrupt(undisturbed: Undisturbed, number: signal.Signals, share: float, folder: Path, _: random.Random) -> Facts:
+    """Send a signal five times: the command must print one line and be resumable."""
+    argv = RUN.argv(folder / "runs")
+    with started(argv, folder) as process:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(share * life_s(command, shared))
+            process.wait(share * undisturbed.seconds(RUN))
         for _repeat in range(5):
             process.send_signal(number)
             time.sleep(0.01)
-        status, said = process.wait(100), text(folder / "err")
-        assert status in (0, 128 + number), f"status {status}: {said}"
-        lines = [
-            line for line in said.splitlines() if not line.startswith("note: ")
-        ]  # a run in progress says when it stops
-        assert len(lines) == (status != 0), said
-        call(command.argv(folder / "runs"), folder, Limits(200.0), real=False).check(0)
-        check_same(folder / "runs", undisturbed(command, shared))
-        return {"stopped": int(status != 0)}
-
-    return Trial(f"stop {command.name}", f"{number.name} {share:g}", do)
+        status = process.wait()
+    said = text(folder / "err")
+    assert status in (0, 128 + number), f"status {status}: {said}"
+    lines = [line for line in said.splitlines() if not line.startswith("note: ")]
+    assert len(lines) == (status != 0), said
+    call(argv, folder).check(0)
+    undisturbed.check_same(RUN, folder / "runs")
+    return {"stopped": status != 0}
 
 
-def _trial(command: Command, shared: Path, number: int, shares: list[tuple[int, int]]) -> Trial:
-    def do(folder: Path, rng: random.Random) -> Facts:
-        write_grid(folder)
-        disturbed = _Disturbed(command, shared, folder, rng)
-        for place, of in shares:
-            disturbed.kill((place + rng.random()) / of)
-        disturbed.end()
-        return {"kills": disturbed.kills, "workers": disturbed.workers, "rejected": disturbed.rejected}
+def _compete(undisturbed: Undisturbed, folder: Path, _: random.Random) -> Facts:
+    """Start two processes on one folder: one of them runs, the other is rejected and changes nothing."""
+    places = [folder / "1", folder / "2"]
+    with contextlib.ExitStack() as stack:
+        processes = []
+        for place in places:
+            place.mkdir()
+            processes.append(stack.enter_context(started(RUN.argv(folder / "runs"), place)))
+        statuses = [process.wait() for process in processes]
+    assert 0 in statuses, f"one must have finished, got {statuses}"
+    for place, status in zip(places, statuses, strict=True):
+        rejected = status == 2 and any(reason in text(place / "err") for reason in BUSY)
+        assert status == 0 or rejected, f"status {status}: {text(place / 'err')}"
+    undisturbed.check_same(RUN, folder / "runs")
+    return {"rejected": statuses.count(2)}
 
-    return Trial(f"kill {command.name}", f"{number}-{number + len(shares) - 1}", do)
 
+class _Victim:
+    """A command that is killed repeatedly."""
 
-class _Disturbed:
-    """An output folder whose command is killed repeatedly."""
-
-    def __init__(self, command: Command, shared: Path, folder: Path, rng: random.Random) -> None:
-        self._command, self._shared, self._folder, self._rng = command, shared, folder, rng
-        self._life_s = life_s(command, shared)
-        self._begin()
-        self._orphans: list[Process] = []
-        self.kills = self.workers = self.rejected = 0
-
-    def _begin(self) -> None:
-        self._out = self._folder / f"runs{len(list(self._folder.glob('runs*')))}"
+    def __init__(self, command: Command, undisturbed: Undisturbed, folder: Path, rng: random.Random) -> None:
+        self.kills = self.worker_kills = 0
+        self._command, self._undisturbed, self._folder, self._rng = command, undisturbed, folder, rng
+        self._lifetime_s, self._out, self._orphans = undisturbed.seconds(command), folder / "runs", list[_Process]()
 
     def kill(self, share: float) -> None:
         """Start the command and kill it after a share of its duration.
@@ -89,54 +98,95 @@ class _Disturbed:
         If it ends before that, check its results and try again in a new folder with a smaller share.
         """
         while True:
-            process = start(self._command.argv(self._out), self._folder)
-            try:
-                process.wait(share * self._life_s)
-            except subprocess.TimeoutExpired:
-                self._strike(process)
-                self.kills += 1
-                return
-            if BUSY in text(self._folder / "err") + text(self._folder / "out"):
+            with started(self._command.argv(self._out), self._folder) as process:
+                try:
+                    process.wait(share * self._lifetime_s)
+                except subprocess.TimeoutExpired:
+                    self._strike(process)
+                    return
+            if process.returncode and self._is_busy():
                 self._await_orphans()
-                self.rejected += 1
                 continue
             assert process.returncode == 0, text(self._folder / "err")
-            check_same(self._out, undisturbed(self._command, self._shared))
-            self._begin()
+            self._undisturbed.check_same(self._command, self._out)
+            self._out = self._out.with_name(f"{self._out.name}-again")
             share *= 0.7
+
+    def _is_busy(self) -> bool:
+        return any(BUSY[0] in text(self._folder / name) for name in ("out", "err"))
+
+    def finish(self) -> None:
+        """Run the command to its end, and compare the results with the undisturbed ones."""
+        self._await_orphans()
+        call(self._command.argv(self._out), self._folder).check(0)
+        self._undisturbed.check_same(self._command, self._out)
 
     def _strike(self, process: "subprocess.Popen[bytes]") -> None:
         """Kill the process alone, with all its descendants, or some time after one of its workers."""
-        started = descendants(process.pid)
-        workers = [one for one in started if one.is_worker]
-        how = self._rng.choice(["main", "all", "worker"] if workers else ["main"])
-        if how == "worker":
+        descendants = _descendants(process.pid)
+        workers = [one for one in descendants if one.is_worker]
+        target = self._rng.choice(["main", "all", "worker"] if workers else ["main"])
+        if target == "worker":
             os.kill(self._rng.choice(workers).pid, signal.SIGKILL)
-            self.workers += 1
+            self.worker_kills += 1
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(self._rng.random() * self._life_s)  # a sweep continues without it
-        for one in started if how == "all" else []:
+                process.wait(self._rng.random() * self._lifetime_s)  # a sweep continues without it
+        for one in descendants if target == "all" else []:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(one.pid, signal.SIGKILL)
         process.kill()
         process.wait()
-        self._orphans += started
+        self.kills += 1
+        self._orphans += descendants
         if self._rng.random() < 0.5:
             self._await_orphans()
 
-    def _await_orphans(self) -> None:
+    def _await_orphans(self, limit_s: float = 30.0) -> None:
         """Check that the descendants of killed processes end by themselves."""
-        left = wait_until_gone(self._orphans, ORPHANS_S)
-        assert not left, f"{[one.pid for one in left]} must end when the process that started them is gone"
+        until = time.monotonic() + limit_s
+        while left := [one.pid for one in self._orphans if one.alive]:
+            assert time.monotonic() < until, f"{left} must end when the process that started them is gone"
+            time.sleep(0.05)
 
-    def end(self) -> None:
-        """Run the command to its end, and compare the results with the undisturbed ones."""
-        outcome = call(self._command.argv(self._out), self._folder, Limits(200.0), real=False)
-        if outcome.status and BUSY in outcome.err + outcome.out:
-            self.rejected += 1
-            time.sleep(0.1)
-            self._await_orphans()
-            outcome = call(self._command.argv(self._out), self._folder, Limits(200.0), real=False)
-        outcome.check(0)
-        self._await_orphans()
-        check_same(self._out, undisturbed(self._command, self._shared))
+
+@dataclass(frozen=True)
+class _Process:
+    """A process, identified by its PID and start time because PIDs are reused."""
+
+    pid: int
+    start: str
+
+    @property
+    def alive(self) -> bool:
+        return _start_of(self.pid) == self.start
+
+    @property
+    def is_worker(self) -> bool:
+        """Whether this is a worker process of multiprocessing."""
+        try:
+            return b"spawn_main" in Path(f"/proc/{self.pid}/cmdline").read_bytes()
+        except OSError:
+            return False
+
+
+def _descendants(pid: int) -> list[_Process]:
+    try:
+        tasks = [path.read_text().split() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    except OSError:
+        return []
+    children = [int(child) for words in tasks for child in words]
+    return [
+        process
+        for child in children
+        if (start := _start_of(child))
+        for process in (_Process(child, start), *_descendants(child))
+    ]
+
+
+def _start_of(pid: int) -> str:
+    """Return the start time of a process in kernel ticks; empty if it does not exist or is a zombie."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in "ZX" else fields[19]

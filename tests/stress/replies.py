@@ -4,9 +4,11 @@ import io
 import logging
 import math
 import pickle
+import random
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from lesson.flower import LessonStrategy
 from lesson.settings.guards import GuardSettings
 from lesson.strategies import FedAvg
+from tests.stress.runs import Undisturbed
 from tests.stress.trial import Facts, Trial
 
 SHAPE = (2, 3)
@@ -105,50 +108,44 @@ def _array(data: Any, stype: Any = "numpy.ndarray") -> ArrayRecord:
     return record
 
 
-def _replies() -> dict[str, Callable[[], RecordDict | Error]]:
-    """Return every kind of malformed reply, each as a function that creates it, because some are large."""
-    replies: dict[str, Callable[[], RecordDict | Error]] = {
-        f"array: {name}": lambda data=data: RecordDict({"arrays": _array(data), "metrics": metrics()})  # type: ignore[misc]
-        for name, data in FILES.items()
-    }
-    records: dict[str, Callable[[], dict[str, Any]]] = {
-        "an unknown format": lambda: {"arrays": _array(_GOOD, "of.another.kind")},
-        "text for bytes": lambda: {"arrays": _array("text")},
-        "None for bytes": lambda: {"arrays": _array(None)},
-        "no arrays": lambda: {"arrays": ArrayRecord()},
-        "no record of arrays": dict,
-        "two records of arrays": lambda: {"arrays": model(9.0), "again": model(9.0)},
-        "another name": lambda: {"arrays": ArrayRecord({"v": model(9.0)["w"]})},
-        "a name of 6 MB": lambda: {"arrays": ArrayRecord({DIRTY: model(9.0)["w"]})},
-        "1,000 arrays": lambda: {"arrays": ArrayRecord({str(place): model()["w"] for place in range(1000)})},
-    }
-    values: dict[str, Callable[[], MetricRecord | None]] = {
-        "no metrics": lambda: None,
-        "no weight": lambda: MetricRecord({"loss": 0.5}),
-        "10,000 metrics": lambda: metrics(**{f"metric {place}": 0.0 for place in range(10_000)}),
-        "a metric that is not a number": lambda: metrics(loss=math.nan),
-        "an infinite metric": lambda: metrics(loss=math.inf),
-        "a metric too large for a float": lambda: metrics(loss=10**400),
-        "a name of a metric of 6 MB": lambda: metrics(**{DIRTY: 1.0}),
-        "a name of a metric with an escape": lambda: metrics(**{"\x1b[2J": 1.0}),
-        **{
-            f"weight {weight!r:.20}": lambda weight=weight: metrics(**{"num-examples": weight})  # type: ignore[misc]
-            for weight in (0, -3, 1e13, 1e308, 10**400, math.nan, math.inf, [1, 2], [1] * 10**6)
-        },
-    }
-    for name, make in records.items():
-        replies[f"record: {name}"] = lambda make=make: RecordDict({"metrics": metrics(), **make()})  # type: ignore[misc]
-    for name, tell in values.items():
-        replies[f"metrics: {name}"] = lambda tell=tell: RecordDict(  # type: ignore[misc]
-            {"arrays": model(9.0)} | ({} if tell() is None else {"metrics": tell()})
-        )
-    replies["error: 6 MB"] = lambda: Error(2, DIRTY)
-    replies["error: without a reason"] = lambda: Error(2)
-    replies["error: of no known kind"] = lambda: Error(10**9, "\x1b[2J")
-    return replies
+def _reply(
+    arrays: Callable[[], ArrayRecord] = lambda: model(9.0),
+    told: Callable[[], MetricRecord] = metrics,
+    more: Callable[[], dict[str, ArrayRecord]] = dict,
+) -> Callable[[], RecordDict]:
+    """Return a function that creates a reply with these records."""
+    return lambda: RecordDict({"arrays": arrays(), "metrics": told(), **more()})
 
 
-REPLIES = _replies()
+# Functions, because some replies are large.
+REPLIES: dict[str, Callable[[], RecordDict | Error]] = {
+    **{f"array: {name}": _reply(partial(_array, data)) for name, data in FILES.items()},
+    "record: an unknown format": _reply(lambda: _array(_GOOD, "of.another.kind")),
+    "record: text for bytes": _reply(lambda: _array("text")),
+    "record: None for bytes": _reply(lambda: _array(None)),
+    "record: no arrays": _reply(ArrayRecord),
+    "record: no record of arrays": lambda: RecordDict({"metrics": metrics()}),
+    "record: two records of arrays": _reply(more=lambda: {"again": model(9.0)}),
+    "record: another name": _reply(lambda: ArrayRecord({"v": model(9.0)["w"]})),
+    "record: a name of 6 MB": _reply(lambda: ArrayRecord({DIRTY: model(9.0)["w"]})),
+    "record: 1,000 arrays": _reply(lambda: ArrayRecord({str(place): model()["w"] for place in range(1000)})),
+    "metrics: no metrics": lambda: RecordDict({"arrays": model(9.0)}),
+    "metrics: no weight": _reply(told=lambda: MetricRecord({"loss": 0.5})),
+    "metrics: 10,000 metrics": _reply(told=lambda: metrics(**{f"metric {place}": 0.0 for place in range(10_000)})),
+    "metrics: a name of 6 MB": _reply(told=lambda: metrics(**{DIRTY: 1.0})),
+    "metrics: a name with an escape": _reply(told=lambda: metrics(**{"\x1b[2J": 1.0})),
+    **{
+        f"metrics: loss {loss!r:.20}": _reply(told=partial(metrics, loss=loss))
+        for loss in (math.nan, math.inf, 10**400)
+    },
+    **{
+        f"metrics: weight {weight!r:.20}": _reply(told=partial(metrics, **{"num-examples": weight}))
+        for weight in (0, -3, 1e13, 1e308, 10**400, math.nan, math.inf, [1, 2], [1] * 10**6)
+    },
+    "error: 6 MB": lambda: Error(2, DIRTY),
+    "error: without a reason": lambda: Error(2),
+    "error: of no known kind": lambda: Error(10**9, "\x1b[2J"),
+}
 UNDECODABLE = Error(-1)
 """A reply for which the grid raises, as Flower's does for objects that it cannot decode."""
 
@@ -228,19 +225,18 @@ def check_lines(lines: Iterable[str]) -> None:
         assert line.isprintable(), f"a line with control characters: {line!r}"
 
 
-def trials(_: Path, short: bool) -> list[Trial]:
-    """Return a trial with every malformed reply in one run and, unless `short`, a trial for each reply alone."""
-    together = Trial("hostile replies", "all in one run", lambda *_: _reject(list(REPLIES)))
-    alone = [Trial("hostile replies", name, lambda *_, name=name: _reject([name])) for name in REPLIES]
-    return [together] if short else [together, *alone]
+def trials(_: Undisturbed, short: bool) -> list[Trial]:
+    """Return trials in which one client sends every malformed reply, one per round, in random order."""
+    return [Trial("hostile replies", f"order {number}", _send_all) for number in range(1 if short else 5)]
 
 
-def _reject(names: Sequence[str]) -> Facts:
+def _send_all(_: Path, rng: random.Random) -> Facts:
+    names = rng.sample(list(REPLIES), len(REPLIES))
     parameters, lines = federate([REPLIES[name] for name in names])
-    assert parameters == [float(len(names))] * 6, f"merged: {parameters}, not what {len(names)} honest rounds give"
-    assert not unpickled, "a pickle was read"
-    told = [line for line in lines if "update from client 0" in line]
-    assert len(told) == len(names), f"{len(told)} rejections were logged, not {len(names)}"
+    assert parameters == [float(len(names))] * 6, f"{parameters} must be the model of the honest clients"
+    assert not unpickled, "a pickle was loaded"
+    rejections = sum("update from client 0" in line for line in lines)
+    assert rejections == len(names), f"{len(names)} rejections must be logged, got {rejections}"
     check_lines(lines)
     return {"replies": len(names)}
 

@@ -1,0 +1,107 @@
+"""Recordings, logs and traces of others: rejected in one line, or used, in bounded time and memory."""
+
+import json
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tests.stress.command import GIB, Limits, call, call_here
+from tests.stress.lies import lies_about
+from tests.stress.runs import RUN, Undisturbed
+from tests.stress.trial import Facts, Trial
+
+LIMITS = Limits(cpu_s=60, memory_bytes=6 * GIB)
+MARKUP = "<img src=x onerror=alert(1)>"
+READERS = {
+    "recording": (b'{"flight": 1}\n', ["replay", "file"]),
+    "log": (b"client,asked_s,arrived_s\n", ["record", "import", "file"]),
+    "latencies": (b"client,latency_s\n", ["plan", "--latencies", "file"]),
+    "trace": (b"client,round,compute_s,upload_s\n", ["plan", "--set", "fleet.trace=file"]),
+}
+"""First line of each kind of file, and the command that reads it."""
+CONTENTS: dict[str, Callable[[bytes], bytes]] = {
+    "a line of 100 MB": lambda head: head + b"a" * 100_000_000 + b"\n",
+    "a quote that never ends": lambda head: head + b'"' + b"a,1\n" * 10_000_000,
+    "nested 100,000 deep": lambda head: head + b'{"t_s": ' * 100_000 + b"\n",
+    "a number of a million digits": lambda head: head + b"0,1," + b"9" * 1_000_000 + b"\n",
+    "10 million empty lines": lambda head: head + b"\n" * 10_000_000,
+    "zeros": lambda head: head + bytes(100_000_000),
+    "random bytes": lambda head: head + random.Random(0).randbytes(1_000_000),
+    "a million columns": lambda head: b",".join([b"a"] * 1_000_000) + b"\n",
+}
+
+
+def _events(latency_s: dict[str, list[float]]) -> Iterator[dict[str, Any]]:
+    """Yield the events of synchronous rounds in which each client takes these times."""
+    yield {"flight": 1, "strategy": "fedavg"}
+    now_s = 0.0
+    for number, row in enumerate(zip(*latency_s.values(), strict=True), start=1):
+        jobs = {name: (f"{number} {name}", took_s) for name, took_s in zip(latency_s, row, strict=True)}
+        for name, (job, _) in jobs.items():
+            yield {"event": "asked", "t_s": now_s, "client": name, "job": job, "round": number}
+        for job, took_s in sorted(jobs.values(), key=lambda one: one[1]):
+            yield {"event": "arrived", "t_s": now_s + took_s, "job": job, "num_samples": 100, "compute_s": took_s / 2}
+        now_s += max(row)
+        yield {"event": "round", "t_s": now_s, "round": number}
+
+
+EXTREME: dict[str, Callable[[], dict[str, list[float]]]] = {
+    "replies at once": lambda: {"a": [0.0] * 3, "b": [0.0] * 3},
+    "times of 100 years": lambda: {"a": [3e9] * 3, "b": [2e9] * 3},
+    "10,000 rounds": lambda: {"a": [1.0] * 10_000, "b": [3.0] * 10_000},
+    "markup in names": lambda: {MARKUP: [1.0] * 3, "</script>" + MARKUP: [2.0] * 3},
+}
+"""Latencies of each client in recordings that are valid."""
+
+
+def trials(undisturbed: Undisturbed, short: bool) -> list[Trial]:
+    """Return trials with malformed files, extreme recordings, and files with wrong values."""
+    files = [("recording", "a line of 100 MB"), ("log", "a quote that never ends")]
+    if not short:
+        files = [(reader, case) for reader in READERS for case in CONTENTS]
+    extreme = ["markup in names"] if short else list(EXTREME)
+    lies = ["flight.jsonl"] if short else ["flight.jsonl", "metrics.jsonl", "summary.json", "clients.json"]
+    return [
+        *(Trial(f"hostile {reader}", case, partial(_read_malformed, reader, case)) for reader, case in files),
+        *(Trial("extreme recording", case, partial(_replay_extreme, case)) for case in extreme),
+        *(Trial("wrong values", name, partial(_read_lies, undisturbed, name, 20 if short else 300)) for name in lies),
+    ]
+
+
+def _read_malformed(reader: str, case: str, folder: Path, _: random.Random) -> Facts:
+    head, argv = READERS[reader]
+    (folder / "file").write_bytes(CONTENTS[case](head))
+    outcome = call(argv, folder, LIMITS).check(2)
+    return {"cpu_s": outcome.cpu_s, "peak_gb": outcome.peak_gb}
+
+
+def _replay_extreme(case: str, folder: Path, _: random.Random) -> Facts:
+    _write_recording(folder / "file", EXTREME[case]())
+    outcome = call(["replay", "file", "--replicates", "2", "--html", "page.html"], folder, LIMITS).check(0, 2)
+    page = folder / "page.html"
+    assert not page.exists() or MARKUP not in page.read_text(), "names of clients must be escaped"
+    return {"cpu_s": outcome.cpu_s, "peak_gb": outcome.peak_gb}
+
+
+def _read_lies(undisturbed: Undisturbed, name: str, at_most: int, folder: Path, rng: random.Random) -> Facts:
+    source, argv = undisturbed.folder(RUN), ["report", str(folder / "run"), "-o", str(folder / "page.html")]
+    if name == "flight.jsonl":
+        (source := folder / "source").mkdir()
+        argv = ["replay", str(folder / "run" / name), "--replicates", "2"]
+        _write_recording(source / name, {"a": [1.0, 2.0, 1.5], "b": [3.0, 2.5, 3.5]})
+    lies, rejected = list(lies_about(name, (source / name).read_text())), 0
+    shutil.copytree(source, folder / "run")
+    for what, content in rng.sample(lies, min(at_most, len(lies))):
+        (folder / "run" / name).write_text(content)
+        try:
+            rejected += call_here(argv).check(0, 2).status != 0
+        except Exception as error:
+            raise AssertionError(f"{name}: {what}") from error
+    return {"rejected": rejected}
+
+
+def _write_recording(path: Path, latency_s: dict[str, list[float]]) -> None:
+    path.write_text("".join(f"{json.dumps(event)}\n" for event in _events(latency_s)))
