@@ -4,7 +4,6 @@ import json
 import math
 import pickle
 import sys
-from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -257,7 +256,7 @@ def test_clients_evaluate_on_their_own_samples(make_grid: MakeGrid) -> None:
     messages = strategy.configure_evaluate(1, zeros, ConfigRecord(), grid)
     told = strategy.aggregate_evaluate(1, grid.send_and_receive(messages))
     assert told is not None
-    zero_share = float((TASK.train[1][sum(PARTS, [])] == 0).float().mean())
+    zero_share = float((TASK.train[1][np.concatenate(PARTS)] == 0).float().mean())
     assert dict(told) == pytest.approx({"loss": math.log(3), "accuracy": zero_share}, rel=1e-5)
 
 
@@ -302,13 +301,13 @@ def test_profile_out_of_bounds_is_no_answer(changed: dict[str, Any]) -> None:
 
 
 @pytest.fixture
-def three(make_grid: MakeGrid, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalGrid]:
+def three(make_grid: MakeGrid, monkeypatch: pytest.MonkeyPatch) -> LocalGrid:
     """Nodes 1000, 1007 and 1014, registered in this order, which answer profile requests."""
     monkeypatch.setattr("lesson.flower.server.WAIT_S", -1.0)
     monkeypatch.setattr("lesson.flower.profile.POLL_S", 0.002)
     grid = make_grid(ClientApp(), 3)
     grid.handle = answer_profile()
-    yield grid
+    return grid
 
 
 def find(grid: LocalGrid, min_nodes: int = 2, everybody: bool = False) -> dict[int, int]:

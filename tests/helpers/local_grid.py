@@ -94,7 +94,7 @@ class LocalGrid(Grid):
         return next(node for node, there in self.nodes.items() if there.node_config["partition-id"] == partition)
 
     def intercept(self, handle: Handle, partition: int | None = None, kind: str = "") -> None:
-        """Let `handle` reply to messages for this partition and of this kind, by default to all, in place of the app."""
+        """Let `handle` reply to messages for this partition and of this kind, by default to all of them."""
         app = self.handle
 
         def choose(message: Message, context: Context) -> Message | None:
