@@ -3,10 +3,8 @@
 import ast
 from pathlib import Path
 
-from flwr.common.constant import HEARTBEAT_INTERVAL_INF, HEARTBEAT_MAX_INTERVAL, ErrorCode
+from flwr.common.constant import HEARTBEAT_INTERVAL_INF, HEARTBEAT_MAX_INTERVAL
 
-from lesson.clock.worlds.clients import LOST, NO_REPLY
-from lesson.flower.post import FAULTS
 from lesson.flower.replies import NO_HEARTBEAT_S
 
 ROOT = Path(__file__).parent.parent.parent
@@ -37,18 +35,6 @@ def test_imports_are_public() -> None:
     imports = {path: found for path in paths if (found := imported(path))}
     assert {path: found - PUBLIC for path, found in imports.items() if found - PUBLIC} == {}
     assert {"strategy.py", "post.py", "replies.py", "client_app.py"} <= {path.name for path in imports}
-
-
-def test_codes_of_errors_are_those_of_flower() -> None:
-    """Flower names its codes in a private module only, so the numbers are repeated."""
-    assert {
-        ErrorCode.LOAD_CLIENT_APP_EXCEPTION: "client error",
-        ErrorCode.CLIENT_APP_RAISED_EXCEPTION: "client error",
-        ErrorCode.MESSAGE_UNAVAILABLE: NO_REPLY,
-        ErrorCode.REPLY_MESSAGE_UNAVAILABLE: NO_REPLY,
-        ErrorCode.NODE_UNAVAILABLE: LOST,
-        ErrorCode.CLIENT_APP_CRASHED: "client crashed",
-    } == FAULTS
 
 
 def test_simulated_nodes_are_those_without_heartbeats() -> None:

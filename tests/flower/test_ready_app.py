@@ -18,14 +18,14 @@ from flwr.clientapp import ClientApp
 from helpers.any_tasks import Mlp, feature_task
 from helpers.flower_runs import KilledError, kill_after
 from helpers.local_grid import LocalGrid, MakeGrid, fail
-from lesson import InputError, Task
+from lesson import InputError
 from lesson.core.errors import RunStoppedError
 from lesson.flight.recording import ARRIVED, FAILED, read_recording
 from lesson.flower import LessonStrategy, make_client_app, make_server_app, serve
 from lesson.flower.client import _ClientTask
 from lesson.flower.config import DEFAULTS, check_config, deadline_of, settings_of
 from lesson.flower.profile import TYPE, Profile, Profiler
-from lesson.flower.server import clock_of, find_clients, make_workload_and_fleet
+from lesson.flower.server import clock_of, find_clients
 from lesson.learn.remote import initial_arrays
 from lesson.runs.execute import execute
 
@@ -229,19 +229,6 @@ def test_clients_import_nothing_that_a_server_names(tmp_path: Path, monkeypatch:
     assert "planted" not in sys.modules
 
 
-def test_function_gets_the_task_options_of_the_run_config(make_grid: MakeGrid, tmp_path: Path) -> None:
-    asked: list[int] = []
-
-    def make_task(num_clients: int) -> Task:
-        asked.append(num_clients)
-        return feature_task(clients=PARTS[:num_clients])
-
-    config = VIRTUAL | {"out": str(tmp_path), "rounds": 1, "set": f"{SET} task.num_clients={CLIENTS}"}
-    serve(make_grid(make_client_app(make_task), CLIENTS, config), context(config), make_task)
-    assert set(asked) == {CLIENTS}
-    assert len(asked) > 1, "the server and the clients"
-
-
 def test_copies_of_an_app_share_one_workload() -> None:
     """Flower's simulation copies the client app into its processes for every message."""
     task = _ClientTask(TASK)
@@ -278,7 +265,6 @@ def answer_profile(**changed: Any) -> Any:
     [
         {"client": -1},
         {"client": 3},
-        {"client": math.nan},
         {"num-clients": 10**15},
         {"num-examples": 0},
         {"num-examples": 1e308},
@@ -374,12 +360,3 @@ def test_clock_follows_the_nodes(three: LocalGrid) -> None:
     three.offline |= set(three.nodes)
     with pytest.raises(InputError, match="only 0 nodes are connected"):
         clock_of("auto", three, 0.01)
-
-
-def test_clients_that_may_join_later_hold_the_samples_of_the_task() -> None:
-    """Of four clients only 1 is connected, and it reports 25 samples, not 20; the others are infinitely far."""
-    settings = settings_of(check_config(WALL), CLIENTS)
-    profiles = {1: Profile(1007, 1, CLIENTS, 25, compute_s=2.0, upload_s=1.0)}
-    _, fleet = make_workload_and_fleet(settings, TASK, "wall", profiles)
-    assert fleet.num_samples.tolist() == [10, 25, 30, 40]
-    assert fleet.latency_s.tolist() == [math.inf, 3.0, math.inf, math.inf]

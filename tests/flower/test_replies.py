@@ -10,9 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lesson.flower.arrays import Layout
-from lesson.flower.profile import Profiler
 from lesson.flower.replies import MAX_METRICS, pull_replies, read_metrics
-from lesson.flower.server import find_clients
 from lesson.learn.robust.checks import InvalidUpdateError
 from tests.stress import replies
 from tests.stress.replies import REPLIES, UNDECODABLE, HostileGrid, check_lines, federate, metrics, model
@@ -35,21 +33,6 @@ def test_undecodable_reply_loses_no_other_reply() -> None:
     parameters, lines = federate([lambda: UNDECODABLE] * 2)
     assert parameters == [2.0] * 6
     assert len([line for line in lines if "rejected update from client 0: unreadable (ValueError" in line]) == 2
-
-
-def test_undecodable_answer_of_one_node_does_not_prevent_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All four nodes answer before the first pull; the three honest ones are enough."""
-    monkeypatch.setattr("lesson.flower.server.WAIT_S", -1.0)
-    grid = HostileGrid([], num_nodes=4)
-
-    def answer(message: Message) -> RecordDict | Error:
-        if (node := message.metadata.dst_node_id) == 1:
-            return UNDECODABLE
-        told = {"client": node - 1, "num-clients": 4, "num-examples": 20, "compute-s": 1.0, "busy-s": 1.0}
-        return RecordDict({"metrics": MetricRecord(told)})
-
-    grid._answer = answer  # type: ignore[method-assign]
-    assert sorted(find_clients(grid, Profiler(model(), patience_s=5.0), 3, everybody=False)) == [1, 2, 3]
 
 
 def test_simulation_pulls_all_replies_in_one_call() -> None:

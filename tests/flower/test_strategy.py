@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, Result
@@ -110,24 +110,6 @@ def test_step_sizes_are_limited(
     assert [(level, line.split(":")[0]) for level, line in capped] == [("WARNING", "client 2")]
 
 
-def test_updates_are_weighted_by_their_examples(make_grid: MakeGrid) -> None:
-    """One round from zero: (10·m0 + 30·m1 + 20·m2) / 60, and so of the losses."""
-    given: dict[int, np.ndarray] = {}
-    app = ClientApp()
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        client = int(context.node_config["partition-id"])
-        given[client] = np.array([1.0, 2.0, 4.0])[client] * np.ones(2)
-        told = MetricRecord({"train_loss": [3.0, 5.0, 9.0][client], "num-examples": NUM_EXAMPLES[client]})
-        arrays = ArrayRecord([given[client], np.zeros(1)])
-        return Message(RecordDict({"arrays": arrays, "metrics": told}), reply_to=message)
-
-    result = run(make_grid(app, 3), virtual(), num_rounds=1)
-    assert values(result) == pytest.approx([(10 + 60 + 80) / 60, (10 + 60 + 80) / 60, 0.0])
-    assert dict(result.train_metrics_clientapp[1]) == pytest.approx({"train_loss": (30 + 150 + 180) / 60})
-
-
 def test_server_evaluates_every_model(make_grid: MakeGrid) -> None:
     looked: list[tuple[int, float]] = []
 
@@ -157,20 +139,6 @@ def test_rounds_on_the_wall(make_grid: MakeGrid) -> None:
     assert all(lr == 0.1 for _, round, lr in seen if round <= 2)
     assert all(lr > 0.1 for client, round, lr in seen if client == 2 and round > 2)
     assert 1 in result.train_metrics_clientapp
-
-
-def test_other_strategies_of_this_package(make_grid: MakeGrid) -> None:
-    """One arrival a round; the model moves with every second one."""
-    strategy = virtual(strategy=FedBuff(buffer_size=2, concurrency=2), seed=1)
-    result = run(make_grid(client_app([]), 3), strategy, num_rounds=4)
-    assert result.train_metrics_clientapp.keys() == {2, 4}
-    assert np.all(values(result) != 0)
-
-
-def test_client_that_fails_is_left_out(make_grid: MakeGrid) -> None:
-    grid = make_grid(client_app([]), 3)
-    grid.intercept(fail, partition=1)
-    assert run(grid, virtual(), num_rounds=2).train_metrics_clientapp.keys() == {1, 2}
 
 
 def test_run_whose_clients_are_all_excluded_is_an_error(make_grid: MakeGrid, caplog: pytest.LogCaptureFixture) -> None:
@@ -299,25 +267,6 @@ def test_wrapped_strategy_is_a_one_line_error(make_grid: MakeGrid) -> None:
     assert "\n" not in str(caught.value)
     with pytest.raises(InputError, match="cannot be wrapped"):
         LessonStrategy(1.0).aggregate_train(1, [])
-
-
-def test_model_with_single_numbers_and_counters(make_grid: MakeGrid) -> None:
-    """As batch normalization has it: a counter without a shape comes back as one, the rounded mean of 3 and 4."""
-    app = ClientApp()
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        counter = message.content["arrays"]["seen"].numpy()
-        assert (counter.shape, counter.dtype) == ((), np.int64)
-        client = int(context.node_config["partition-id"])
-        arrays = ArrayRecord({"seen": Array(np.array(counter + 3 + client)), "w": Array(np.ones(2, dtype=np.float32))})
-        told = MetricRecord({"num-examples": [1, 9][client]})
-        return Message(RecordDict({"arrays": arrays, "metrics": told}), reply_to=message)
-
-    arrays = ArrayRecord({"seen": Array(np.array(0)), "w": Array(np.zeros(2, dtype=np.float32))})
-    result = virtual(10.0, [5.0, 6.0]).start(make_grid(app, 2), arrays, 1, train_config=ConfigRecord({"lr": 0.1}))
-    seen = result.arrays["seen"].numpy()
-    assert (seen.shape, seen.dtype, int(seen)) == ((), np.int64, 4)
 
 
 def test_latencies_are_drawn_in_simulation(make_grid: MakeGrid) -> None:

@@ -36,9 +36,15 @@ def test_run_whose_clients_all_fail_is_ended_with_the_reasons() -> None:
     assert both.round == 4
 
 
-def test_healthy_client_in_a_high_tier_is_waited_for() -> None:
-    """Client 1 takes 118 s, tier 12, and client 0 fails in every round: nothing is aggregated in eleven rounds."""
-    assert counts(federation([["client error"], [118.0]], [5.0, 118.0]), 13) == 13 * [0]
+@pytest.mark.parametrize(
+    ("takes", "latency_s", "expected"),
+    [
+        ([["client error"], [118.0]], [5.0, 118.0], 13 * [0]),  # a healthy client in tier 12 is waited for
+        ([[*3 * ["client error"], 5.0, "client error"]], [5.0], [1, 2, 3, 0, 1, 2]),  # an aggregation resets the count
+    ],
+)
+def test_rounds_that_count(takes: list[list[Took]], latency_s: list[float], expected: list[int]) -> None:
+    assert counts(federation(takes, latency_s), len(expected)) == expected
 
 
 def test_client_that_has_recovered_is_waited_for() -> None:
@@ -52,12 +58,6 @@ def test_client_that_has_recovered_is_waited_for() -> None:
     assert told[:merged] == list(range(1, merged + 1))
     assert 10 < merged < 16
     assert told[merged:] == (22 - merged) * [0]
-
-
-def test_aggregation_resets_the_count() -> None:
-    """Client 0 fails three times and succeeds in the fourth round, the last one that counted being the third."""
-    takes: list[list[Took]] = [[*3 * ["client error"], 5.0, "client error"]]
-    assert counts(federation(takes, [5.0]), 6) == [1, 2, 3, 0, 1, 2]
 
 
 def test_silent_clients_count_when_they_are_given_up() -> None:
