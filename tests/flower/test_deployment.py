@@ -27,7 +27,7 @@ from local_processes import wait
 from lesson.flight.recording import read_recording
 
 pytestmark = pytest.mark.deployment
-MANY, MORE = 1000, 2
+MANY, MORE = 1000, 5
 """Numbers of rounds: more than there is time for, and what is left for the resumed run."""
 KILLED = 2
 
@@ -89,7 +89,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
     app = story.folder / "app"
     shutil.copytree(APP, app)
     shutil.copy(Path(__file__).parent.parent / "helpers" / "quick_client.py", app / "lesson_app" / "client_app.py")
-    nodes = [{"journal": str(story.folder / "journal"), "slow-s": slow_s} for slow_s in (0.0, 0.0, 6.0)]
+    nodes = [{"journal": str(story.folder / "journal"), "slow-s": slow_s} for slow_s in (0.0, 0.0, 5.0)]
     with Federation(nodes, story.folder / "federation") as federation, ExitStack() as stack:
         supervisor = supervise(federation, story, app, MANY)
         stack.callback(supervisor.kill)  # without a SuperLink, it would wait for one forever
