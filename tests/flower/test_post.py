@@ -16,6 +16,7 @@ from helpers.local_grid import LocalGrid, MakeGrid
 from lesson.clock.worlds import Event, Joined, Left, Reply
 from lesson.clock.worlds.clients import LOST, NO_REPLY, TOO_LATE
 from lesson.flower.arrays import Layout
+from lesson.flower.identity import Roster
 from lesson.flower.post import LOOK_EVERY_S, FieldNames, GridClients, weighted_means
 from lesson.flower.profile import TYPE, Profiler
 from lesson.learn.model_server import ModelServer
@@ -273,6 +274,17 @@ def test_error_of_an_update_that_was_given_up_is_ignored(make_grid: MakeGrid) ->
     assert list(asking.post.poll()) == []
 
 
+def test_models_are_kept_until_they_are_forgotten(make_grid: MakeGrid) -> None:
+    asking = Asking(make_grid, good)
+    asking.send(0, 1)
+    asking.events(2)
+    (model,) = asking.post.models_of(updates_of(1))
+    asking.post.forget(updates_of(0, 1))
+    assert not asking.received.held
+    asking.post.put_back(updates_of(1), [model])
+    assert asking.received.held[1, 0] is model
+
+
 def test_nodes_disconnect_and_reconnect(make_grid: MakeGrid) -> None:
     """Who is connected is looked at every two seconds. Nodes of no client are left alone."""
     asking = Asking(make_grid, good)
@@ -288,6 +300,25 @@ def test_nodes_disconnect_and_reconnect(make_grid: MakeGrid) -> None:
     assert (event.client, math.isnan(event.latency_s)) == (1, True)
     assert asking.post.is_connected(1)
     assert asking.grid.num_pushed == 0
+
+
+def test_unknown_nodes_become_clients_while_there_is_room(make_grid: MakeGrid) -> None:
+    """A node with the key of a connected one is left out; the next has the last place. Each is named once."""
+    roster = Roster(3)
+    asking = Asking(make_grid, good, roster=roster, assumed_s=lambda client: 5.0 + client)
+    asking.grid.keys[1000] = b"key"
+    roster.admit(sorted(asking.grid.get_nodes(), key=lambda node: node.node_id))
+    asking.grid.keys[asking.add_node()] = b"key"
+    assert asking.look() == []
+    node = asking.add_node()
+    assert asking.look() == [Joined(2, assumed_s=7.0)]
+    assert asking.post.node_of[2] == node
+    asking.add_node()
+    assert asking.look() == asking.look() == []
+    assert [line.split()[2:] for line in asking.told] == [
+        "1008: another node with its key is connected".split(),
+        "1010: the run already has its maximum of 2 clients".split(),
+    ]
 
 
 def introduces(client: int, num_clients: int = 2) -> Callable[[Message], Message | None]:

@@ -108,6 +108,7 @@ def test_step_sizes_are_limited(
     assert {(client, lr) for client, _, lr in seen} == {(0, 0.1), (1, 0.2), (2, largest)}
     capped = [(record.levelname, record.getMessage()) for record in caplog.records if "lr_cap" in record.getMessage()]
     assert [(level, line.split(":")[0]) for level, line in capped] == [("WARNING", "client 2")]
+    assert any(line.startswith("LessonStrategy: ") for line in caplog.messages)
 
 
 def test_server_evaluates_every_model(make_grid: MakeGrid) -> None:
