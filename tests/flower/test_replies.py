@@ -66,7 +66,6 @@ def test_as_many_metrics_as_allowed_are_read() -> None:
         read_metrics(RecordDict({"metrics": MetricRecord(allowed), "more": MetricRecord({"loss": 1.0})}))
 
 
-@given(data=st.binary(max_size=100), is_npy=st.booleans())
 @given(place=st.integers(0, 151), byte=st.integers(0, 255))
 def test_file_with_one_changed_byte_is_rejected_or_finite(place: int, byte: int) -> None:
     record = model(1.0)
