@@ -30,8 +30,7 @@ DEPLOYED = [
     *sorted(EXAMPLES.glob("*_deployment/*.sh")),
     *sorted(EXAMPLES.glob("*_deployment/systemd/*")),
 ]
-"""Tested in tests/flower: test_deployment.py, test_fleet_trial.py, test_operations.py, test_quickstart_app.py and
-test_simulation.py."""
+"""Tested in tests/flower: test_deployment.py, test_example_apps.py and test_operations.py."""
 
 
 def test_no_example_is_forgotten() -> None:

@@ -6,10 +6,6 @@ from flwr.clientapp import ClientApp
 from flwr.supercore.task_identity import TaskIdentity
 
 from helpers.local_grid import LocalGrid, MakeGrid, arrays_read_one_by_one
-from lesson.learn.data import Dataset, load_dataset
-from lesson.learn.models import mnist_net
-from lesson.learn.task import Task
-from lesson.learn.tasks import image_task
 
 
 @pytest.fixture(autouse=True)
@@ -36,21 +32,3 @@ def make_grid() -> Iterator[MakeGrid]:
     yield make
     for grid in grids:
         grid.close()
-
-
-@pytest.fixture(scope="session")
-def few_task() -> Task:
-    """The first 600 training and 200 test images of MNIST."""
-    mnist = load_dataset("mnist", None)
-    images = Dataset(
-        "mnist", mnist.train_images[:600], mnist.train_labels[:600], mnist.test_images[:200], mnist.test_labels[:200]
-    )
-    return image_task(images, mnist_net)
-
-
-@pytest.fixture
-def few_images(few_task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Server, clients and simulator all train on these few images, unless they are given another task."""
-    for user in ("flower.client", "flower.server"):
-        monkeypatch.setattr(f"lesson.{user}.resolve_task", lambda given, *_: few_task if given is None else given)
-    monkeypatch.setattr("lesson.learn.build.task_of", lambda *_: few_task)

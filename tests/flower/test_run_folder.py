@@ -2,23 +2,20 @@
 
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Result
 
 import lesson
 from helpers.flower_runs import KilledError, kill_after
-from helpers.local_grid import LocalGrid, MakeGrid
+from helpers.local_grid import LocalGrid, MakeGrid, fail
 from helpers.trackers import Told
 from lesson import InputError
-from lesson.cli import main
 from lesson.core.errors import RunStoppedError
 from lesson.experiments.run import Run
 from lesson.flight.recording import read_recording
@@ -100,8 +97,8 @@ def visible(out: Path) -> set[str]:
     return {path.name for path in out.iterdir() if not path.name.startswith(".")}
 
 
-def test_what_the_folder_holds(make_grid: MakeGrid, tmp_path: Path) -> None:
-    """Six rounds; the same model and metrics as without a folder, and everything that reads folders reads it."""
+def test_files_of_a_run(make_grid: MakeGrid, tmp_path: Path) -> None:
+    """Six rounds; the same model and metrics as without a folder, and a folder that can be loaded."""
     log, out = Told(), tmp_path / "run"
     result = start(make_grid(client_app(), 3), out, trackers=[log])
     without = start(make_grid(client_app(), 3), None)
@@ -119,122 +116,96 @@ def test_what_the_folder_holds(make_grid: MakeGrid, tmp_path: Path) -> None:
         result.evaluate_metrics_serverapp[round]["accuracy"] for round in range(1, 7)
     ]
     assert lines(out)[0]["train_metrics"] == {"train_loss": 1.0}, "client 0 starts at 0 and wants 1"
+    bytes_of = [(line["bytes_up"], line["bytes_down"]) for line in lines(out)[:2]]
+    assert bytes_of == [(140, 420), (280, 140)], "three float32 values and a header of 128 bytes"
     assert run.read_clients()["clients"]["num_samples"] == [10, 20, 30]
     assert (out / "latencies.csv").read_text().splitlines()[1] == "0,5,,,10"
     assert log.calls == [("lesson", out, []), 1, 2, 3, 4, 5, 6, 6]
-    (out / "report.html").unlink()
-    assert main(["report", str(out)]) == 0
     assert "own app" in (out / "report.html").read_text()
-    check = Path(__file__).parents[2] / "examples" / "flower_deployment" / "check_run.py"
-    checked = subprocess.run([sys.executable, check, out], capture_output=True, text=True, check=False)
-    assert (checked.returncode, checked.stdout) == (0, "OK: 6 rounds, finished\n")
 
 
-def test_bytes_are_those_of_the_arrays(make_grid: MakeGrid, tmp_path: Path) -> None:
-    """Three float32 values and a header of 128 bytes: 140. Round 1 asks three clients and hears one of them."""
-    start(make_grid(client_app(), 3), tmp_path / "run", num_rounds=2)
-    assert [(line["bytes_up"], line["bytes_down"]) for line in lines(tmp_path / "run")] == [(140, 420), (280, 140)]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"strategy": FedBuff(buffer_size=2, concurrency=2), "server": ServerSettings(optimizer="adam")},
-    ],
-    ids=["lesson", "fedbuff with adam"],
-)
-def test_a_killed_run_resumes_where_it_was(make_grid: MakeGrid, tmp_path: Path, options: dict[str, Any]) -> None:
+def test_killed_run_resumes_where_it_was(make_grid: MakeGrid, tmp_path: Path) -> None:
     """Killed in round 4 or so, on the virtual clock: the model, the moments of the optimizer and the updates at the
     server are those of a run that was not killed, and so are all metrics."""
-    whole = start(make_grid(client_app(), 3), tmp_path / "whole", num_rounds=8, **options)
-    grid = make_grid(client_app(), 3)
+    options: dict[str, Any] = {"strategy": FedBuff(buffer_size=2, concurrency=2)}
+    options |= {"server": ServerSettings(optimizer="adam"), "num_rounds": 8}
+    whole = start(make_grid(client_app(), 3), tmp_path / "whole", **options)
+    grid, out = make_grid(client_app(), 3), tmp_path / "run"
     kill_after(grid, 6)
     with pytest.raises(KilledError):
-        start(grid, tmp_path / "run", num_rounds=8, **options)
-    begun = len(lines(tmp_path / "run"))
-    assert 0 < begun < 8
-    with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
+        start(grid, out, **options)
+    assert 0 < len(lines(out)) < 8
+    with (out / "metrics.jsonl").open("a") as file:
         file.write('{"round": 99')  # what a kill may leave behind
-    with pytest.raises(InputError, match=r"holds an unfinished run; pass resume=True to continue it, or choose an"):
-        start(make_grid(client_app(), 3), tmp_path / "run", num_rounds=8, **options)
-    resumed = start(make_grid(client_app(), 3), tmp_path / "run", num_rounds=8, resume=True, **options)
+    with pytest.raises(InputError, match="holds an unfinished run; pass resume=True"):
+        start(make_grid(client_app(), 3), out, **options)
+    resumed = start(make_grid(client_app(), 3), out, resume=True, **options)
     assert values(resumed) == values(whole)
     assert told(resumed) == told(whole)
-    assert lines(tmp_path / "run") == lines(tmp_path / "whole")
-
-
-@pytest.mark.parametrize("finished", [True, False])
-def test_more_rounds_on_resume(make_grid: MakeGrid, tmp_path: Path, finished: bool) -> None:
-    """Three rounds, finished or not, and then seven: the same as seven at once."""
-    whole = start(make_grid(client_app(), 3), tmp_path / "whole", num_rounds=7)
-    out, grid = tmp_path / "run", make_grid(client_app(), 3)
-    if finished:
-        start(grid, out, num_rounds=3)
-        with pytest.raises(InputError, match=r"holds a run of 3 rounds; pass resume=True to continue it"):
-            start(grid, out, num_rounds=7)
-    else:
-        kill_after(grid, 4)
-        with pytest.raises(KilledError):
-            start(grid, out, num_rounds=3)
-    longer = start(make_grid(client_app(), 3), out, num_rounds=7, resume=True)
-    assert values(longer) == values(whole)
-    assert told(longer) == told(whole)
     assert lines(out) == lines(tmp_path / "whole")
-    run = lesson.load(out)
-    assert isinstance(run, Run)
-    assert (run.settings.run.rounds, run.summary["rounds"]) == (7, 7)
-    assert visible(out) == FILES
 
 
-def test_fewer_rounds_or_other_settings_are_an_error(make_grid: MakeGrid, tmp_path: Path) -> None:
+def test_finished_run_can_be_extended_but_not_changed(make_grid: MakeGrid, tmp_path: Path) -> None:
+    """Three rounds, and then seven: the same as seven at once, also when they are asked for once more."""
+    whole = start(make_grid(client_app(), 3), tmp_path / "whole", num_rounds=7)
     out, grid = tmp_path / "run", make_grid(client_app(), 3)
     start(grid, out, num_rounds=3)
     pushed = grid.num_pushed
-    with pytest.raises(InputError, match=r"\(run.rounds = 3 there, 2 here\); choose another folder for out"):
+    with pytest.raises(InputError, match="holds a run of 3 rounds; pass resume=True"):
+        start(grid, out, num_rounds=7)
+    with pytest.raises(InputError, match=r"run.rounds = 3 there, 2 here"):
         start(grid, out, num_rounds=2, resume=True)
-    with pytest.raises(InputError, match=r"\(run.seed = 0 there, 1 here\); choose another folder for out"):
+    with pytest.raises(InputError, match=r"run.seed = 0 there, 1 here"):
         start(grid, out, num_rounds=9, resume=True, seed=1)
     assert grid.num_pushed == pushed
-
-
-def test_a_finished_run_is_not_executed_again(make_grid: MakeGrid, tmp_path: Path) -> None:
-    out, grid = tmp_path / "run", make_grid(client_app(), 3)
-    first = start(grid, out)
+    longer = start(grid, out, num_rounds=7, resume=True)
     pushed = grid.num_pushed
-    again = start(grid, out)
+    for result in (longer, start(grid, out, num_rounds=7)):
+        assert values(result) == values(whole)
+        assert told(result) == told(whole)
     assert grid.num_pushed == pushed
-    assert values(again) == values(first)
-    assert told(again) == told(first)
+    assert lines(out) == lines(tmp_path / "whole")
+    run = lesson.load(out)
+    assert isinstance(run, Run)
+    assert (run.settings.run.rounds, run.summary["rounds"], visible(out)) == (7, 7, FILES)
+
+
+def test_model_of_a_finished_run_must_fit(make_grid: MakeGrid, tmp_path: Path) -> None:
+    start(make_grid(client_app(), 3), tmp_path / "run", num_rounds=1)
+    strategy = LessonStrategy(10.0, out=tmp_path / "run", clock="virtual", latency_s=LATENCIES_S)
+    arrays = ArrayRecord({"another name": Array(np.zeros(3, dtype=np.float32))})
+    with pytest.raises(InputError, match="holds a different model than initial_arrays"):
+        strategy.start(make_grid(client_app(), 3), arrays, 1, train_config=ConfigRecord({"lr": 0.1}))
+    (tmp_path / "run" / "model.safetensors").write_text("cut off")
+    with pytest.raises(InputError, match=r"model.safetensors cannot be read"):
+        start(make_grid(client_app(), 3), tmp_path / "run", num_rounds=1)
 
 
 @pytest.mark.parametrize(
     ("fn", "metric", "higher_is_better"),
     [
         (None, "aggregated_updates", True),
-        (lambda *_: None, "aggregated_updates", True),
         (lambda *_: MetricRecord({"loss": 0.5}), "test_loss", False),
         (lambda *_: MetricRecord({"f1": 0.5, "loss": 0.25, "per class": [1.0]}), "f1", True),
         (lambda *_: MetricRecord({"val mse": 3.0, "f1": 0.25}), "eval_val_mse", False),
         (lambda number, _: MetricRecord({"f1": 0.5}) if number == 2 else None, "f1", True),
     ],
 )
-def test_the_metric_of_the_folder(
+def test_metric_by_which_models_are_compared(
     make_grid: MakeGrid, tmp_path: Path, fn: Any, metric: str, higher_is_better: bool
 ) -> None:
     start(make_grid(client_app(), 3), tmp_path / "run", num_rounds=3, fn=fn)
     run = lesson.load(tmp_path / "run")
     assert isinstance(run, Run)
     assert (run.metric.name, run.metric.higher_is_better) == (metric, higher_is_better)
-    assert (tmp_path / "run" / "report.html").exists()
     if fn is None:
         assert [line["aggregated_updates"] for line in lines(tmp_path / "run")] == [1, 3, 4]
         assert run.summary["loss"] is None
 
 
-def test_an_accuracy_in_percent_is_an_error_before_training(make_grid: MakeGrid, tmp_path: Path) -> None:
+def test_accuracy_in_percent_is_an_error_before_training(make_grid: MakeGrid, tmp_path: Path) -> None:
     grid = make_grid(client_app(), 3)
-    with pytest.raises(InputError, match=r"evaluate_fn: accuracy must be from 0 to 1, got 10; divide percentages by"):
+    with pytest.raises(InputError, match="accuracy must be from 0 to 1"):
         start(grid, tmp_path / "run", fn=lambda *_: MetricRecord({"accuracy": 10.0}))
     assert grid.num_pushed == 0
     assert not (tmp_path / "run").exists()
@@ -251,62 +222,41 @@ def test_values_that_cannot_be_recorded_are_left_out_with_a_warning(
     assert not any("auc" in line for line in lines(tmp_path / "run"))
     assert result.evaluate_metrics_serverapp[3]["accuracy"] == 50.0, "the result has what was reported"
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert warnings == [
-        "round 0: auc is nan and is not recorded",
-        "round 2: accuracy must be from 0 to 1, got 50; divide percentages by 100; it is not recorded",
-    ]
+    assert [line.split(" ")[:3] for line in warnings] == [["round", "0:", "auc"], ["round", "2:", "accuracy"]]
 
 
-def test_a_run_whose_updates_fail_can_be_resumed(make_grid: MakeGrid, tmp_path: Path) -> None:
-    """Clients fail from their second local training on: the run ends in round 5. It continues when they work again."""
+def test_run_whose_updates_fail_can_be_resumed(make_grid: MakeGrid, tmp_path: Path) -> None:
+    """Clients fail until the run ends. It continues when they work again."""
     grid, out = make_grid(client_app(), 3), tmp_path / "run"
-    answer = grid.handle
-
-    def handle(message: Message, context: Context) -> Message | None:
-        if int(message.content["config"]["update"]):
-            raise RuntimeError("no data")
-        return answer(message, context)
-
-    grid.handle = handle
+    grid.handle = fail
     options = {"latency_s": [5.0, 6.0, 7.0], "max_rounds_without_update": 3}
-    with pytest.raises(RunStoppedError, match=r"aggregated in 3 rounds: 9 × client error.* with resume=True"):
+    with pytest.raises(RunStoppedError, match=r"in 3 rounds: 9 × client error.* with resume=True"):
         start(grid, out, num_rounds=9, **options)
     assert not (out / "summary.json").exists()
     result = start(make_grid(client_app(), 3), out, num_rounds=9, resume=True, **options)
-    assert result.train_metrics_clientapp.keys() >= {1, 9}
+    assert 9 in result.train_metrics_clientapp
 
 
-def by_partition(grid: LocalGrid) -> dict[int, int]:
-    return {int(there.node_config["partition-id"]): node for node, there in grid.nodes.items()}
-
-
-def test_clients_are_known_again_on_the_wall(
+def test_clients_keep_their_numbers_on_the_wall_clock(
     make_grid: MakeGrid, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Three devices by name, key and id; when the run is resumed, they have other ids and come in another order. Each
     has its old number, and thus its estimate, and the names are in the log, in clients.json and latencies.csv."""
     out, grid = tmp_path / "run", make_grid(client_app(), 3)
-    old = by_partition(grid)
-    grid.names = {old[0]: "pi", old[1]: ""}
-    grid.keys = {old[0]: b"a", old[1]: b"b"}
+    grid.names, grid.keys = {1000: "pi", 1007: ""}, {1000: b"a", 1007: b"b"}
     options = {"clock": "wall", "latency_s": None}
     start(grid, out, num_rounds=2, **options)
-    names = json.loads((out / "clients.json").read_text())["clients"]["name"]
-    assert names == ["pi", "key-3e23e816", str(old[2])], "printf b | sha256sum begins with 3e23e816"
-    known = json.loads((out / "nodes.json").read_text())
-    assert [one["name"] for one in known] == names
-    assert {"flight.jsonl", "nodes.json"} <= visible(out)
+    names = ["pi", "key-3e23e816", "1014"]  # printf b | sha256sum begins with 3e23e816
+    assert json.loads((out / "clients.json").read_text())["clients"]["name"] == names
     grid = make_grid(client_app(), 3)
-    grid.names = {old[0]: "pi", old[1]: ""}
-    grid.keys = {old[0]: b"a", old[1]: b"b"}
-    grid.move(old[0], 2000)
-    grid.move(old[1], 1)
+    grid.names, grid.keys = {1000: "pi", 1007: ""}, {1000: b"a", 1007: b"b"}
+    grid.move(1000, 2000)
+    grid.move(1007, 1)
     caplog.clear()
     start(grid, out, num_rounds=4, resume=True, **options)
     again = json.loads((out / "nodes.json").read_text())
-    assert [(one["name"], one["node_id"]) for one in again] == list(zip(names, [2000, 1, old[2]], strict=True))
-    merged = {client for line in lines(out)[2:] for client in line["merged"]}
-    assert merged == {0, 1, 2}, "nobody is a new client"
+    assert [(one["name"], one["node_id"]) for one in again] == list(zip(names, [2000, 1, 1014], strict=True))
+    assert {client for line in lines(out)[2:] for client in line["merged"]} == {0, 1, 2}, "nobody is a new client"
     rows = (out / "latencies.csv").read_text().splitlines()[1:]
     assert [row.split(",")[0] for row in rows] == names
     assert any(line.startswith("client pi: ") for line in caplog.messages)
@@ -315,48 +265,26 @@ def test_clients_are_known_again_on_the_wall(
     assert recording.names == tuple(sorted(names))
 
 
-def test_a_node_that_comes_back_under_its_key_is_the_same_client(
+def test_node_that_comes_back_under_its_key_is_the_same_client(
     make_grid: MakeGrid, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lesson.flower.post.LOOK_EVERY_S", 0.02)
-    grid = make_grid(client_app(), 3)
-    (node,) = [node for node, there in grid.nodes.items() if there.node_config["partition-id"] == 1]
-    grid.keys[node] = b"b"
+    out, grid = tmp_path / "run", make_grid(client_app(), 3)
+    grid.keys[1007] = b"b"
 
     def move(round: int, _: ArrayRecord) -> None:
         if round == 2:
-            grid.move(node, 5)
+            grid.move(1007, 5)
 
-    out = tmp_path / "run"
-    start(grid, out, num_rounds=40, fn=move, clock="wall", latency_s=None)
+    start(grid, out, num_rounds=30, fn=move, clock="wall", latency_s=None)
     assert len(json.loads((out / "nodes.json").read_text())) == 3
     assert any(1 in line["merged"] for line in lines(out)[10:])
 
 
-def test_latencies_by_name_on_the_wall(make_grid: MakeGrid, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Initial estimates replace the first round of FedAvg: client 2 starts in tier 3, the others in tier 1."""
+def test_latencies_by_name_on_the_wall_clock(make_grid: MakeGrid, caplog: pytest.LogCaptureFixture) -> None:
     grid = make_grid(client_app(), 3)
-    names = dict(zip(sorted(grid.nodes), ["pi", "phone", "tv"], strict=True))
-    grid.names = names
-    result = start(grid, None, num_rounds=1, clock="wall", latency_s={"pi": 1.0, "tv": 28.0, "car": 5.0})
-    assert result.train_metrics_clientapp
+    grid.names = dict(zip(sorted(grid.nodes), ["pi", "phone", "tv"], strict=True))
+    start(grid, None, num_rounds=1, clock="wall", latency_s={"pi": 1.0, "tv": 2.0, "car": 5.0})
     assert "latency_s has no value for phone; assuming 10 s" in caplog.messages
     with pytest.raises(InputError, match=r"latency_s must have names of connected nodes \(pi, phone, tv, …\), got car"):
         start(grid, None, num_rounds=1, clock="wall", latency_s={"car": 1.0})
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"resume": True}, "resume has no effect without out, the folder of the run; pass both"),
-        ({"trackers": ["tensorboard"]}, "trackers has no effect without out, the folder of the run; pass both"),
-        ({"out": 3}, "out must be the path of a folder, got 3"),
-        ({"out": "x", "trackers": "tensorboard"}, "trackers must be a list, got 'tensorboard'"),
-        ({"max_rounds_without_update": 0}, "max_rounds_without_update must be a whole number >= 1, got 0"),
-        ({"latency_s": {"pi": 0.0}}, "latency_s must be > 0 for every client"),
-    ],
-)
-def test_bad_arguments_are_one_line(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError) as caught:
-        LessonStrategy(10.0, **options)
-    assert str(caught.value) == message

@@ -22,6 +22,15 @@ Handle = Callable[[Message, Context], Message | None]
 """Maps a message to the reply of a node; None if it never replies."""
 
 
+def fail(message: Message, context: Context) -> Message:
+    """Raise in place of a reply."""
+    raise RuntimeError("no data")
+
+
+def keep_silent(message: Message, context: Context) -> None:
+    """Never reply."""
+
+
 class LocalGrid(Grid):
     """A grid that behaves like `InMemoryGrid` and `HttpGrid`: a reply can be pulled once and before its TTL expires.
 
@@ -79,6 +88,26 @@ class LocalGrid(Grid):
             )
             for node in self.get_node_ids()
         ]
+
+    def node(self, partition: int) -> int:
+        """Return the node of a partition."""
+        return next(node for node, there in self.nodes.items() if there.node_config["partition-id"] == partition)
+
+    def intercept(self, handle: Handle, partition: int | None = None, kind: str = "") -> None:
+        """Let `handle` reply to messages for this partition and of this kind, by default to all of them."""
+        app = self.handle
+
+        def choose(message: Message, context: Context) -> Message | None:
+            is_theirs = partition in (None, context.node_config["partition-id"])
+            chosen = handle if is_theirs and message.metadata.message_type.startswith(kind) else app
+            return chosen(message, context)
+
+        self.handle = choose
+
+    def configure(self, name: str, *values: float) -> None:
+        """Set an entry of the node config, given by partition."""
+        for there in self.nodes.values():
+            there.node_config[name] = values[int(there.node_config["partition-id"])]
 
     def name_by_partition(self) -> None:
         """Give every node its partition as its name."""
