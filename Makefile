@@ -1,4 +1,4 @@
-# make setup | demo | flower-demo | test | test-all | flower-test | check | format | docs | package | bench | stress | stress-short | clean
+# make setup | demo | flower-demo | test | test-all | test-avx2 | check | format | docs | package | bench | stress | stress-short | clean
 # Choose another interpreter or folder with PYTHON=python3.12 and VENV=DIR.
 PYTHON ?= python3
 VENV ?= .venv
@@ -14,7 +14,6 @@ export PYTHONDONTWRITEBYTECODE =
 
 # Each of the two processes gets one core: threads of torch that compete for them only wait for each other.
 PYTEST = OMP_NUM_THREADS=1 PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest
-DEPLOYMENTS = $(PYTEST) -n 2 --dist loadfile tests/flower -m deployment
 
 # $(call install,NAME,ARGUMENTS) installs packages and shows pip's output only if it fails.
 define install
@@ -25,7 +24,7 @@ endef
 # Byte code is written for what commands import; pip would write it for everything, which takes three times as long.
 COMPILE = $(BIN)/python -c 'import lesson.cli, matplotlib.pyplot, pandas, scipy.stats, torch'
 
-.PHONY: setup demo flower-demo test test-all flower-test check docs format package bench stress stress-short clean
+.PHONY: setup demo flower-demo test test-all test-avx2 check docs format package bench stress stress-short clean
 
 setup: $(VENV)/.installed
 
@@ -35,17 +34,19 @@ demo: setup
 flower-demo: $(VENV)/.installed-flower
 	$(BIN)/python examples/flower_deployment/federation.py
 
-test: $(VENV)/.installed-dev # MARKERS='not deployment' selects other tests
-	$(PYTEST) -n 2 --dist worksteal $(if $(MARKERS),-m '$(MARKERS)')
+test: $(VENV)/.installed-dev
+	$(PYTEST) -n 2 --dist worksteal
 
 # Deployments mostly wait for their nodes, so they run two at a time, in parallel with the other tests.
 test-all: $(VENV)/.installed-dev
-	$(DEPLOYMENTS) & deployment=$$!; \
+	$(PYTEST) -n 2 --dist loadfile tests/flower -m deployment & deployments=$$!; \
 	$(PYTEST) -n 2 --dist worksteal -m 'not deployment'; others=$$?; \
-	wait $$deployment && exit $$others
+	$(MAKE) --no-print-directory test-avx2; avx2=$$?; \
+	wait $$deployments && exit $$((others + avx2))
 
-flower-test: $(VENV)/.installed-dev
-	$(DEPLOYMENTS)
+# What a CPU without AVX-512 computes: every trainer, task and built-in network.
+test-avx2: $(VENV)/.installed-dev
+	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(PYTEST) -n 2 --dist worksteal tests/learn
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
