@@ -70,14 +70,11 @@ def test_latency_follows_the_processed_samples() -> None:
     assert compute_s(batch_size=500) == pytest.approx(110 / 20 * one_step)
 
 
-def test_local_steps_count_minibatches() -> None:
-    assert set(draw_fleet(Settings(local_steps=3)).local_steps) == {3}
-    # 110 samples in batches of 20 are six minibatches.
+def test_steps_and_weights() -> None:
+    """110 samples in batches of 20 are six minibatches."""
     assert set(draw_fleet(Settings(samples_per_client=110, local_epochs=2)).local_steps) == {12}
-
-
-def test_weights_are_uniform_or_samples() -> None:
-    assert set(draw_fleet(Settings(samples_per_client=(5, 9))).client_weight) == {1.0}
+    fleet = draw_fleet(Settings(samples_per_client=(5, 9), local_steps=3))
+    assert (set(fleet.local_steps), set(fleet.client_weight)) == ({3}, {1.0})
     fleet = draw_fleet(Settings(samples_per_client=(5, 9), weighting="samples"))
     assert np.array_equal(fleet.client_weight, fleet.num_samples)
 
@@ -86,9 +83,9 @@ def test_an_empty_first_tier_takes_the_fastest_client() -> None:
     fleet = make_fleet([30.0, 12.0, 25.0], compute_share=0.25, ensure_first_tier=True)
     promoted = fleet.at_deadline(10.0)
     assert promoted.latency_s.tolist() == [30.0, 10.0, 25.0]
-    assert promoted.compute_s.tolist() == pytest.approx([7.5, 2.5, 6.25])
-    assert promoted.upload_s.tolist() == pytest.approx([22.5, 7.5, 18.75])
-    assert promoted.shared_upload_s.tolist() == pytest.approx([22.5, 7.5, 18.75])
+    assert promoted.compute_s == pytest.approx([7.5, 2.5, 6.25])
+    assert promoted.upload_s == pytest.approx([22.5, 7.5, 18.75])
+    assert promoted.shared_upload_s == pytest.approx([22.5, 7.5, 18.75])
     assert promoted.promoted is not None
     assert (promoted.promoted.client, promoted.promoted.latency_s) == (1, 12.0)
     assert fleet.latency_s[1] == 12.0
@@ -101,10 +98,10 @@ def test_no_client_is_promoted_if_tier_1_is_not_empty() -> None:
     assert unreachable.at_deadline(10.0) is unreachable
 
 
-def test_the_seed_of_the_settings_is_used_unless_another_is_given() -> None:
-    first = draw_fleet(Settings(num_clients=5, seed=3))
-    assert np.array_equal(first.latency_s, draw_fleet(Settings(num_clients=5), seed=3).latency_s)
-    assert not np.array_equal(first.latency_s, draw_fleet(Settings(num_clients=5)).latency_s)
+def test_the_seed_of_the_settings_is_the_default() -> None:
+    first, second, other = (draw_fleet(Settings(seed=seed), 5, given) for seed, given in [(3, None), (0, 3), (0, None)])
+    assert np.array_equal(first.latency_s, second.latency_s)
+    assert not np.array_equal(first.latency_s, other.latency_s)
 
 
 def one(value: float) -> np.ndarray:
@@ -115,8 +112,7 @@ ITERATIONS = Settings().training.local_iterations
 
 
 @pytest.mark.parametrize(
-    ("cycles_per_sample", "num_samples", "cpu_hz", "expected_s"),
-    [(4e8, 20, 2e9, 17.2877), (3e8, 20, 3e9, 8.64386), (4e5, 1000, 2e9, 0.864386)],
+    ("cycles_per_sample", "num_samples", "cpu_hz", "expected_s"), [(4e8, 20, 2e9, 17.2877), (4e5, 1000, 2e9, 0.864386)]
 )
 def test_compute_time(cycles_per_sample: float, num_samples: int, cpu_hz: float, expected_s: float) -> None:
     cycles = latency.num_cycles(ITERATIONS, one(cycles_per_sample), np.array([num_samples]))
@@ -175,7 +171,6 @@ def test_sample_counts_cover_their_range_evenly() -> None:
 
 def test_a_client_is_the_same_in_a_larger_population() -> None:
     few, many = draw_population(Settings(), 50, seed=9), draw_population(Settings(), 1000, seed=9)
-    assert vars(few).keys() == vars(many.first(50)).keys()
     for name, values in vars(many.first(50)).items():
         assert np.array_equal(getattr(few, name), values)
 
