@@ -134,6 +134,12 @@ def test_the_number_of_clients_follows_from_the_file() -> None:
             use(Settings(latencies="lab.csv", num_clients=7))
 
 
+def test_a_changed_file_is_read_again() -> None:
+    assert len(draw_fleet(Settings(latencies="lab.csv"))) == 3
+    Path("lab.csv").write_text("client,latency_s\na,1\n")
+    assert list(draw_fleet(Settings(latencies="lab.csv")).names) == ["a"]
+
+
 def test_the_fastest_client_of_a_file_is_promoted_only_on_request() -> None:
     assert not draw_fleet(Settings(latencies="lab.csv")).at_deadline(5.0).promoted
     asked = Settings(latencies="lab.csv", ensure_first_tier=True).with_changes(beta=0.1)

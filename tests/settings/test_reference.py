@@ -67,7 +67,6 @@ def test_settings_are_found_by_name_by_section_and_name_or_by_section() -> None:
         ("noise_db", "did you mean 'noise_dbm'"),
         ("radio.nois", "did you mean 'noise_dbm'"),
         ("radioo.noise_dbm", "did you mean 'radio'"),
-        ("away_s", "is now faults.offline_s"),
     ],
 )
 def test_unknown_and_old_names_are_errors(name: str, message: str) -> None:

@@ -53,23 +53,20 @@ NUM_ROUNDS: dict[type[Any], int] = {CA2FL: 24, FADAS: 24, FedBuff: 24, Rennala: 
 """Number of rounds in which these strategies create a version, where 16 are not enough."""
 
 
-@everyone
-def test_every_strategy_keeps_the_contract(kind: type[Any]) -> None:
-    check_strategy(kind, rounds=NUM_ROUNDS.get(kind, 16), fleets=FLEETS)
-
-
 @pytest.mark.parametrize(
     "strategy",
     [
+        *KINDS,
         Lesson(20.0, participation=2),
-        lambda: FedBuff(3, 2),
+        FedBuff(3, 2),
         Oort(2, 1.5, exploration=0.4, pacer_window=3),
         Refl(2, 2.0, round_limit_s=20.0, hold_off=1, max_staleness=2, adaptive_target=True),
     ],
-    ids=["lesson", "fedbuff", "oort", "refl"],
+    ids=lambda strategy: getattr(strategy, "__name__", str(strategy)),
 )
-def test_strategies_with_options_keep_the_contract(strategy: Any) -> None:
-    check_strategy(strategy, rounds=16, fleets=FLEETS)
+def test_every_strategy_keeps_the_contract(strategy: Any) -> None:
+    kind = strategy if isinstance(strategy, type) else type(strategy)
+    check_strategy(strategy, rounds=NUM_ROUNDS.get(kind, 16), fleets=FLEETS)
 
 
 @everyone
@@ -166,6 +163,11 @@ def test_a_fleet_that_cannot_be_reached_is_an_error_or_ends_the_run(kind: type[A
     except InputError as error:
         outcome = str(error)
     assert "no client" in outcome
+
+
+@pytest.mark.parametrize("strategy", [Oort(10**400, 100.0), Refl(10**400, 100.0)], ids=["oort", "refl"])
+def test_all_clients_start_if_a_round_waits_for_more_than_there_are(strategy: Any) -> None:
+    assert follow(strategy, make_fleet([5.0, 16.0]), 1).rounds == [(16.0, [0, 1], [0, 1])]
 
 
 @pytest.mark.parametrize(
