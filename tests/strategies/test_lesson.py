@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from helpers.fleets import make_fleet
 from helpers.strategies import follow
 from helpers.views import arrived, view
-from lesson import FedAvg, Fleet, InputError, Lesson, Simulation, assign_tiers, due, simulate
+from lesson import FedAvg, Fleet, InputError, Lesson, assign_tiers, due, simulate
 from lesson.strategies.base import AllOf, Deadline
 
 
@@ -112,17 +112,14 @@ def test_a_round_of_tier_1_alone_ends_at_its_deadline_at_the_latest() -> None:
     assert plan.closes.by_s == 20.0
 
 
-def test_with_a_shorter_deadline_updates_are_due_after_their_expected_arrival() -> None:
-    """Rounds of 10 s until 30 s, then of 5 s. Client 1, 38 s from 0 s, is due at 40 s, after the second short round;
-    client 0, 5 s, in every round."""
-    simulation = Simulation(Lesson(10.0), make_fleet([5.0, 38.0]))
-    lesson: Any = simulation.strategy
-    merges = {}
-    for round in range(1, 7):
-        lesson.deadline_s = 10.0 if round <= 3 else 5.0
-        record = simulation.step()
-        merges[record.end_s] = record.merged.tolist()
-    assert merges == {10.0: [0], 20.0: [0], 30.0: [0], 35.0: [0], 40.0: [1, 0], 45.0: [0]}
+def test_each_round_counts_with_its_own_deadline() -> None:
+    """Two rounds of 10 s and, from round 3 on, rounds of 20 s: 40 s after round 3, 60 s after round 4."""
+    lesson, rng = Lesson(10.0), np.random.default_rng(0)
+    lesson.open_round(view(1, now_s=0.0), rng)
+    lesson.deadline_s = 20.0
+    lesson.open_round(view(3, now_s=20.0), rng)
+    updates = arrived([35.0, 45.0], started_round=[1, 1])
+    assert [len(lesson.merge(view(round), updates).updates) for round in (3, 4)] == [1, 2]
 
 
 def test_the_grid_moves_with_a_round_that_closed_early_or_changed_its_deadline() -> None:
