@@ -37,16 +37,11 @@ def test_an_argument_error_can_be_sent_to_another_process() -> None:
     assert str(error.as_option()) == "--num-processes must be >= 1, got 0"
 
 
-@pytest.mark.parametrize(
-    "name", ["none:Class", "pathlib:Nothing", "./mine.py:Class", "quitting:Class", "raising:Class"]
-)
-def test_custom_classes_that_cannot_be_loaded_are_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.parametrize("name", ["none:Class", "pathlib:No", "./mine.py:Class", "raising:Class", "quitting:Class"])
+def test_custom_classes_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
-    Path("quitting.py").write_text("raise SystemExit(1)\n")
-    Path("raising.py").write_text("1 / 0\n")
+    (tmp_path / "raising.py").write_text("1 / 0\n")
+    (tmp_path / "quitting.py").write_text("raise SystemExit(1)\n")
     with pytest.raises(InputError, match=r"task '.*:\w+' cannot be loaded") as caught:
         load_named("task", name)
     assert "\n" not in str(caught.value)

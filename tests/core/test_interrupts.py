@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,24 +17,13 @@ from lesson.core.errors import RunStoppedError
 from lesson.runs import execute as runs
 from lesson.runs.execute import execute
 from lesson.runs.folder import RunFolder
+from lesson.strategies import Lesson
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 STOPS = ["stopping at the next checkpoint", "--resume"]
 """In the two lines that a stopped command prints."""
 TINY = ["run", "--set", "fleet.num_clients=5", "--set", "run.device=cpu", "--set", "data.samples_per_client=20"]
 TINY += ["--set", "run.eval_every_s=1e9", "--out", "run"]
-LONG, SHORT = [*TINY, "--rounds", "1000000"], [*TINY, "--rounds", "5"]
-SIGNALING = """
-import os
-from lesson import FedAvg
-
-
-class Signaling(FedAvg):
-    def open_round(self, view, rng):
-        if view.round == 3:
-            os.kill(os.getpid(), {number})
-        return super().open_round(view, rng)
-"""
 
 
 def send_at(round: int, *numbers: signal.Signals) -> Callable[[dict[str, Any]], None]:
@@ -45,8 +34,7 @@ def send_at(round: int, *numbers: signal.Signals) -> Callable[[dict[str, Any]], 
     return send
 
 
-class StoppedError(Exception):
-    """What the handlers of these tests raise."""
+class StoppedError(Exception): ...
 
 
 @pytest.fixture
@@ -107,9 +95,7 @@ def test_pressing_ctrl_c_again_does_not_abort_the_checkpoint(tmp_path: Path, mon
     assert RunFolder(tmp_path / "run").checkpoint.exists()
 
 
-def test_ctrl_c_twice_in_a_round_counts_once_unless_time_has_passed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_twice_in_a_moment_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     twice = send_at(12, signal.SIGINT, signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         execute(settings(), tmp_path / "quick", progress=twice, **PARTS)
@@ -121,9 +107,7 @@ def test_ctrl_c_twice_in_a_round_counts_once_unless_time_has_passed(
 
 
 @pytest.mark.parametrize("at", ["checkpoint", "summary"])
-def test_a_full_disk_stops_a_run_with_status_3_and_a_remedy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
-) -> None:
+def test_a_full_disk_stops_a_run_that_can_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str) -> None:
     fsync = os.fsync
 
     def full(number: int) -> None:
@@ -149,7 +133,7 @@ def says(lines: list[str]) -> bool:
 
 
 def test_a_stopped_command_leaves_a_checkpoint_and_says_how_to_continue(tmp_path: Path) -> None:
-    process = start(tmp_path, *LONG)
+    process = start(tmp_path, *TINY, "--rounds", "1000000")
     while process.poll() is None and not (tmp_path / "run" / "metrics.jsonl").exists():
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
@@ -159,29 +143,27 @@ def test_a_stopped_command_leaves_a_checkpoint_and_says_how_to_continue(tmp_path
     assert (tmp_path / "run" / "checkpoint.safetensors").exists()
 
 
-@pytest.fixture
-def signaling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[signal.Signals, Any], int]]:
-    """Return a function that runs a command whose process receives a signal in round 3, with the given handler."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delitem(sys.modules, "signaling", raising=False)
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-
-    def run(number: signal.Signals, handler: Any) -> int:
-        (tmp_path / "signaling.py").write_text(SIGNALING.format(number=int(number)))
-        signal.signal(number, handler)
-        return main([*SHORT, "--strategy", "signaling:Signaling"])
-
-    yield run
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
 @pytest.mark.parametrize("number", SIGNALS)
 def test_every_stop_signal_has_its_own_status(
-    signaling: Callable[[signal.Signals, Any], int], number: signal.Signals, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    open_round = Lesson.open_round
+
+    def signaling(self: Lesson, view: Any, rng: Any) -> Any:
+        if view.round == 3:
+            os.kill(os.getpid(), number)
+        return open_round(self, view, rng)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Lesson, "open_round", signaling)
     usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL  # ignored under nohup
-    assert signaling(number, usual) == 128 + number
+    before = [signal.getsignal(one) for one in SIGNALS]
+    signal.signal(number, usual)
+    try:
+        assert main([*TINY, "--rounds", "5"]) == 128 + number
+    finally:
+        for one, handler in zip(SIGNALS, before, strict=True):
+            signal.signal(one, handler)
     assert says(capsys.readouterr().err.splitlines())
     assert Path("run", "checkpoint.safetensors").exists()
 
@@ -207,8 +189,7 @@ sys.meta_path.insert(0, Interrupt())
     assert told.count("\n") == 1
 
 
-def test_main_leaves_the_handlers_of_its_caller_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_main_restores_the_handlers_of_its_caller() -> None:
     before = [signal.getsignal(number) for number in SIGNALS]
     assert main(["strategies"]) == 0
     assert [signal.getsignal(number) for number in SIGNALS] == before
-    capsys.readouterr()

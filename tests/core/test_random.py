@@ -27,15 +27,9 @@ def test_a_number_depends_on_its_own_ids_alone(draw) -> None:
     some = np.array([19_999, 3, 17_000, 3])
     assert np.array_equal(draw(KEY, some[:, None], blocks[::-1]), drawn[some][:, ::-1])
     assert np.array_equal(draw(KEY, clients[:, 0], np.array(4)), drawn[:, 4])
-    assert draw(KEY, np.array(17_000), np.array(4)) == drawn[17_000, 4]
     assert draw(KEY, some[:0], np.array(4)).shape == (0,)
-
-
-def test_rows_may_have_different_ids() -> None:
-    clients, blocks = np.array([[5], [9]]), np.array([[1, 2, 3], [2, 3, 4]])
-    drawn = uniforms(KEY, clients, blocks)
-    assert drawn.shape == (2, 3)
-    assert drawn[1, 0] == uniforms(KEY, np.array(9), np.array(2))
+    rows = draw(KEY, np.array([[5], [9]]), np.array([[1, 2, 3], [2, 3, 4]]))
+    assert np.array_equal(rows, [drawn[5, 1:4], drawn[9, 2:5]])
 
 
 def test_every_part_of_the_name_counts() -> None:
@@ -53,7 +47,7 @@ def test_every_part_of_the_name_counts() -> None:
 
 
 def test_the_numbers_stay_the_same() -> None:
-    # SplitMix64's finaliser in whole Python numbers, as its authors print it.
+    # SplitMix64's finalizer in whole Python numbers, as its authors print it.
     def mixed(word: int) -> int:
         word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
         word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) % 2**64
@@ -86,21 +80,19 @@ def test_moments() -> None:
     assert np.mean(normal**4) == pytest.approx(3, abs=TOLERANCE * np.sqrt(96))  # 105 − 9
 
 
-@pytest.mark.parametrize("draw", [uniforms, exponentials, normals])
+@pytest.mark.parametrize("draw", [uniforms, normals])
 @pytest.mark.parametrize("apart", [1, 64])
-def test_neighbors_are_uncorrelated(draw, apart: int) -> None:
-    clients = draw(KEY, CLIENTS, np.array(5))
-    assert correlation(clients[apart:], clients[:-apart]) < 1.1 * TOLERANCE
-    assert correlation(clients, draw(KEY, CLIENTS, np.array(5 + apart))) < 1.1 * TOLERANCE
-    blocks = draw(KEY, np.array(5), CLIENTS)
-    assert correlation(blocks[apart:], blocks[:-apart]) < 1.1 * TOLERANCE
-    assert correlation(clients, blocks) < 1.1 * TOLERANCE
-
-
-def test_seeds_and_purposes_are_uncorrelated() -> None:
-    drawn = uniforms(KEY, CLIENTS)
-    assert correlation(drawn, uniforms(key(4, "test"), CLIENTS)) < TOLERANCE
-    assert correlation(drawn, uniforms(key(3, "other"), CLIENTS)) < TOLERANCE
+def test_neighbors_seeds_and_purposes_are_uncorrelated(draw, apart: int) -> None:
+    clients, blocks = draw(KEY, CLIENTS, np.array(5)), draw(KEY, np.array(5), CLIENTS)
+    for one, other in [
+        (clients[apart:], clients[:-apart]),
+        (clients, draw(KEY, CLIENTS, np.array(5 + apart))),
+        (blocks[apart:], blocks[:-apart]),
+        (clients, blocks),
+        (clients, draw(key(3 + apart, "test"), CLIENTS, np.array(5))),
+        (clients, draw(key(3, "other"), CLIENTS, np.array(5))),
+    ]:
+        assert correlation(one, other) < 1.1 * TOLERANCE
 
 
 def test_every_bit_of_an_id_changes_half_of_the_bits() -> None:
@@ -117,14 +109,10 @@ def test_every_bit_of_an_id_changes_half_of_the_bits() -> None:
 
 
 def test_a_stream_depends_on_its_own_name_alone() -> None:
-    first = stream(7, "minibatch", 3, 1).random(5)
-    stream(7, "other").random(1000)
-    assert np.array_equal(stream(7, "minibatch", 3, 1).random(5), first)
-
-
-def test_streams_of_different_names_differ() -> None:
     names = [(0, "a"), (1, "a"), (0, "b"), (0, "a", 0), (0, "a", 1), (0, "a", 1, 0)]
-    assert len({float(stream(*name).random()) for name in names}) == len(names)
+    drawn = [stream(*name).random() for name in names]
+    assert len(set(drawn)) == len(names)
+    assert [stream(*name).random() for name in reversed(names)] == drawn[::-1]
 
 
 def test_the_numbers_of_streams_are_pinned() -> None:
@@ -142,7 +130,6 @@ def test_a_repeated_stream_gives_the_generators_of_stream() -> None:
     for index in (5, 6, 5):
         given, expected = repeated.at(index), stream(3, "strategy", index)
         assert given.random(3).tolist() == expected.random(3).tolist()
-        assert (
-            given.integers(0, 100, 3, dtype=np.int32).tolist() == expected.integers(0, 100, 3, dtype=np.int32).tolist()
-        )
+        small = [one.integers(0, 100, 3, dtype=np.int32).tolist() for one in (given, expected)]
+        assert small[0] == small[1]
         assert given.permutation(7).tolist() == expected.permutation(7).tolist()

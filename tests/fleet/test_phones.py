@@ -33,8 +33,8 @@ def test_the_file_has_the_numbers_of_flash() -> None:
     assert (up.mean_bps[0], up.std_bps[0], down.mean_bps[0]) == (4935200.0, 2767319.309367822, 7491400.0)
 
 
-def test_a_rate_by_hand() -> None:
-    """σ² = ln(1 + (s/m)²) and μ = ln m − σ²/2: the median over many draws is m/√(1 + (s/m)²)."""
+def test_rates_are_log_normal() -> None:
+    """σ² = ln(1 + (s/m)²) and μ = ln m − σ²/2, so that the median is m/√(1 + (s/m)²)."""
     rates = PhoneRates(1, seed=5)
     mean, std = (values[rates.phone[0]] for values in measured_throughput("up"))
     drawn = rates.rate_bps("up", np.zeros(NUM_DRAWS, dtype=np.int64), np.arange(NUM_DRAWS))

@@ -47,13 +47,10 @@ def test_the_tier_is_the_smallest_that_holds(latency_s: list[float], deadline_s:
         assert tier == 1 or latency > (tier - 1) * deadline_s * (1 + TOLERANCE)
 
 
-def test_an_unreachable_client_is_in_no_tier() -> None:
+def test_unreachable_clients_and_deadlines_at_the_ends_of_floating_point() -> None:
     assert tiers([math.inf, 5.0], 10.0) == [UNREACHABLE, 1]
     assert tiers([math.inf, 1e300], math.inf) == [UNREACHABLE, 1]
     assert tiers([1.0, 1e300], 5e-324) == [UNREACHABLE, UNREACHABLE]
-
-
-def test_deadlines_at_the_ends_of_floating_point() -> None:
     assert tiers([1.0], 1.7e308) == [1]
     assert tiers([1.0], 2.0**-30) == [2**30]
 

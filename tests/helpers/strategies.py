@@ -1,7 +1,5 @@
-"""Every registered strategy, set up for small fleets, runs that keep what their strategy decided, and a wrapper that
-checks what a strategy is shown."""
+"""Every registered strategy, set up for small fleets, and runs that keep what their strategy decided."""
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +9,8 @@ import pytest
 from lesson import Fleet, Simulation
 from lesson.clock.loop import RoundLoop
 from lesson.clock.records import RoundRecord
-from lesson.strategies import CA2FL, FADAS, STRATEGIES, FedAT, FedBuff, TiFL
-from lesson.strategies.base import Merge, RoundPlan, ServerView, Strategy, Updates
+from lesson.strategies import CA2FL, FADAS, STRATEGIES, FedAT, FedBuff, TiFL, setting_names
+from lesson.strategies.base import Merge, RoundPlan, ServerView, Updates
 
 SMALL: dict[type[Any], dict[str, int]] = {
     CA2FL: {"buffer_size": 3, "concurrency": 2},
@@ -28,13 +26,8 @@ everyone = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__
 
 def make(kind: type[Any]) -> Any:
     """Return a strategy with its defaults, adapted to three clients, and a deadline of 10 s if it requires one."""
-    needed = [
-        name
-        for name, parameter in inspect.signature(kind).parameters.items()
-        if parameter.default is inspect.Parameter.empty
-    ]
-    assert set(needed) <= {"deadline_s"}, f"{kind.__name__} cannot be made from a deadline alone"
-    return kind(**dict.fromkeys(needed, 10.0), **SMALL.get(kind, {}))
+    deadline = {"deadline_s": 10.0} if "deadline_s" in setting_names(kind) else {}
+    return kind(**deadline, **SMALL.get(kind, {}))
 
 
 class Run:
@@ -96,37 +89,3 @@ class SignalServer:
         return []
 
     def forget(self, version: int) -> None: ...
-
-
-class Watched:
-    """Wraps a strategy and checks what the round loop shows it."""
-
-    def __init__(self, strategy: Strategy) -> None:
-        self.strategy, self.needs = strategy, strategy.needs
-        self.seen: dict[int, int] = {}
-        self.idle: set[int] | None = None
-        self.waiting: set[int] = set()
-
-    def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
-        plan = self.strategy.open_round(view, rng)
-        with pytest.raises(ValueError, match="read-only"):
-            view.idle[0] = False
-        assert not np.any(view.idle & ~np.isfinite(view.latency_s)), "unreachable, yet idle"
-        idle, waiting = set(np.flatnonzero(view.idle)), set(np.flatnonzero(view.waiting))
-        new = idle if self.idle is None else (idle - self.idle) | (self.waiting - waiting)
-        assert new <= set(view.freed), "not told who can start again"
-        self.idle = (idle | set(plan.drops)) - set(plan.starts)
-        self.waiting = waiting
-        return plan
-
-    def merge(self, view: ServerView, arrived: Updates) -> Merge:
-        assert np.all(arrived.arrived_s <= view.now_s * (1 + 1e-12)), "shown before arriving"
-        assert np.all(arrived.base_version <= view.version)
-        counts = np.bincount(arrived.client, minlength=len(view.waiting))
-        assert np.array_equal(view.waiting, counts), "waiting is not what waits"
-        assert not len(view.freed)
-        merge = self.strategy.merge(view, arrived)
-        for update in merge.updates.tolist():
-            assert update not in self.seen, "merged twice"
-            self.seen[update] = view.round
-        return merge

@@ -19,10 +19,10 @@ def test_log_distance_loss() -> None:
     assert loss_db() == pytest.approx([128.1, 116.7813], abs=1e-4)
 
 
-@pytest.mark.parametrize(("sight", "seen"), [("always", True), ("never", False)])
-def test_urban_loss(sight: str, seen: bool) -> None:
-    expected = path_loss_db("uma", np.array([1.0, 0.5]), 2.0, np.array([seen, seen]))
-    assert loss_db(path_loss="uma", carrier_ghz=2.0, line_of_sight=sight) == pytest.approx(expected)
+def test_urban_loss() -> None:
+    for sight, seen in [("always", True), ("never", False)]:
+        expected = path_loss_db("uma", np.array([1.0, 0.5]), 2.0, np.array([seen, seen]))
+        assert loss_db(path_loss="uma", carrier_ghz=2.0, line_of_sight=sight) == pytest.approx(expected)
 
 
 def test_shadowing_is_added_in_proportion_to_its_spread() -> None:

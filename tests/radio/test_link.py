@@ -25,19 +25,15 @@ def upload(distance_km: float, power_w: float, noise_dbm: float) -> float:
     return float(upload_s(100e3, rate_bps(30e3, snr))[0])
 
 
-def test_each_step_at_one_kilometre() -> None:
+def test_each_step_at_one_kilometer() -> None:
     assert path_loss(1.0)[0] == pytest.approx(128.1, rel=1e-12)
+    assert path_loss(10.0)[0] == pytest.approx(128.1 + 37.6)
     assert gain(one(128.1))[0] == pytest.approx(1.548817e-13, rel=1e-6)
     assert watts(-100) == pytest.approx(1e-13, rel=1e-12)
     assert watts(30) == pytest.approx(1.0, rel=1e-12)
     assert signal_to_noise(one(0.1), one(1.548817e-13), 1e-13)[0] == pytest.approx(0.154882, rel=1e-5)
     assert rate_bps(30e3, one(0.154882))[0] == pytest.approx(6232.35, rel=1e-5)
     assert upload_s(100e3, one(6232.35))[0] == pytest.approx(16.0453, rel=1e-5)
-
-
-def test_path_loss_grows_by_its_slope_per_decade() -> None:
-    assert path_loss(0.1)[0] == pytest.approx(128.1 - 37.6)
-    assert path_loss(10.0)[0] == pytest.approx(128.1 + 37.6)
 
 
 @pytest.mark.parametrize(
@@ -60,5 +56,5 @@ def test_no_signal_takes_forever() -> None:
 
 
 def test_a_client_at_the_base_station_is_named() -> None:
-    with pytest.raises(InputError, match=r"distance_km must be > 0, got 0.0 for client 1; .* move the client"):
+    with pytest.raises(InputError, match=r"distance_km .* client 1"):
         log_distance_path_loss_db(np.array([1.0, 0.0]), 128.1, 37.6)

@@ -11,6 +11,7 @@ from lesson.radio import Itinerary, RandomWaypoint
 
 AREA_KM, SPEED_MPS, PAUSE_S = 2.0, (5.0, 20.0), 30.0
 NUM_CLIENTS = 60
+ALL = np.arange(NUM_CLIENTS)
 
 
 def made(seed: int = 1, num_clients: int = NUM_CLIENTS, pause_s: float = PAUSE_S) -> RandomWaypoint:
@@ -20,9 +21,6 @@ def made(seed: int = 1, num_clients: int = NUM_CLIENTS, pause_s: float = PAUSE_S
 
 def every(second: float, until_s: float = 2000.0) -> np.ndarray:
     return np.broadcast_to(np.arange(0, until_s, second), (NUM_CLIENTS, round(until_s / second)))
-
-
-ALL = np.arange(NUM_CLIENTS)
 
 
 def test_clients_start_at_their_positions() -> None:
@@ -64,14 +62,15 @@ def test_pauses_last_as_long_as_set() -> None:
     assert (edges == 1).sum() > NUM_CLIENTS
 
 
-def test_a_position_does_not_depend_on_what_was_asked_before() -> None:
-    times_s = np.ascontiguousarray(every(7.0, 4900))
-    x_km, y_km = made().at(ALL, times_s)
-    rng = np.random.default_rng(0)
-    used = made()
+@pytest.mark.parametrize("pause_s", [PAUSE_S, 0.0])
+def test_a_position_does_not_depend_on_what_was_asked_before(pause_s: float) -> None:
+    """Times close together are reached leg by leg; jumps, forward and back, give the same bits."""
+    times_s = np.ascontiguousarray(every(20.0, 30_000))
+    x_km, y_km = made(pause_s=pause_s).at(ALL, times_s)
+    rng, used = np.random.default_rng(0), made(pause_s=pause_s)
     for _ in range(30):
         some = rng.permutation(NUM_CLIENTS)[: rng.integers(1, NUM_CLIENTS)]
-        columns = np.sort(rng.integers(0, 700, (len(some), rng.integers(1, 6))), axis=1)
+        columns = np.sort(rng.integers(0, 1500, (len(some), rng.integers(1, 6))), axis=1)
         x_asked, y_asked = used.at(some, times_s[some[:, None], columns])
         assert np.array_equal(x_asked, x_km[some[:, None], columns])
         assert np.array_equal(y_asked, y_km[some[:, None], columns])
@@ -86,41 +85,15 @@ def test_a_client_walks_the_same_way_in_a_smaller_population() -> None:
 
 
 def test_positions_of_no_client_and_of_one_client_twice() -> None:
-    x_km, _ = made().at(ALL[:0], np.empty((0, 3)))
-    assert x_km.shape == (0, 3)
-    walked = made()
+    assert made().at(ALL[:0], np.empty((0, 3)))[0].shape == (0, 3)
     times_s = np.array([[500.0, 900.0], [10.0, 700.0]])
-    x_twice, _ = walked.at(np.array([3, 3]), times_s)
-    assert np.array_equal(x_twice[:1], made().at(np.array([3]), times_s[:1])[0])
-    assert np.array_equal(x_twice[1:], walked.at(np.array([3]), times_s[1:])[0])
-
-
-def walk_every_leg(walk: RandomWaypoint, client: int, time_s: float) -> tuple[float, float]:
-    """Where a client is, by walking every leg from home."""
-    who = np.array([client])
-    starts = walk._home.of(who)
-    after, arrival_s = walk._leg(who, starts)
-    while after.time_s[0] <= time_s:
-        starts = after
-        after, arrival_s = walk._leg(who, starts)
-    share = np.clip((time_s - starts.time_s) / (arrival_s - starts.time_s), 0, 1)
-    x_km, y_km = (1 - share) * starts.x_km + share * after.x_km, (1 - share) * starts.y_km + share * after.y_km
-    return float(x_km[0]), float(y_km[0])
-
-
-@pytest.mark.parametrize("pause_s", [PAUSE_S, 0.0])
-def test_jumps_in_time_are_bit_identical_to_walking_every_leg(pause_s: float) -> None:
-    walk, who = made(pause_s=pause_s), np.array([0, 7, 59])
-    for times_s in ([2e4], [2e4 - 300.0], [10.0, 1e4, 2.4e4], [0.0], [2.6e4, 2.6e4 + 20.0, 3.2e4], [3.1e4]):
-        x_km, y_km = walk.at(who, np.tile(times_s, (3, 1)))
-        for row, client in enumerate(who.tolist()):
-            for column, time_s in enumerate(times_s):
-                expected = walk_every_leg(walk, client, time_s)
-                assert (x_km[row, column], y_km[row, column]) == expected
+    x_twice, _ = made().at(np.array([3, 3]), times_s)
+    for row in (0, 1):
+        assert np.array_equal(x_twice[[row]], made().at(np.array([3]), times_s[[row]])[0])
 
 
 def test_a_position_late_in_a_run_costs_no_more_than_an_early_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counted in draws: a jump takes few large steps, and near it little is drawn, also for an earlier time."""
+    """A jump over more than 2,000 legs takes few large draws, and little is drawn near it, also for earlier times."""
     sizes: list[int] = []
 
     def counted(*ids: Any) -> Any:
@@ -131,15 +104,11 @@ def test_a_position_late_in_a_run_costs_no_more_than_an_early_one(monkeypatch: p
     monkeypatch.setattr("lesson.radio.mobility.uniforms", counted)
     walk, clients = made(), ALL[:20]
     walk.at(clients, np.full((20, 1), 3e5))
-    assert sum(sizes) > 3 * 20 * 2_000, "legs of about 130 s"
     assert len(sizes) < 60
     for time_s in (3e5 + 100, 3e5 - 500, 3e5 - 20, 3e5 + 200):
         sizes.clear()
         walk.at(clients, np.full((20, 1), time_s))
         assert sum(sizes) < 3 * 20 * 200
-    sizes.clear()
-    walk.at(clients, np.tile(3e5 + 1e4 * np.arange(8), (20, 1)))
-    assert len(sizes) < 200
 
 
 @pytest.mark.parametrize("time_s", [-1.0, np.inf])
@@ -178,9 +147,7 @@ def test_long_itineraries_agree_with_interpolation() -> None:
         assert y_km[client] == pytest.approx(np.interp(times_s[client], seen_s, y_seen), abs=1e-9)
 
 
-def test_invalid_itineraries_name_the_client() -> None:
-    good = (np.array([0.0]), np.array([0.0]), np.array([0.0]))
-    with pytest.raises(InputError, match="client 1 must have the same length"):
-        Itinerary([good, (np.array([0.0, 1.0]), np.array([0.0]), np.array([0.0]))])
-    with pytest.raises(InputError, match="client 0 must increase"):
-        Itinerary([(np.array([1.0, 1.0]), np.zeros(2), np.zeros(2)), good])
+@pytest.mark.parametrize("times_s", [[0.0], [1.0, 1.0]])
+def test_invalid_itineraries_name_the_client(times_s: list[float]) -> None:
+    with pytest.raises(InputError, match="client 1"):
+        Itinerary([(np.zeros(1), np.zeros(1), np.zeros(1)), (np.array(times_s), np.zeros(2), np.zeros(2))])

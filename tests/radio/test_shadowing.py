@@ -7,7 +7,7 @@ at most the same; averaged over sixteen places far apart, by a quarter of that. 
 import numpy as np
 import pytest
 
-from lesson.radio import GaussianField, shadowing_db
+from lesson.radio import GaussianField
 
 CORRELATION_KM = 0.05
 ABOUT = 0.045
@@ -50,8 +50,7 @@ def test_a_place_keeps_its_value() -> None:
     drawn = GaussianField(7, "shadowing", CORRELATION_KM)(x_km, y_km)
     again = GaussianField(7, "shadowing", CORRELATION_KM)
     assert np.array_equal(again(x_km[::-7], y_km[::-7]), drawn[::-7])
-    assert again(x_km[500], y_km[500]) == drawn[500]
-    assert again(x_km[:6].reshape(2, 3), y_km[:6].reshape(2, 3)).tolist() == drawn[:6].reshape(2, 3).tolist()
+    assert np.array_equal(again(x_km[:6].reshape(2, 3), y_km[:6].reshape(2, 3)), drawn[:6].reshape(2, 3))
 
 
 def test_the_field_of_a_seed_is_pinned() -> None:
@@ -70,9 +69,3 @@ def test_a_longer_correlation_stretches_the_field() -> None:
     x_km = np.linspace(0, 1, 50)
     short, long = GaussianField(5, "shadowing", 0.05), GaussianField(5, "shadowing", 0.1)
     assert long(2 * x_km, 0 * x_km) == pytest.approx(short(x_km, 0 * x_km), abs=1e-5)
-
-
-def test_the_spread_scales_the_field() -> None:
-    field, x_km = GaussianField(0, "shadowing", CORRELATION_KM), np.linspace(-1, 1, 10)
-    assert np.array_equal(shadowing_db(x_km, x_km, field, 8.0), 8 * field(x_km, x_km))
-    assert not shadowing_db(x_km, x_km, field, 0.0).any()

@@ -12,7 +12,9 @@ from lesson.radio import SharedBand, finish_s
 from lesson.radio.sharing import SharedRates
 
 Discipline = Literal["equal", "in-turn"]
-DISCIPLINES: tuple[Discipline, ...] = ("equal", "in-turn")
+Uploads = list[tuple[int, float, float]]
+"""Client, time at which it is ready, and bits."""
+each = pytest.mark.parametrize("discipline", ["equal", "in-turn"])
 
 
 def split(clients: np.ndarray, block: int, num: int) -> np.ndarray:
@@ -27,7 +29,7 @@ def faded(clients: np.ndarray, block: int | np.ndarray, num: int = 1) -> np.ndar
 
 def band(
     discipline: Discipline,
-    uploads: list[tuple[int, float, float]],
+    uploads: Uploads,
     rates: SharedRates = split,
     coherence_s: float = math.inf,
 ) -> SharedBand:
@@ -36,7 +38,7 @@ def band(
     return shared
 
 
-def add(shared: SharedBand, uploads: list[tuple[int, float, float]]) -> None:
+def add(shared: SharedBand, uploads: Uploads) -> None:
     client, ready_s, bits = (list(column) for column in zip(*uploads, strict=True))
     shared.add(np.array(client), np.array(ready_s, dtype=float), np.array(bits, dtype=float))
 
@@ -146,9 +148,7 @@ def test_a_transfer_at_rate_0_never_completes(coherence_s: float, monkeypatch: p
 
 
 @pytest.mark.parametrize("stops_s", [[50.0], [5.0, 23.5, 50.0]])
-def test_slow_upload_loses_no_bits_however_time_is_advanced(
-    stops_s: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_upload_loses_no_bits(stops_s: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     """100 bits at 1 bit/s take 100 blocks, ten times as many as may pass without progress."""
     monkeypatch.setattr("lesson.radio.sharing.MAX_IDLE_BLOCKS", 10)
     shared = band("equal", [(0, 0.0, 100.0)], lambda clients, _, __: np.ones(len(clients)), 1.0)
@@ -172,9 +172,9 @@ UPLOADS = st.lists(st.tuples(st.floats(0.0, 20.0), st.floats(0.0, 500.0)), min_s
 )
 
 
-@pytest.mark.parametrize("discipline", DISCIPLINES)
+@each
 @given(uploads=UPLOADS, stop_s=st.floats(0.0, 40.0))
-def test_all_bits_are_sent_once(discipline: Discipline, uploads: list[tuple[int, float, float]], stop_s: float) -> None:
+def test_all_bits_are_sent_once(discipline: Discipline, uploads: Uploads, stop_s: float) -> None:
     # However they share 120 bit/s, the band is busy as long as somebody has something to send.
     shared = band(discipline, uploads, split, 0.7)
     end_s = 0.0
@@ -185,11 +185,9 @@ def test_all_bits_are_sent_once(discipline: Discipline, uploads: list[tuple[int,
     assert max(through_s(shared).values()) == pytest.approx(end_s, rel=1e-9)
 
 
-@pytest.mark.parametrize("discipline", DISCIPLINES)
+@each
 @given(uploads=UPLOADS, stop_s=st.floats(0.0, 40.0))
-def test_what_is_not_left_was_sent(
-    discipline: Discipline, uploads: list[tuple[int, float, float]], stop_s: float
-) -> None:
+def test_what_is_not_left_was_sent(discipline: Discipline, uploads: Uploads, stop_s: float) -> None:
     def steady(clients: np.ndarray, block: int, num: int) -> np.ndarray:
         return 10.0 + clients
 
@@ -202,18 +200,16 @@ def test_what_is_not_left_was_sent(
 
 
 @given(uploads=UPLOADS, coherence_s=st.sampled_from([0.3, 1.0, 7.0]))
-def test_equal_shares_without_interference_are_separate_bands(
-    uploads: list[tuple[int, float, float]], coherence_s: float
-) -> None:
+def test_equal_shares_without_interference_are_separate_bands(uploads: Uploads, coherence_s: float) -> None:
     client, ready_s, bits = (np.array(column) for column in zip(*uploads, strict=True))
     expected_s = finish_s(client, ready_s, bits, faded, coherence_s)
     assert band("equal", uploads, faded, coherence_s).forecast()[1] == pytest.approx(expected_s, rel=1e-9)
 
 
-@pytest.mark.parametrize("discipline", DISCIPLINES)
+@each
 @given(uploads=UPLOADS, stops_s=st.lists(st.floats(0.0, 40.0), max_size=4), coherence_s=st.sampled_from([0.3, 7.0]))
 def test_a_forecast_comes_true(
-    discipline: Discipline, uploads: list[tuple[int, float, float]], stops_s: list[float], coherence_s: float
+    discipline: Discipline, uploads: Uploads, stops_s: list[float], coherence_s: float
 ) -> None:
     def rates(clients: np.ndarray, block: int, num: int) -> np.ndarray:
         return faded(clients, block) / num
@@ -229,7 +225,7 @@ def test_a_forecast_comes_true(
     assert through_s(shared) == pytest.approx(forecast_s, rel=1e-9)
 
 
-@pytest.mark.parametrize("discipline", DISCIPLINES)
+@each
 def test_a_restored_band_continues_bit_identically(discipline: Discipline) -> None:
     first = band(discipline, [(3, 0.1, 240.0), (1, 0.2, 90.0), (2, 2.0, 150.0)], split, 0.3)
     first.advance(1.1)

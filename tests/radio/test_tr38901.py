@@ -63,30 +63,26 @@ def test_out_of_sight_is_never_better_than_in_sight() -> None:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_loss_grows_with_distance(model) -> None:
+def test_loss_grows_with_distance_and_out_of_sight(model) -> None:
     distances_km = np.geomspace(0.01, 5, 2000)
-    for seen in (True, False):
-        losses = path_loss_db(model, distances_km, 3.5, np.full(2000, seen))
-        assert np.all(np.diff(losses) > 0)
-    hidden = path_loss_db(model, distances_km, 3.5, np.zeros(2000, dtype=np.bool_))
-    assert np.all(hidden >= path_loss_db(model, distances_km, 3.5, np.ones(2000, dtype=np.bool_)))
+    seen, hidden = (path_loss_db(model, distances_km, 3.5, np.full(2000, sight)) for sight in (True, False))
+    assert np.all(np.diff(seen) > 0)
+    assert np.all(np.diff(hidden) > 0)
+    assert np.all(hidden >= seen)
 
 
-def test_breakpoints() -> None:
-    assert breakpoint_km("uma", 3.0) == pytest.approx(0.48)
-    assert breakpoint_km("umi", 3.0) == pytest.approx(0.18)
-    assert breakpoint_km("umi", 28.0) == pytest.approx(1.68)  # 18 · 28e9 / 3e8 m
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_loss_does_not_jump_at_the_breakpoint(model) -> None:
-    # There 40·log10(d3D) − 18·log10(d3D) is 22·log10(d3D), and 40 − 19 = 21 for UMi: both formulas are the same.
-    at_km = breakpoint_km(model, 3.0)
-    assert loss(model, at_km * (1 + 1e-9), True) == pytest.approx(loss(model, at_km * (1 - 1e-9), True), abs=1e-6)
+@pytest.mark.parametrize(
+    ("model", "carrier_ghz", "at_km"), [("uma", 3.0, 0.48), ("umi", 3.0, 0.18), ("umi", 28.0, 1.68)]
+)
+def test_loss_does_not_jump_at_the_breakpoint(model, carrier_ghz: float, at_km: float) -> None:
+    """There 40·log10(d3D) − 18·log10(d3D) is 22·log10(d3D), and 40 − 19 = 21 for UMi: both formulas are the same."""
+    assert breakpoint_km(model, carrier_ghz) == pytest.approx(at_km)
+    before, after = (loss(model, at_km * factor, True, carrier_ghz) for factor in (1 - 1e-9, 1 + 1e-9))
+    assert after == pytest.approx(before, abs=1e-6)
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_nearer_than_ten_metres_is_ten_metres(model) -> None:
+def test_nearer_than_ten_meters_is_ten_meters(model) -> None:
     assert loss(model, 0.0, True) == loss(model, 0.01, True)
     assert loss(model, 0.004, False) == loss(model, 0.01, False)
     assert line_of_sight_probability(model, np.array([0.0])) == 1

@@ -52,15 +52,13 @@ def test_rates_change_at_block_borders() -> None:
 
 def test_a_block_without_a_rate_is_waited_out() -> None:
     # Client 2 has nothing in block 0 (0 to 10 s) and block 3 (30 to 40 s): 20 + 500 bits by 30 s, 20 more by 50 s.
-    assert finish([2, 2], [3.0, 3.0], [20.0, 530.0]).tolist() == [20.0, 45.0]
-
-
-def test_a_transfer_may_end_at_a_border() -> None:
-    # Client 0: 10 s at 10 bit/s are 100, 10 s more at 5 bit/s are 150.
-    assert finish([0, 0], [0.0, 0.0], [100.0, 150.0]).tolist() == [10.0, 20.0]
+    # Client 0 ends at a border: 10 s at 10 bit/s are 100.
+    assert finish([2, 2, 0], [3.0, 3.0, 0.0], [20.0, 530.0, 100.0]).tolist() == [20.0, 45.0, 10.0]
 
 
 def test_rates_that_never_change() -> None:
+    # Client 4 sends 1 bit at 4 bit/s in two blocks of an eighth of a second; client 0, at 0 bit/s, never completes.
+    assert finish([0, 4], [0.0, 0.0], [1.0, 1.0], steady, 0.125).tolist() == [math.inf, 0.25]
     # 3 + 100 / 10 = 13 s, 3 + 100 / 4 = 28 s; client 2 has no rate in block 0.
     assert finish([0, 1, 2], [3.0] * 3, [100.0] * 3, coherence_s=math.inf).tolist() == [13.0, 28.0, math.inf]
 
@@ -71,11 +69,6 @@ def test_nothing_to_send_and_never_beginning(coherence_s: float) -> None:
     through_s = finish([0, 0, 2, 2], begin_s, [0.0, 5.0, 0.0, 0.0], coherence_s=coherence_s)
     assert through_s.tolist() == [7.0, math.inf, math.inf, 7.0]
     assert finish([], [], [], coherence_s=coherence_s).shape == (0,)
-
-
-def test_a_transfer_at_rate_0_never_completes() -> None:
-    # Client 4 sends 1 bit at 4 bit/s in two blocks of an eighth of a second.
-    assert finish([0, 4], [0.0, 0.0], [1.0, 1.0], steady, 0.125).tolist() == [math.inf, 0.25]
 
 
 def test_an_infinite_rate_takes_no_time() -> None:

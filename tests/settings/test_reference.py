@@ -26,15 +26,11 @@ def test_a_setting_has_meaning_unit_defaults_and_bounds() -> None:
 @pytest.mark.parametrize(
     ("name", "unit", "allowed"),
     [
-        ("training.epsilon", "", "number > 0 and < 1"),
         ("training.lr_cap", "", "number > 0 or inf"),
         ("training.latency_samples", "", "whole number from 1 to 1,000,000,000 or processed"),
         ("fleet.cpu_hz", "Hz", "[low, high], each a number > 0"),
         ("radio.fading", "", "none, rayleigh, rician"),
-        ("radio.download", "", "true or false"),
         ("run.eval_every_s", "s", "auto or number >= 0.001"),
-        ("faults.offline_forever", "", "number from 0 to 1"),
-        ("strategy.name", "", "text"),
     ],
 )
 def test_units_and_bounds_in_words(name: str, unit: str, allowed: str) -> None:
@@ -67,7 +63,6 @@ def test_settings_are_found_by_name_by_section_and_name_or_by_section() -> None:
         ("noise_db", "did you mean 'noise_dbm'"),
         ("radio.nois", "did you mean 'noise_dbm'"),
         ("radioo.noise_dbm", "did you mean 'radio'"),
-        ("away_s", "is now faults.offline_s"),
     ],
 )
 def test_unknown_and_old_names_are_errors(name: str, message: str) -> None:

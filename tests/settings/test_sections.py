@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from lesson import InputError, Settings
-from lesson.settings.sections import RadioSettings
 
 # The design's table, row by row: (setting, printed, released).
 TABLE: list[tuple[str, Any, Any]] = [
@@ -50,7 +49,6 @@ def test_given_values_win_over_the_preset() -> None:
     [
         ({"power_w": -1.0}, "[radio] power_w must be > 0, got -1.0"),
         ({"power_w": math.nan}, "[radio] power_w must be a finite number"),
-        ({"power_w": "0.1"}, "[radio] power_w must be a number"),
         ({"power_w": True}, "[radio] power_w must be a number"),
         ({"num_clients": 2.5}, "[fleet] num_clients must be a whole number"),
         ({"batch_size": 10**9000}, "[training] batch_size must be <= 1000000000"),
@@ -58,7 +56,6 @@ def test_given_values_win_over_the_preset() -> None:
         ({"epsilon": 0.1}, "epsilon is a setting of [training] and [server]"),
         ({"deadline_s": math.nan}, "[strategy] deadline_s must be > 0"),
         ({"cpu_hz": (3e9, 1e9)}, "[fleet] cpu_hz must be [low, high]"),
-        ({"cpu_hz": 2e9}, "[fleet] cpu_hz must be [low, high]"),
         ({"radio": {"speed_mps": [0.0, 2.0]}}, "[radio] speed_mps must be [low, high]"),
         ({"samples_per_client": 0}, "[data] samples_per_client"),
         ({"latency_samples": "all"}, "[training] latency_samples"),
@@ -68,7 +65,6 @@ def test_given_values_win_over_the_preset() -> None:
         ({"powr_w": 1.0}, "unknown setting 'powr_w'; did you mean 'power_w'?"),
         ({"radio": {"powr_w": 1.0}}, "[radio] unknown setting 'powr_w'; did you mean 'power_w'?"),
         ({"radio": 3}, "radio must be a table"),
-        ({"strategy": "fedavg"}, "strategy must be a table"),
         ({"radio": {"power_w": 2.0}, "power_w": 1.0}, "radio.power_w must be set only once"),
         ({"strategy": {"name": 3}}, "[strategy] name must be text"),
         ({"run": {"rounds": 0}}, "[run] rounds must be >= 1"),
@@ -88,27 +84,17 @@ def test_bad_values_are_one_line_that_names_the_setting(values: dict[str, Any], 
     assert "\n" not in str(caught.value)
 
 
-def test_messages_name_the_section_when_a_section_is_made_alone() -> None:
-    with pytest.raises(InputError, match=r"^\[radio\] unknown setting 'x'"):
-        RadioSettings(x=1)
-
-
 def test_settings_are_frozen() -> None:
     with pytest.raises(ValueError, match="frozen"):
         Settings().radio.power_w = 1.0  # type: ignore[misc]
 
 
-def test_deadline_may_be_infinite() -> None:
-    assert Settings(deadline_s=math.inf).strategy.deadline_s == math.inf
-
-
 def test_settings_without_effect_are_reported() -> None:
     assert Settings().caveats() == []
     assert Settings(local_steps=5, latency_samples="processed").caveats() == []
-    (caveat,) = Settings(local_steps=5).caveats()
-    assert caveat.startswith("local_steps = 5 does not change the compute latency")
-    (caveat,) = Settings(proximal_mu=0.1).caveats()
-    assert caveat.startswith("proximal_mu = 0.1 has no effect on a single local step")
+    for values in ({"local_steps": 5}, {"proximal_mu": 0.1}):
+        (caveat,) = Settings(**values).caveats()
+        assert caveat.startswith(next(iter(values)))
     for more in ({"local_steps": 2}, {"local_epochs": 1}):
         assert Settings(proximal_mu=0.1, latency_samples="processed", **more).caveats() == []
     assert len(Settings(proximal_mu=0.1, batch_size=5).caveats()) == 2

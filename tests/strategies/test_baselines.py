@@ -1,7 +1,4 @@
-"""FedAvg, FedCS, FedAsync, FedAT, SAFA and SemiSyncSteps on four clients, written out by hand.
-
-Client 0 takes 5 s, 1 takes 16 s, 2 takes 30 s, 3 takes 38 s, half of it for computing.
-"""
+"""FedAvg, FedCS, FedAsync, FedAT and SemiSyncSteps, written out by hand; `fleet` takes 5, 16, 30 and 38 s."""
 
 from pathlib import Path
 from typing import Any
@@ -13,12 +10,7 @@ from helpers.fleets import make_fleet, traced
 from helpers.strategies import follow
 from helpers.views import arrived, view
 from lesson import FedAvg, FedCS, Fleet, InputError, Settings, Simulation, simulate
-from lesson.strategies import FedAsync, FedAT, Safa, SemiSyncSteps
-
-
-@pytest.fixture
-def fleet() -> Fleet:
-    return make_fleet([5.0, 16.0, 30.0, 38.0])
+from lesson.strategies import FedAsync, FedAT, SemiSyncSteps
 
 
 def test_fedavg(fleet: Fleet) -> None:
@@ -44,14 +36,10 @@ def test_fedcs(fleet: Fleet) -> None:
     assert follow(FedCS(deadline_s=10.0), fleet, 12).trace == [(10.0 * round, [0], [0], [0]) for round in range(1, 13)]
 
 
-def test_fedcs_drops_late_updates() -> None:
+def test_fedcs_drops_late_updates_and_keeps_the_length_of_a_round_that_opens_late() -> None:
     merge = FedCS(10.0).merge(view(3), arrived([10.0, 10.0], started_round=[2, 3]))
     assert (merge.updates.tolist(), merge.drops.tolist()) == ([101], [100])
-
-
-def test_fedcs_rounds_that_open_late_last_as_long_as_the_others() -> None:
-    plan = FedCS(10.0).open_round(view(3, now_s=23.0), np.random.default_rng(0))
-    assert plan.closes.by_s == 33.0
+    assert FedCS(10.0).open_round(view(3, now_s=23.0), np.random.default_rng(0)).closes.by_s == 33.0
 
 
 def test_fedcs_needs_a_first_tier() -> None:
@@ -59,9 +47,7 @@ def test_fedcs_needs_a_first_tier() -> None:
         list(simulate(FedCS(deadline_s=10.0), make_fleet([15.0, 25.0]), rounds=1))
     promoted = make_fleet([15.0, 25.0], ensure_first_tier=True).at_deadline(10.0)
     first, second = simulate(FedCS(deadline_s=10.0), promoted, rounds=2)
-    assert first.merged.tolist() == [0]
-    assert "tier 1 would be empty" in first.note
-    assert second.note == ""
+    assert (first.merged.tolist(), bool(first.note), second.note) == ([0], True, "")
 
 
 def test_fedasync(fleet: Fleet) -> None:
@@ -138,11 +124,11 @@ def test_fedat_cuts_tiers_of_equal_numbers() -> None:
     assert run.trace == [(30.0, [0, 1, 3, 4, 5, 6, 7], [7, 6, 5], [0, 0, 0]), (50.0, [5, 6, 7], [4, 3], [1, 1])]
 
 
-@pytest.mark.parametrize(("num_clients", "num_tiers"), [(3, 3), (7, 5)])
-def test_fedat_has_five_tiers_by_default_or_one_per_client(num_clients: int, num_tiers: int) -> None:
-    (merge,) = follow(FedAT(), make_fleet([1.0 + client for client in range(num_clients)]), 1).merges
-    assert merge.groups is not None
-    assert len(merge.groups.weights) == num_tiers
+def test_fedat_has_five_tiers_by_default_or_one_per_client() -> None:
+    for num_clients, num_tiers in [(3, 3), (7, 5)]:
+        (merge,) = follow(FedAT(), make_fleet([1.0 + client for client in range(num_clients)]), 1).merges
+        assert merge.groups is not None
+        assert len(merge.groups.weights) == num_tiers
 
 
 def test_fedat_tiers_that_report_together_make_one_version() -> None:
@@ -159,52 +145,6 @@ def test_fedat_with_a_fraction_waits_for_those_drawn() -> None:
     assert all(len(starts) == 2 and sorted(merged) == starts for _, starts, merged in run.rounds)
     assert {client for _, starts, _ in run.rounds for client in starts} == {0, 1, 2, 3}
     assert run.merges[0].weights.tolist() == [0.5, 0.5]
-
-
-def test_safa(fleet: Fleet) -> None:
-    """A round waits for one client that was not picked last. Round 2: 0 is back at 10 s, but was picked; 1 is picked at
-    16 s, and 0's model bypasses. Round 3: 0, again at 21 s, is picked, the one bypassed dropped. Round 4: 0 bypasses at
-    26 s, 2 is picked at 30 s. Round 5: 1, since 16 s, is picked at 32 s; 0's of 26 s, from version 3, enters too."""
-    run = follow(Safa(fraction=0.25, lag_tolerance=10), fleet, 7)
-    assert run.trace == [
-        (5.0, [0, 1, 2, 3], [0], [0]),
-        (16.0, [0], [1], [1]),
-        (21.0, [0, 1], [0], [0]),
-        (30.0, [0], [2], [3]),
-        (32.0, [0, 2], [0, 1], [1, 2]),
-        (35.0, [1], [0], [1]),
-        (38.0, [0], [3], [6]),
-    ]
-    assert [len(merge.drops) for merge in run.merges] == [0, 0, 1, 0, 0, 0, 0]
-    assert run.merges[4].groups is not None
-    assert run.merges[4].groups.names == ["client 0", "client 1"]
-
-
-def test_safa_cancels_lagging_clients_and_ends_rounds_at_the_limit() -> None:
-    """Rounds of 10 s, two picks. Round 2: 1, not picked before, then 0. Round 3: 2, then 0. Round 4: client 3, at work
-    for three rounds, is deprecated, starts anew at 30 s, and its entry is the newest model; 1 is back at 36 s."""
-    fleet = make_fleet([5.0, 16.0, 30.0, 38.0], weight=[1, 3, 2, 2])
-    run = follow(Safa(fraction=0.5, lag_tolerance=3, round_limit_s=10.0), fleet, 4)
-    assert run.trace == [
-        (10.0, [0, 1, 2, 3], [0], [0]),
-        (20.0, [0], [0, 1], [0, 1]),
-        (30.0, [0, 1], [0, 2], [0, 2]),
-        (40.0, [0, 2, 3], [0, 1], [0, 1]),
-    ]
-    groups = [merge.groups for merge in run.merges if merge.groups is not None]
-    assert [group.resets for group in groups] == [[], [], [], ["client 3"]]
-    assert groups[0].weights == {"client 0": 1 / 8, "client 1": 3 / 8, "client 2": 2 / 8, "client 3": 2 / 8}
-    assert run.merges[3].weights.tolist() == [1.0, 1.0]
-
-
-def test_safa_with_everybody_is_fedavg_in_time(fleet: Fleet) -> None:
-    assert follow(Safa(fraction=1.0), fleet, 3).trace == follow(FedAvg(), fleet, 3).trace
-
-
-def test_safa_gives_unreachable_clients_no_weight() -> None:
-    (merge,) = follow(Safa(), make_fleet([1.0, np.inf, 2.0]), 1).merges
-    assert merge.groups is not None
-    assert merge.groups.weights == {"client 0": 0.5, "client 2": 0.5}
 
 
 def test_semisync_steps(fleet: Fleet) -> None:

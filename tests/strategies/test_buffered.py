@@ -1,10 +1,10 @@
-"""FedBuff, CA²FL, FADAS, Rennala and Malenia, which aggregate when enough updates have arrived, written out by hand.
+"""FedBuff, CA²FL, FADAS, Rennala, Malenia and SAFA, which aggregate when enough updates have arrived, by hand.
 
-Unless stated otherwise, clients 0 to 3 take 5, 16, 30 and 38 s, and all train at the same time.
+Clients 0 to 3 of `fleet` take 5, 16, 30 and 38 s, and all train at the same time.
 """
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,15 +12,11 @@ import torch
 
 from helpers.fleets import make_fleet, peak_bytes, traced
 from helpers.strategies import follow
-from lesson import CA2FL, FADAS, FedBuff, Fleet, Malenia, Rennala, Settings, Simulation
+from lesson import CA2FL, FADAS, FedAvg, FedBuff, Fleet, Malenia, Rennala, Settings, Simulation
 from lesson.core.arrays import FloatArray
 from lesson.learn.group_memory import GroupVectors
+from lesson.strategies import Safa
 from lesson.strategies.base import Merge, Updates
-
-
-@pytest.fixture
-def fleet() -> Fleet:
-    return make_fleet([5.0, 16.0, 30.0, 38.0])
 
 
 def test_fedbuff(fleet: Fleet) -> None:
@@ -79,20 +75,18 @@ def test_the_cost_of_a_round_does_not_grow_with_the_fleet(strategy: Any) -> None
 
 
 class OneNumber:
-    """A model server whose model is one number, 0 at first, and whose clients train for these updates, in order."""
+    """A model server whose model is one number, 0 at first; `trained` has the results of each client's trainings."""
 
-    UPDATES: ClassVar = {0: [3, 6, 9, 12, 0, 0, 3, 9], 1: [9, 11], 2: [10], 3: [6]}
-
-    def __init__(self) -> None:
-        self.models = [torch.zeros(1)]
+    def __init__(self, trained: dict[int, list[float]]) -> None:
+        self.trained, self.models = trained, [torch.zeros(1)]
         self.groups = GroupVectors(self.models[0])
 
     def merge(self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int) -> list[Any]:
         assert merge.groups is not None
         means = {name: torch.zeros(1) for name in merge.groups.names}
         for (client, index), weight in zip(updates.keys, weights.tolist(), strict=True):
-            means[f"client {client}"] += weight * self.UPDATES[client][index]
-        self.models.append(self.groups.merge(self.models[-1], means, merge.groups, "updates"))
+            means[f"client {client}"] += weight * self.trained[client][index]
+        self.models.append(self.groups.merge(self.models[-1], means, merge.groups, merge.of))
         return []
 
     def forget(self, version: int) -> None: ...
@@ -109,7 +103,7 @@ def test_ca2fl_models_and_caches(fleet: Fleet) -> None:
     3. Client 2 with 10, 0 with 0, 1 with 11: v = 3.75 + (10 + (0 − 6) + (11 − 9))/3 = 5.75; h = 0, 11, 10, h̄ = 5.25.
     4. Client 0 with 3, 3 with 6, 0 with 9: v = 5.25 + (3 + 6 + 9)/3 = 11.25; h = 6, 11, 10, 6.
     """
-    server = OneNumber()
+    server = OneNumber({0: [3, 6, 9, 12, 0, 0, 3, 9], 1: [9, 11], 2: [10], 3: [6]})
     run = follow(CA2FL(buffer_size=3, concurrency=4), fleet, 11, model_server=server)
     assert [float(model) for model in server.models] == pytest.approx([0, 6, 10.5, 16.25, 27.5])
     caches = {name: float(vector) for name, vector in server.groups.filled.items()}
@@ -146,7 +140,6 @@ def test_ca2fl_counts_clients_that_take_turns(tmp_path: Path) -> None:
         ({}, [1, 1, 1 / 2, 1 / 3]),
         ({"delay_threshold": 2}, [1, 1, 1, 1 / 3]),
         ({"delay_threshold": np.inf}, [1, 1, 1, 1]),
-        ({"delay_threshold": 0}, [1, 1, 1 / 2, 1 / 3]),  # a delay of 1 never changes the step: η/1 = η
     ],
 )
 def test_fadas_takes_smaller_steps_if_an_update_is_very_stale(
@@ -216,7 +209,7 @@ def test_malenia(three: Fleet, updates_per_round: int | None) -> None:
     assert run.merges[7].weights == pytest.approx([1 / 3] * 3)
 
 
-def test_malenia_waits_until_the_harmonic_mean_of_the_numbers_of_updates_reaches_s_over_n(three: Fleet) -> None:
+def test_malenia_waits_until_the_harmonic_mean_reaches_s_over_n(three: Fleet) -> None:
     """S = 4, so 3 / Σ 1/B must reach 4/3. At 12 s, B = (2, 1, 1): 3 / 2.5. At 15 s, (3, 1, 1): 3 / 2.33. At 16 s,
     (3, 2, 1): 3 / 1.83, which is enough. η = 0.9."""
     run = follow(Malenia(updates_per_round=4, server_lr=0.9), three, 6)
@@ -230,3 +223,56 @@ def test_malenia_does_not_wait_for_clients_that_have_left(three: Fleet, tmp_path
     run = follow(Malenia(), three, 4, settings=Settings(presence=presence))
     assert [merged for _, _, merged in run.rounds] == [[], [], [], [0, 1]]
     assert run.simulation.now_s == 8.0
+
+
+def test_safa(fleet: Fleet) -> None:
+    """A round waits for one client that was not picked last, and aggregates the cached models of all four, a quarter
+    each; models of clients that are not picked enter the cache a round later.
+
+    1. 0 is picked: 4/4. 2. 0 is back at 10 s, but was picked; 1 is picked at 16 s, and 0's model bypasses: (4 + 8)/4.
+    3. 0, again at 21 s, is picked, and its model that bypassed, 99, is dropped: (12 + 8)/4. 4. 0 bypasses at 26 s, 2 is
+    picked at 30 s: (12 + 8 + 20)/4. 5. 1, since 16 s, is picked at 32 s; 0's of 26 s, from version 3, enters too:
+    (28 + 16 + 20)/4. 6. 0 is picked: (40 + 16 + 20)/4. 7. 3 is picked at 38 s: (40 + 16 + 20 + 24)/4.
+    """
+    server = OneNumber({0: [4, 99, 12, 28, 40], 1: [8, 16], 2: [20], 3: [24]})
+    run = follow(Safa(fraction=0.25, lag_tolerance=10), fleet, 7, model_server=server)
+    assert run.trace == [
+        (5.0, [0, 1, 2, 3], [0], [0]),
+        (16.0, [0], [1], [1]),
+        (21.0, [0, 1], [0], [0]),
+        (30.0, [0], [2], [3]),
+        (32.0, [0, 2], [0, 1], [1, 2]),
+        (35.0, [1], [0], [1]),
+        (38.0, [0], [3], [6]),
+    ]
+    assert [len(merge.drops) for merge in run.merges] == [0, 0, 1, 0, 0, 0, 0]
+    assert [float(model) for model in server.models] == [0, 1, 3, 5, 10, 16, 19, 25]
+
+
+def test_safa_cancels_lagging_clients_and_ends_rounds_at_the_limit() -> None:
+    """Rounds of 10 s, two picks; clients count 1, 3, 2 and 2 eighths.
+
+    1. 0 alone: 8/8. 2. 1, not picked before, then 0: (16 + 3·8)/8. 3. 2, then 0: (24 + 3·8 + 2·12)/8. 4. Client 3, at
+    work for three rounds, is deprecated: it starts anew at 30 s, its training so far is lost, and its entry becomes the
+    newest model, 9. 1 is back at 36 s: (32 + 3·16 + 2·12 + 2·9)/8.
+    """
+    server = OneNumber({0: [8, 16, 24, 32], 1: [8, 16], 2: [12]})
+    fleet = make_fleet([5.0, 16.0, 30.0, 38.0], weight=[1, 3, 2, 2])
+    run = follow(Safa(fraction=0.5, lag_tolerance=3, round_limit_s=10.0), fleet, 4, model_server=server)
+    assert run.trace == [
+        (10.0, [0, 1, 2, 3], [0], [0]),
+        (20.0, [0], [0, 1], [0, 1]),
+        (30.0, [0, 1], [0, 2], [0, 2]),
+        (40.0, [0, 2, 3], [0, 1], [0, 1]),
+    ]
+    assert [float(model) for model in server.models] == [0, 1, 5, 9, 15.25]
+
+
+def test_safa_with_everybody_is_fedavg_in_time(fleet: Fleet) -> None:
+    assert follow(Safa(fraction=1.0), fleet, 3).trace == follow(FedAvg(), fleet, 3).trace
+
+
+def test_safa_gives_unreachable_clients_no_weight() -> None:
+    (merge,) = follow(Safa(), make_fleet([1.0, np.inf, 2.0]), 1).merges
+    assert merge.groups is not None
+    assert merge.groups.weights == {"client 0": 0.5, "client 2": 0.5}

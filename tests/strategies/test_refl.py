@@ -142,8 +142,3 @@ def test_all_clients_are_equally_likely_if_none_is_ever_absent() -> None:
     """Each of 6 clients starts in 100 of 300 rounds of two, within four standard deviations, √(300 · 1/3 · 2/3) = 8."""
     started = [record.started for record in simulate(Refl(2, 1.0, hold_off=0), make_fleet([1.0] * 6), rounds=300)]
     assert np.all(np.abs(np.bincount(np.concatenate(started)) - 100) < 33)
-
-
-def test_all_idle_clients_start_if_a_round_waits_for_more_than_there_are() -> None:
-    run = follow(Refl(10**400, 100.0), make_fleet([5.0, 16.0]), 1)
-    assert run.rounds == [(16.0, [0, 1], [0, 1])]
