@@ -215,18 +215,17 @@ def test_reply_that_flower_cannot_decode_has_failed(make_grid: MakeGrid, tmp_pat
     assert (found.jobs.reason, found.jobs.round.tolist()) == (("unreadable reply: ValueError",), [7])
 
 
-@pytest.mark.parametrize("is_full", [True, False])
+@pytest.mark.parametrize("content", ["", "notes\n"])
 def test_recording_that_cannot_be_written_does_not_affect_the_run(
     make_grid: MakeGrid,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
-    is_full: bool,
+    content: str,
 ) -> None:
     """The disk is full after the first round, or the file is no recording."""
     path, grid = tmp_path / "f", make_grid(client_app(mods=[report_times]), 2)
-    if not is_full:
-        path.write_text("notes\n")
+    path.write_text(content)
     recorded = recording(grid, path)
     start(recorded)
     before = path.read_text()
@@ -234,9 +233,8 @@ def test_recording_that_cannot_be_written_does_not_affect_the_run(
         full.setattr("lesson.flight.writer.os.write", lambda *_: 0)
         start(recorded)
     assert start(recorded).train_metrics_clientapp.keys() == {1}
-    assert grid.num_pushed == 6
     assert path.read_text() == before
-    assert (before == "notes\n") == (not is_full)
+    assert (before == "notes\n") == (content == "notes\n")
     warnings = [record for record in caplog.records if record.levelname == "WARNING" and str(path) in record.message]
     assert ["has stopped, but the run continues" in record.message for record in warnings] == [True]
 
@@ -244,17 +242,12 @@ def test_recording_that_cannot_be_written_does_not_affect_the_run(
 def test_everything_else_is_that_of_the_grid(make_grid: MakeGrid, tmp_path: Path) -> None:
     grid = make_grid(client_app(), 2)
     recorded = recording(grid, tmp_path / "f")
-    assert (recorded.run, recorded.num_pushed) == (None, 0)
+    assert (recorded.run, recorded.num_pushed, recorded.send_and_receive([])) == (None, 0, [])
     assert recorded.get_node_ids() == [node.node_id for node in recorded.get_nodes()] == grid.get_node_ids()
-    assert recorded.send_and_receive([]) == []
     assert record_run(recorded, tmp_path, "lesson", 3.0) is recorded
-    with pytest.raises(NotImplementedError):
-        recorded.create_message(RecordDict(), "train", 1, "")
-    with pytest.raises(AttributeError, match="no attribute 'unheard_of'"):
-        recorded.unheard_of  # noqa: B018
-    with pytest.raises(InputError, match="grid must be the grid that Flower passes"):
+    with pytest.raises(InputError, match="grid must"):
         RecordingGrid("grid", tmp_path / "f")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="poll_s must be > 0"):
+    with pytest.raises(InputError, match="poll_s must"):
         RecordingGrid(grid, tmp_path / "f", poll_s=0)
 
 
@@ -312,14 +305,12 @@ def test_documented_app_is_recorded(make_grid: MakeGrid, tmp_path: Path, monkeyp
 
 WRONG_TIMES: list[tuple[dict[str, Any], set[str]]] = [
     ({BEGAN: 0.0, ENDED: 1.0}, {"compute_s"}),  # the client's clock is wrong
-    ({BEGAN: 2.0e9, ENDED: 1.0e9}, {"compute_s"}),
     ({COMPUTE_S: 1e6}, {"downloaded_s", "trained_s"}),  # longer than the job took
     ({COMPUTE_S: -1.0}, {"downloaded_s", "trained_s"}),
     ({COMPUTE_S: float("nan")}, set()),
     ({BEGAN: "yesterday"}, set()),
-    ({ENDED: [1.0]}, set()),
 ]
-WRONG_NUMBERS = [{"num-examples": -3}, {"num-examples": 0.5}, {"energy-j": -1.0}, {"energy-j": [1.0]}]
+WRONG_NUMBERS = [{"num-examples": -3}, {"num-examples": 0.5}, {"energy-j": -1.0}]
 
 
 def test_wrong_times_and_numbers_are_left_out(make_grid: MakeGrid, tmp_path: Path) -> None:
@@ -341,8 +332,7 @@ def test_wrong_times_and_numbers_are_left_out(make_grid: MakeGrid, tmp_path: Pat
     told = [arrived[name] & {"compute_s", "downloaded_s", "trained_s"} for name in names(grid)]
     assert told[: len(WRONG_TIMES)] == [left for _, left in WRONG_TIMES]
     told = [arrived[name] & {"num_samples", "energy_j"} for name in names(grid)]
-    assert told[len(WRONG_TIMES) :] == 2 * [{"energy_j"}] + 2 * [{"num_samples"}]
-    read_recording(path)
+    assert told[len(WRONG_TIMES) :] == [{"energy_j"}, {"energy_j"}, {"num_samples"}]
 
 
 def test_error_of_a_client_has_no_times(make_grid: MakeGrid, tmp_path: Path) -> None:
