@@ -37,10 +37,10 @@ def main() -> int:
     first = [undisturbed.trial(command) for command in ((RUN,) if given.short else (RUN, COMPARE, SWEEP))]
     trials = [trial for kind in KINDS for trial in kind.trials(undisturbed, given.short)]
     trials = [trial for trial in trials if trial.name.startswith(given.only)]
-    results = list[Result]()
     try:
         with ProcessPoolExecutor(given.jobs, get_context("spawn")) as pool:
             for some in (first, trials):
+                results = list[Result]()
                 for one in run_trials(pool, some, given.seed, scratch):
                     results.append(one)
                     if one.failure:
