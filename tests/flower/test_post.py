@@ -18,7 +18,6 @@ from lesson.clock.worlds.clients import LOST, NO_REPLY, TOO_LATE
 from lesson.flower.arrays import Layout
 from lesson.flower.identity import Roster
 from lesson.flower.post import LOOK_EVERY_S, FieldNames, GridClients, weighted_means
-from lesson.flower.profile import Profiler
 from lesson.learn.model_server import ModelServer
 from lesson.learn.optimizers import ServerOptimizer
 from lesson.learn.remote import Received, as_tensor
@@ -34,7 +33,6 @@ def arrays_of(**changed: np.ndarray) -> ArrayRecord:
 
 
 def updates_of(*clients: int, index: int = 0, lr_scale: float = 1.0) -> Updates:
-    """Local trainings that these clients begin."""
     number = len(clients)
     whole, real = np.full(number, 0), np.zeros(number)
     return Updates(
@@ -241,17 +239,6 @@ def test_error_of_an_update_that_was_given_up_is_ignored(make_grid: MakeGrid) ->
     assert list(asking.post.poll()) == []
 
 
-def test_models_are_kept_until_they_are_forgotten(make_grid: MakeGrid) -> None:
-    asking = Asking(make_grid, good)
-    asking.send(0, 1)
-    asking.events(2)
-    (model,) = asking.post.models_of(updates_of(1))
-    asking.post.forget(updates_of(0, 1))
-    assert not asking.received.held
-    asking.post.put_back(updates_of(1), [model])
-    assert asking.received.held[1, 0] is model
-
-
 def test_nodes_disconnect_and_reconnect(make_grid: MakeGrid) -> None:
     """The server looks every two seconds, and leaves nodes of no client alone."""
     asking = Asking(make_grid, good)
@@ -281,33 +268,6 @@ def test_unknown_nodes_become_clients_while_there_is_room(make_grid: MakeGrid) -
     asking.add_node()
     assert asking.look() == asking.look() == []
     assert [line.split(":")[0] for line in asking.told] == ["ignoring node 1008", "ignoring node 1010"]
-
-
-def test_new_node_takes_the_place_of_one_that_has_left(make_grid: MakeGrid) -> None:
-    """It is asked twice. The second answer is there after 5 s, of which the client was busy for 3: the way is 2 s, and
-    with 1 s of computing it takes 3 s. While the old node is connected, nothing happens."""
-
-    def answer(message: Message) -> Message:
-        told = {"client": 1, "num-clients": 2, "num-examples": 30, "compute-s": 1.0, "busy-s": 3.0}
-        return Message(RecordDict({"metrics": MetricRecord(told)}), reply_to=message)
-
-    asking = Asking(make_grid, answer, profiler=Profiler(arrays_of(), patience_s=3 * LOOK_EVERY_S))
-    old, node = asking.post.node_of[1], asking.add_node()
-    for _ in range(4):
-        assert asking.look() == []
-        time.sleep(0.02)
-    assert any(f"ignoring node {node}: it claims partition 1, which node {old} has" in line for line in asking.told)
-    asking.grid.offline.add(old)
-    pushed, until_s = asking.grid.num_pushed, time.monotonic() + 60
-    asking.now_s += 3 * LOOK_EVERY_S
-    assert list(asking.post.poll()) == [Left(1)]
-    while asking.grid.num_pushed < pushed + 2 and time.monotonic() < until_s:
-        assert list(asking.post.poll()) == []
-        time.sleep(0.002)
-    asking.now_s += 5.0
-    assert Joined(1, 3.0, 1.0) in asking.events()
-    assert asking.post.node_of[1] == node
-    assert asking.told[-1] == f"client 1 moved from node {old}, which disconnected, to node {node}"
 
 
 def test_means_by_hand() -> None:

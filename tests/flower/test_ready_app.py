@@ -20,7 +20,7 @@ from lesson import InputError
 from lesson.flight.recording import ARRIVED, read_recording
 from lesson.flower import LessonStrategy, make_client_app, make_server_app, serve
 from lesson.flower.config import DEFAULTS, check_config, deadline_of, settings_of
-from lesson.flower.profile import TYPE, Profile, Profiler
+from lesson.flower.profile import Profile, Profiler
 from lesson.flower.server import clock_of, find_clients
 from lesson.learn.remote import initial_arrays
 from lesson.runs.execute import execute
@@ -88,7 +88,6 @@ def test_virtual_clock_gives_the_numbers_of_the_simulator(
     assert any("rejections" in line for line in flower) == (strategy == "lesson")
     models = [(folder / "model.safetensors").read_bytes() for folder in folders]
     assert models[0] == models[1]
-    assert (tmp_path / "flower" / "latencies.csv").read_text().count("\n") == 1 + CLIENTS
 
 
 def test_killed_run_resumes_bit_identically(make_grid: MakeGrid, tmp_path: Path) -> None:
@@ -143,16 +142,12 @@ def test_run_on_the_wall_clock(make_grid: MakeGrid, tmp_path: Path) -> None:
     [
         ({"strateg": "lesson"}, "did you mean 'strategy'"),
         ({"rounds": 2.5}, "rounds must be a whole number"),
-        ({"strategy": 3}, "strategy must be a string"),
         ({"strategy": "leson"}, "did you mean 'lesson'"),
         ({"beta": "1"}, "beta must be a number"),
         ({"resume": 1}, "resume must be true or false"),
         ({"clock": "sundial"}, "unknown clock 'sundial'"),
         ({"deadline": "soon"}, "deadline must be"),
-        ({"deadline": 0}, "deadline must be"),
-        ({"scenario": "nowhere"}, "nowhere"),
         ({"dataset": "minst"}, "minst"),
-        ({"set": "data.dataset=antigravity:fly"}, "unknown dataset 'antigravity:fly'"),
         ({"set": "fleet.latencies=fleet.csv"}, "latencies"),
         ({"set": "'open"}, "set must be"),
         ({"set": "faults.disconnect_before=0.1"}, "disconnect_before"),
@@ -211,36 +206,24 @@ MODEL = ArrayRecord([np.zeros(2)])
 TOLD = {"client": 0, "num-clients": 3, "num-examples": 20, "compute-s": 1.0, "busy-s": 3.0}
 
 
-def answer_profile(**changed: Any) -> Any:
-    def handle(message: Message, there: Context) -> Message:
-        node = there.node_config
-        told = TOLD | {"client": node["partition-id"], "num-clients": node["num-partitions"]} | changed
-        return Message(RecordDict({"metrics": MetricRecord(told)}), reply_to=message)
-
-    return handle
+def answer_profile(message: Message, there: Context) -> Message:
+    told = TOLD | {"client": there.node_config["partition-id"], "num-clients": there.node_config["num-partitions"]}
+    return Message(RecordDict({"metrics": MetricRecord(told)}), reply_to=message)
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"client": 3},
-        {"num-clients": 10**15},
-        {"num-examples": 0},
-        {"compute-s": -1.0},
-        {"compute-s": 4.0},
-        {"busy-s": math.inf},
-    ],
-)
-def test_invalid_profile_is_no_answer(changed: dict[str, Any]) -> None:
+def test_invalid_profile_is_no_answer() -> None:
     profiler = Profiler(MODEL)
 
-    def read(told: dict[str, Any]) -> Profile | None:
+    def read(**changed: Any) -> Profile | None:
         message = profiler.question(5)
         message.metadata.__dict__["_message_id"] = "1"
-        return profiler.read(5, Message(RecordDict({"metrics": MetricRecord(told)}), reply_to=message), took_s=7.0)
+        reply = Message(RecordDict({"metrics": MetricRecord(TOLD | changed)}), reply_to=message)
+        return profiler.read(5, reply, took_s=7.0)
 
-    assert read(TOLD) == Profile(5, 0, 3, 20, compute_s=1.0, upload_s=4.0)
-    assert read(TOLD | changed) is None
+    assert read() == Profile(5, 0, 3, 20, compute_s=1.0, upload_s=4.0)
+    for name, value in {"client": 3, "num-clients": 10**15, "num-examples": 0, "busy-s": math.inf}.items():
+        assert read(**{name: value}) is None
+    assert read(**{"compute-s": -1.0}) is read(**{"compute-s": 4.0}) is None, "longer than the client was busy"
 
 
 @pytest.fixture
@@ -249,7 +232,7 @@ def three(make_grid: MakeGrid, monkeypatch: pytest.MonkeyPatch) -> LocalGrid:
     monkeypatch.setattr("lesson.flower.server.WAIT_S", -1.0)
     monkeypatch.setattr("lesson.flower.profile.POLL_S", 0.002)
     grid = make_grid(ClientApp(), 3)
-    grid.handle = answer_profile()
+    grid.handle = answer_profile
     return grid
 
 
@@ -278,26 +261,6 @@ def test_too_few_usable_nodes_are_an_error_that_says_why(three: LocalGrid) -> No
 def test_node_that_reports_another_number_of_partitions_is_left_out(three: LocalGrid) -> None:
     three.nodes[1000].node_config["num-partitions"] = 999
     assert find(three) == {1: 1007, 2: 1014}
-
-
-def test_nodes_that_connect_later_are_waited_for(
-    three: LocalGrid, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two nodes must be usable; when the third connects, they are. The one left out is named once."""
-    monkeypatch.setattr("lesson.flower.server.WAIT_S", 60.0)
-    monkeypatch.setattr("lesson.flower.profile.WAIT_EVERY_S", 0.01)
-    three.nodes[1007].node_config["partition-id"] = 0
-    three.registered[1007] = "later"
-    three.offline.add(1014)
-
-    def connect(message: Message, there: Context) -> Message | None:
-        if there.node_id == 1007:
-            three.offline.clear()
-        return answer_profile()(message, there)
-
-    three.intercept(connect, kind=TYPE)
-    assert find(three) == {0: 1000, 2: 1014}
-    assert len([line for line in caplog.messages if "ignoring node" in line]) == 1
 
 
 def test_clock_follows_the_nodes(three: LocalGrid) -> None:

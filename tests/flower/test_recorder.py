@@ -14,6 +14,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, 
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
+from local_processes import wait
 from torch import nn
 
 from helpers.code_blocks import ROOT, blocks
@@ -100,16 +101,12 @@ def test_fedavg_is_recorded(make_grid: MakeGrid, tmp_path: Path) -> None:
     asked = {line["job"]: line.get("kind", "train") for line in lines(path, "asked")}
     assert list(asked.values()) == 2 * (3 * ["train"] + 3 * ["evaluate"])
     assert {line["bytes"] for line in lines(path, "asked")} == {size}
-    assert {(asked[line["job"]], line["bytes"]) for line in lines(path, "arrived")} == {
-        ("train", size),
-        ("evaluate", 0),
-    }
-    once = [*3 * ["asked"], *3 * ["arrived"], "round", *3 * ["asked"], *3 * ["arrived"]]
-    assert [line["event"] for line in lines(path)] == [*3 * ["connected"], *once, *once]
+    arrived = {(asked[line["job"]], line["bytes"]) for line in lines(path, "arrived")}
+    assert arrived == {("train", size), ("evaluate", 0)}
 
 
-def test_model_is_the_same_with_and_without_a_recording(make_grid: MakeGrid, tmp_path: Path) -> None:
-    """But for rounding, as replies come in another order. Reported times are recorded, and not seen by the strategy."""
+def test_recording_does_not_change_the_model(make_grid: MakeGrid, tmp_path: Path) -> None:
+    """But for rounding, as replies come in another order. The strategy does not see the times that are recorded."""
     expected = start(make_grid(client_app(), 3), num_rounds=3)
     found = start(recording(make_grid(client_app(mods=[report_times]), 3), tmp_path / "f"), num_rounds=3)
     for ours, theirs in zip(found.arrays.values(), expected.arrays.values(), strict=True):
@@ -132,9 +129,7 @@ def test_replies_are_recorded_in_the_order_of_their_arrival(make_grid: MakeGrid,
     path = tmp_path / "flight.jsonl"
 
     def train(client: int, arrays: list[np.ndarray]) -> list[np.ndarray]:
-        until_s = time.monotonic() + 60
-        while path.read_text().count('"arrived"') < 2 - client and time.monotonic() < until_s:
-            time.sleep(0.002)
+        wait("the reply before this one", 60, lambda: path.read_text().count('"arrived"') >= 2 - client)
         return arrays
 
     grid = make_grid(client_app(train), 3)
@@ -166,9 +161,7 @@ def test_nodes_that_connect_and_leave(make_grid: MakeGrid, tmp_path: Path, monke
 
     def leave(message: Message, context: Context) -> Message:
         grid.offline = {1000, 1014}
-        until_s = time.monotonic() + 60
-        while not lines(path, "left") and time.monotonic() < until_s:
-            time.sleep(0.002)
+        wait("the recording", 60, lambda: bool(lines(path, "left")))
         return client_app()(message, context)
 
     grid.intercept(leave, partition=0)
@@ -181,9 +174,6 @@ def test_nodes_that_connect_and_leave(make_grid: MakeGrid, tmp_path: Path, monke
     told = [(line["event"], line.get("client")) for line in lines(path, "connected", "left", "round")]
     assert told[:3] == [("connected", "phone"), ("left", "phone"), ("connected", "phone")]
     assert told[3:] == [("round", None), ("round", None), ("connected", "phone (1014)"), ("round", None)]
-    found = read_recording(path)
-    assert found.names == ("phone", "phone (1014)")
-    assert [end_s < np.inf for _, _, end_s in found.intervals].count(True) == 1
 
 
 def test_message_that_is_not_sent_has_failed(make_grid: MakeGrid, tmp_path: Path) -> None:
