@@ -73,12 +73,10 @@ def test_metrics_are_those_of_fedavg(make_grid: MakeGrid) -> None:
     assert all(told == {"batch": 8, "server-round": round} for _, round, _, told in journal.evaluated)
 
 
-@pytest.mark.parametrize(
-    ("options", "rounds"), [({}, [5]), ({"evaluate_every": 2}, [2, 4, 5]), ({"fraction_evaluate": 0.0}, [])]
-)
-def test_rounds_in_which_clients_evaluate(make_grid: MakeGrid, options: dict[str, Any], rounds: list[int]) -> None:
-    result = start(make_grid(Journal().app, 3), virtual(**options), num_rounds=5)
-    assert list(result.evaluate_metrics_clientapp) == rounds
+def test_rounds_in_which_clients_evaluate(make_grid: MakeGrid) -> None:
+    for options, rounds in (({}, [5]), ({"evaluate_every": 2}, [2, 4, 5]), ({"fraction_evaluate": 0.0}, [])):
+        result = start(make_grid(Journal().app, 3), virtual(**options), num_rounds=5)
+        assert list(result.evaluate_metrics_clientapp) == rounds
 
 
 def test_fraction_of_clients(make_grid: MakeGrid) -> None:
@@ -148,7 +146,6 @@ def test_all_clients_evaluate_at_once_if_none_is_training(make_grid: MakeGrid) -
     result = start(make_grid(journal.app, 3), strategy, num_rounds=3)
     assert journal.evaluations() == [(client, round) for round in (1, 2, 3) for client in (0, 1, 2)]
     assert list(result.evaluate_metrics_clientapp) == [1, 2, 3]
-    assert sorted(journal.trained) == [(client, round) for client in (0, 1, 2) for round in (1, 2, 3)]
 
 
 def test_silent_client_does_not_hold_up_the_run(make_grid: MakeGrid) -> None:
