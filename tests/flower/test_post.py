@@ -16,7 +16,6 @@ from helpers.local_grid import LocalGrid, MakeGrid
 from lesson.clock.worlds import Event, Joined, Left, Reply
 from lesson.clock.worlds.clients import LOST, NO_REPLY, TOO_LATE
 from lesson.flower.arrays import Layout
-from lesson.flower.identity import Roster
 from lesson.flower.post import LOOK_EVERY_S, FieldNames, GridClients, weighted_means
 from lesson.learn.model_server import ModelServer
 from lesson.learn.optimizers import ServerOptimizer
@@ -91,13 +90,6 @@ class Asking:
         """Poll when it is time to look at who is connected."""
         self.now_s += LOOK_EVERY_S
         return list(self.post.poll())
-
-    def add_node(self) -> int:
-        """Connect another node, of nobody knows whom."""
-        node = max(self.grid.nodes) + 1
-        self.grid.nodes[node] = Context(1, node, {}, RecordDict(), {})
-        self.grid._node_locks[node] = threading.Lock()
-        return node
 
 
 def good(message: Message, **changed: Any) -> Message:
@@ -206,13 +198,6 @@ def test_clients_need_not_report_weights_that_the_server_knows(make_grid: MakeGr
     assert asking.reply() == Reply(0, 0, None, {"own": 3.0, "loss": 1.0})
 
 
-def test_after_its_patience_there_is_no_reply(make_grid: MakeGrid) -> None:
-    asking = Asking(make_grid, lambda _: None)
-    asking.send(0, patience_s=0.5)
-    assert list(asking.post.poll()) == []
-    assert asking.reply().fault == NO_REPLY
-
-
 def test_update_that_was_given_up_comes_too_late(make_grid: MakeGrid) -> None:
     """Client 0 is given up; both then answer. The model of the late one is not kept, the other one's is."""
     given_up = threading.Event()
@@ -242,7 +227,7 @@ def test_error_of_an_update_that_was_given_up_is_ignored(make_grid: MakeGrid) ->
 def test_nodes_disconnect_and_reconnect(make_grid: MakeGrid) -> None:
     """The server looks every two seconds, and leaves nodes of no client alone."""
     asking = Asking(make_grid, good)
-    asking.add_node()
+    asking.grid.nodes[4711] = Context(1, 4711, {}, RecordDict(), {})
     asking.grid.offline.add(asking.post.node_of[1])
     assert list(asking.post.poll()) == []
     assert asking.look() == [Left(1)]
@@ -252,22 +237,6 @@ def test_nodes_disconnect_and_reconnect(make_grid: MakeGrid) -> None:
     assert isinstance(event, Joined)
     assert (event.client, math.isnan(event.latency_s)) == (1, True)
     assert asking.post.is_connected(1)
-
-
-def test_unknown_nodes_become_clients_while_there_is_room(make_grid: MakeGrid) -> None:
-    """A node with the key of a connected one is left out; the next has the last place. Each is named once."""
-    roster = Roster(3)
-    asking = Asking(make_grid, good, roster=roster, assumed_s=lambda client: 5.0 + client)
-    asking.grid.keys[1000] = b"key"
-    roster.admit(sorted(asking.grid.get_nodes(), key=lambda node: node.node_id))
-    asking.grid.keys[asking.add_node()] = b"key"
-    assert asking.look() == []
-    node = asking.add_node()
-    assert asking.look() == [Joined(2, assumed_s=7.0)]
-    assert asking.post.node_of[2] == node
-    asking.add_node()
-    assert asking.look() == asking.look() == []
-    assert [line.split(":")[0] for line in asking.told] == ["ignoring node 1008", "ignoring node 1010"]
 
 
 def test_means_by_hand() -> None:

@@ -1,7 +1,6 @@
 """LessonStrategy in an app written as Flower's quickstart has it, around FedAvg: a line through points."""
 
 import math
-import threading
 import time
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -28,23 +27,16 @@ Seen = list[tuple[int, int, float]]
 
 def client_app(seen: Seen) -> ClientApp:
     """Least squares on a client's own points; records which client was asked in which round, with which step size."""
-    app, lock = ClientApp(), threading.Lock()
-
-    def points(context: Context) -> tuple[np.ndarray, np.ndarray]:
-        client = int(context.node_config["partition-id"])
-        rng = np.random.default_rng(client)
-        inputs = rng.normal(size=(NUM_EXAMPLES[client], 2))
-        return inputs, inputs @ np.array([1.0, -2.0]) + client
+    app = ClientApp()
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        arrays, config = message.content["arrays"], message.content["config"]
-        inputs, targets = points(context)
-        weights, bias = arrays.to_numpy_ndarrays()
-        client = int(context.node_config["partition-id"])
-        with lock:
-            seen.append((client, int(config["server-round"]), float(config["lr"])))
+        client, config = int(context.node_config["partition-id"]), message.content["config"]
+        seen.append((client, int(config["server-round"]), float(config["lr"])))
         time.sleep(float(context.node_config.get("slow-s", 0.0)))
+        inputs = np.random.default_rng(client).normal(size=(NUM_EXAMPLES[client], 2))
+        targets = inputs @ np.array([1.0, -2.0]) + client
+        weights, bias = message.content["arrays"].to_numpy_ndarrays()
         error = inputs @ weights + bias - targets
         weights -= config["lr"] * inputs.T @ error / len(targets)
         bias -= config["lr"] * error.mean(keepdims=True)
