@@ -135,7 +135,6 @@ def test_replies_are_recorded_in_the_order_of_their_arrival(make_grid: MakeGrid,
     grid = make_grid(client_app(train), 3)
     start(recording(grid, path))
     found = read_recording(path)
-    assert [line["client"] for line in lines(path, "arrived")] == names(grid)[::-1]
     assert found.jobs.client[np.argsort(found.jobs.ended_s, kind="stable")].tolist() == [2, 1, 0]
     assert found.rounds[0].merged == (2, 1, 0)
 
@@ -293,36 +292,35 @@ def test_documented_app_is_recorded(make_grid: MakeGrid, tmp_path: Path, monkeyp
     assert np.isfinite(found.jobs.compute_s).all()
 
 
-WRONG_TIMES: list[tuple[dict[str, Any], set[str]]] = [
-    ({BEGAN: 0.0, ENDED: 1.0}, {"compute_s"}),  # the client's clock is wrong
-    ({COMPUTE_S: 1e6}, {"downloaded_s", "trained_s"}),  # longer than the job took
-    ({COMPUTE_S: -1.0}, {"downloaded_s", "trained_s"}),
-    ({COMPUTE_S: float("nan")}, set()),
-    ({BEGAN: "yesterday"}, set()),
+TIME_FIELDS, NUMBER_FIELDS = {"compute_s", "downloaded_s", "trained_s"}, {"num_samples", "energy_j"}
+WRONG: list[tuple[dict[str, Any], set[str]]] = [
+    ({BEGAN: 0.0, ENDED: 1.0}, {"downloaded_s", "trained_s"}),  # the client's clock is wrong
+    ({COMPUTE_S: 1e6}, {"compute_s"}),  # longer than the job took
+    ({COMPUTE_S: -1.0}, {"compute_s"}),
+    ({COMPUTE_S: float("nan")}, TIME_FIELDS),
+    ({BEGAN: "yesterday"}, TIME_FIELDS),
+    ({"num-examples": -3}, {"num_samples"}),
+    ({"num-examples": 0.5}, {"num_samples"}),
+    ({"energy-j": -1.0}, {"energy_j"}),
 ]
-WRONG_NUMBERS = [{"num-examples": -3}, {"num-examples": 0.5}, {"energy-j": -1.0}]
 
 
 def test_wrong_times_and_numbers_are_left_out(make_grid: MakeGrid, tmp_path: Path) -> None:
-    """Each client reports other ones."""
+    """Each client reports another one."""
     app, path = client_app(mods=[report_times]), tmp_path / "f"
-    grid = make_grid(app, len(WRONG_TIMES) + len(WRONG_NUMBERS))
+    grid = make_grid(app, len(WRONG))
 
     def handle(message: Message, context: Context) -> Message:
-        reply, case = app(message, context), int(context.node_config["partition-id"])
-        if case < len(WRONG_TIMES):
-            reply.content[TIMES] = ConfigRecord({**reply.content[TIMES], **WRONG_TIMES[case][0]})
-        else:
-            reply.content["metrics"].update(WRONG_NUMBERS[case - len(WRONG_TIMES)])
+        reply, (changed, _) = app(message, context), WRONG[int(context.node_config["partition-id"])]
+        name = TIMES if changed.keys() <= {BEGAN, ENDED, COMPUTE_S} else "metrics"
+        reply.content[name] = type(reply.content[name])({**reply.content[name], **changed})
         return reply
 
     grid.handle = handle
     recording(grid, path).send_and_receive([message_to(node) for node in grid.nodes])
     arrived = {line["client"]: line.keys() for line in lines(path, "arrived")}
-    told = [arrived[name] & {"compute_s", "downloaded_s", "trained_s"} for name in names(grid)]
-    assert told[: len(WRONG_TIMES)] == [left for _, left in WRONG_TIMES]
-    told = [arrived[name] & {"num_samples", "energy_j"} for name in names(grid)]
-    assert told[len(WRONG_TIMES) :] == [{"energy_j"}, {"energy_j"}, {"num_samples"}]
+    missing = [(TIME_FIELDS | NUMBER_FIELDS) - arrived[name] for name in names(grid)]
+    assert missing == [fields for _, fields in WRONG]
 
 
 def test_error_of_a_client_has_no_times(make_grid: MakeGrid, tmp_path: Path) -> None:
