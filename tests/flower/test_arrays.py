@@ -43,8 +43,7 @@ def test_whole_numbers_are_rounded() -> None:
         (np.array([1 + 1e-12]), True),
         (np.array([1.5], dtype=np.float16), False),
         (np.array([2**24 - 1]), False),
-        (np.array([2**24 + 1]), True),
-        (np.array([-(2**40) - 3]), True),
+        (np.array([-(2**24) - 1]), True),
     ],
 )
 def test_vector_is_as_precise_as_the_model_needs(values: np.ndarray, precise: bool) -> None:
@@ -58,17 +57,15 @@ def test_vector_is_as_precise_as_the_model_needs(values: np.ndarray, precise: bo
 @pytest.mark.parametrize(
     ("changed", "fault"),
     [
-        ({"w": np.ones((2, 3), dtype=np.float32)}, "wrong shape"),
         ({"w": np.ones(4, dtype=np.float32)}, "wrong shape"),
         ({"b": np.array([np.nan], dtype=np.float32)}, "not finite"),
         ({"b": np.array([1e300])}, "not finite"),  # infinite in 32 bits
         ({"b": np.array([1j])}, "wrong type"),
-        ({"b": np.array(["x"])}, "wrong type"),
         ({"c": np.ones(1, dtype=np.float32)}, "wrong arrays"),
         ({"w": None}, "wrong arrays"),
     ],
 )
-def test_arrays_that_cannot_be_aggregated(changed: dict[str, np.ndarray], fault: str) -> None:
+def test_arrays_that_do_not_fit_the_model_are_rejected(changed: dict[str, np.ndarray], fault: str) -> None:
     arrays = {name: values for name, values in (MODEL | changed).items() if values is not None}
     with pytest.raises(InvalidUpdateError) as caught:
         Layout.of(record_of(**MODEL)).vector(record_of(**arrays))

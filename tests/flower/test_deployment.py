@@ -1,7 +1,6 @@
 """Real processes: a node that dies and comes back, a stranger, and a server that is killed and resumed.
 
-One federation lives through all of it once, in `story`; the tests look at what it has left. What its clients send may
-be wrong in other ways, too, which test_post.py and test_replies.py show without processes.
+`story` starts one federation to which all of this happens; the tests check what it left behind.
 """
 
 import json
@@ -39,16 +38,16 @@ class Story:
     folder: Path
     codes: list[int] = field(default_factory=list)
     """The exit status of the supervisor of each run."""
-    told: str = ""
+    supervised: str = ""
     """What the supervisors printed."""
     stranger: tuple[int, str] = (0, "")
     """Exit status and log of a node that is not registered."""
     at_kill: list[dict[str, Any]] = field(default_factory=list)
     """The lines of the metrics when the server was killed."""
     kept_round: int = 0
-    """The round of the checkpoint that was there then."""
+    """The round of the checkpoint at that time."""
     left: dict[int, str] = field(default_factory=dict)
-    """Processes that are there after the end."""
+    """Processes that have not ended."""
 
     @property
     def out(self) -> Path:
@@ -94,7 +93,9 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
         supervisor = supervise(federation, story, app, MANY)
         stack.callback(supervisor.kill)  # without a SuperLink, it would wait for one forever
         wait("the client to work that is to be killed", 300, lambda: f"begun {KILLED} 0" in story.journal)
-        kill_node(federation, KILLED)
+        node = federation.processes[f"node{KILLED}"]
+        os.killpg(node.pid, signal.SIGKILL)
+        node.wait(60)
         federation.start_node(KILLED, federation.make_key("stranger"))
         code = federation.processes[f"node{KILLED}"].wait(300)
         story.stranger = code, (federation.folder / f"node{KILLED}.log").read_text()
@@ -107,7 +108,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
         supervisor = supervise(federation, story, app, story.kept_round + MORE)
         stack.callback(supervisor.kill)
         story.codes.append(supervisor.wait(600))
-    story.told = (story.folder / "supervisor.log").read_text()
+    story.supervised = (story.folder / "supervisor.log").read_text()
     story.left = federation.alive()
     return story
 
@@ -129,13 +130,6 @@ def supervise(federation: Federation, story: Story, app: Path, rounds: int) -> "
     words += [app, NAME, path, story.folder / "run-id"]
     with (story.folder / "supervisor.log").open("a") as log:
         return subprocess.Popen(words, env=federation.env, stdout=log, stderr=subprocess.STDOUT)
-
-
-def kill_node(federation: Federation, number: int) -> None:
-    """End a node and everything that it has started, without a chance to say good-bye."""
-    process = federation.processes[f"node{number}"]
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait(60)
 
 
 def kill_server(federation: Federation, story: Story) -> None:
@@ -170,12 +164,12 @@ def test_killed_node_is_lost_and_takes_part_again_under_its_key(story: Story) ->
     assert any(KILLED in line["merged"] for line in story.metrics[lost:])
 
 
-def test_supervisor_tells_how_each_run_ended(story: Story) -> None:
-    assert story.codes == [1, 0], story.told
-    first, second = re.findall(r"^run (\d+): submitted$", story.told, re.MULTILINE)
-    ended = re.findall(r"^run (\d+): (finished:\w+)$", story.told, re.MULTILINE)
+def test_supervisor_reports_how_each_run_ended(story: Story) -> None:
+    assert story.codes == [1, 0], story.supervised
+    first, second = re.findall(r"^run (\d+): submitted$", story.supervised, re.MULTILINE)
+    ended = re.findall(r"^run (\d+): (finished:\w+)$", story.supervised, re.MULTILINE)
     assert ended == [(first, "finished:failed")] * 2 + [(second, "finished:completed")]
-    assert "report: " in story.told, "the log of the run"
+    assert "report: " in story.supervised, "the log of the run"
 
 
 def test_killed_server_resumes_from_a_backup_of_its_checkpoint(story: Story) -> None:

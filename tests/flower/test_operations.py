@@ -63,7 +63,7 @@ def test_example_settings_fit_the_units(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not (shutil.which("openssl") and shutil.which("ssh-keygen")), reason="openssl or ssh is missing")
-def test_certificates_are_signed_by_the_authority_and_never_overwritten(tmp_path: Path) -> None:
+def test_certificates_are_signed_and_never_overwritten(tmp_path: Path) -> None:
     script, host = FOLDER / "certificates.sh", "server.example"
     assert call(script, "server", tmp_path, host).returncode == 2, "there is no authority yet"
     assert call(script, "ca", tmp_path).returncode == 0
@@ -71,8 +71,7 @@ def test_certificates_are_signed_by_the_authority_and_never_overwritten(tmp_path
     verify = ("openssl", "verify", "-verify_hostname", host, "-CAfile", tmp_path / "ca.crt", tmp_path / "server.crt")
     assert call(*verify).returncode == 0
     assert stat.S_IMODE((tmp_path / "server.key").stat().st_mode) == 0o600
-    again = call(script, "server", tmp_path, host)
-    assert (again.returncode, "server.key exists" in again.stderr) == (2, True)
+    assert call(script, "server", tmp_path, host).returncode == 2, "the key is there"
     assert call(script, "node", tmp_path, "node0").returncode == 0
     (tmp_path / "node0").unlink()
     assert call(script, "node", tmp_path, "node0").returncode == 2, "the public key is still there"
@@ -117,14 +116,14 @@ WELL = [line(round, [0, 1]) for round in range(1, 41)]
     ("lines", "finding"),
     [
         (WELL, ""),
-        (WELL + [line(round, []) for round in range(41, 51)], "no update was aggregated in the last 10 rounds"),
-        ([*WELL, line(41, [0], rejections={"no reply": [1] * 6})], "13% of the updates in the last 20 rounds"),
+        (WELL + [line(round, []) for round in range(41, 51)], "no update"),
+        ([*WELL, line(41, [0], rejections={"no reply": [1] * 6})], "13%"),
         ([*WELL, line(41, [0, 1], excluded=[7])], "excluded clients [7]"),
-        (WELL + [line(round, [0]) for round in range(41, 62)], "client 1: no update aggregated for 21 rounds"),
+        (WELL + [line(round, [0]) for round in range(41, 62)], "client 1: no update"),
         (WELL + [line(round, [0], 25.0) for round in range(41, 44)], "client 0: latency 25 s, was 10 s"),
     ],
 )
-def test_checks_find_what_is_wrong(lines: list[dict[str, Any]], finding: str) -> None:
+def test_check_reports_problems(lines: list[dict[str, Any]], finding: str) -> None:
     findings = [told for _, told in check(lines, window=20, empty=10, rejected=0.1, slower=2.0)]
     assert len(findings) == bool(finding)
     assert all(finding in told for told in findings)
@@ -151,7 +150,7 @@ esac
 """
 
 
-def test_run_that_is_stopped_while_it_is_submitted_does_not_stay_active(tmp_path: Path) -> None:
+def test_run_stopped_during_submission_does_not_stay_active(tmp_path: Path) -> None:
     (tmp_path / "flwr").write_text(FLWR)
     (tmp_path / "flwr").chmod(0o755)
     config, calls = tmp_path / "run.toml", tmp_path / "calls"

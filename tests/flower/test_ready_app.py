@@ -1,30 +1,26 @@
-"""The ready-made server and client: the simulator's numbers, run folders, and which nodes take part."""
+"""The complete server and client app: the simulator's numbers, run folders, and which nodes take part."""
 
 import json
 import math
-import pickle
 import sys
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from helpers.any_tasks import Mlp, feature_task
 from helpers.flower_runs import KilledError, kill_after
 from helpers.local_grid import LocalGrid, MakeGrid, fail
 from lesson import InputError
-from lesson.core.errors import RunStoppedError
-from lesson.flight.recording import ARRIVED, FAILED, read_recording
+from lesson.flight.recording import ARRIVED, read_recording
 from lesson.flower import LessonStrategy, make_client_app, make_server_app, serve
-from lesson.flower.client import _ClientTask
 from lesson.flower.config import DEFAULTS, check_config, deadline_of, settings_of
-from lesson.flower.profile import TYPE, Profile, Profiler
+from lesson.flower.profile import Profile, Profiler
 from lesson.flower.server import clock_of, find_clients
 from lesson.learn.remote import initial_arrays
 from lesson.runs.execute import execute
@@ -66,22 +62,22 @@ def lines(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
 
 
-FAULTS = "disconnect_during=0.1 corrupting_clients=0.6 scaled=0.3 flipped=0.3"
-GUARDS = "norm=reject aggregation=median exclude_after_rejections=1"
-
-
 @pytest.mark.parametrize(
     ("strategy", "rounds", "changes"),
     [
-        ("lesson", 14, [f"faults.{fault}" for fault in FAULTS.split()] + [f"guards.{one}" for one in GUARDS.split()]),
-        ("tifl", 5, ["strategy.num_tiers=2", "strategy.interval=3"]),
+        (
+            "lesson",
+            14,
+            "faults.disconnect_during=0.2 faults.corrupting_clients=0.6 faults.scaled=0.3 guards.norm=reject",
+        ),
+        ("tifl", 5, "strategy.num_tiers=2 strategy.interval=3"),
     ],
 )
 def test_virtual_clock_gives_the_numbers_of_the_simulator(
-    make_grid: MakeGrid, tmp_path: Path, strategy: str, rounds: int, changes: list[str]
+    make_grid: MakeGrid, tmp_path: Path, strategy: str, rounds: int, changes: str
 ) -> None:
     """Bit by bit; on Flower, the notes of a line say more. TiFL needs the accuracy of clients on samples held out."""
-    config = VIRTUAL | {"strategy": strategy, "rounds": rounds, "set": " ".join([SET, *changes])}
+    config = VIRTUAL | {"strategy": strategy, "rounds": rounds, "set": f"{SET} {changes}"}
     served(make_grid, config, tmp_path / "flower")
     simulated(config, tmp_path / "simulated")
     folders = tmp_path / "flower", tmp_path / "simulated"
@@ -92,7 +88,6 @@ def test_virtual_clock_gives_the_numbers_of_the_simulator(
     assert any("rejections" in line for line in flower) == (strategy == "lesson")
     models = [(folder / "model.safetensors").read_bytes() for folder in folders]
     assert models[0] == models[1]
-    assert (tmp_path / "flower" / "latencies.csv").read_text().count("\n") == 1 + CLIENTS
 
 
 def test_killed_run_resumes_bit_identically(make_grid: MakeGrid, tmp_path: Path) -> None:
@@ -110,24 +105,8 @@ def test_killed_run_resumes_bit_identically(make_grid: MakeGrid, tmp_path: Path)
         assert (tmp_path / "flower" / name).read_bytes() == (tmp_path / "simulated" / name).read_bytes()
 
 
-def test_finished_run_can_be_extended_but_not_changed(make_grid: MakeGrid, tmp_path: Path) -> None:
-    """Its deadline, found with `auto`, is kept. A run that is long enough is not executed again."""
-    config = VIRTUAL | {"deadline": "auto", "rounds": 3}
-    served(make_grid, config, tmp_path)
-    begun = lines(tmp_path)
-    with pytest.raises(InputError, match="holds a run of 3 rounds; set resume=true"):
-        served(make_grid, config | {"rounds": 5}, tmp_path)
-    with pytest.raises(InputError, match=r"run.rounds = 3 there, 2 here"):
-        served(make_grid, config | {"rounds": 2, "resume": True}, tmp_path)
-    assert served(make_grid, config | {"rounds": 5, "resume": True}, tmp_path)["rounds"] == 5
-    assert (lines(tmp_path)[:3], len(lines(tmp_path))) == (begun, 5)
-    grid = make(make_grid, config)
-    serve(grid, context(config | {"rounds": 5, "out": str(tmp_path)}), TASK)
-    assert grid.num_pushed == 0
-
-
-def test_run_on_the_wall_clock(make_grid: MakeGrid, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The slow client is aggregated in at most every second round, so that its updates are stale."""
+def test_run_on_the_wall_clock(make_grid: MakeGrid, tmp_path: Path) -> None:
+    """The slow client is aggregated in at most every second round, so its updates are stale."""
     config = WALL | {"deadline": 0.15, "out": str(tmp_path)}
     grid = make(make_grid, config)
     grid.names[grid.node(1)] = "greenhouse"
@@ -139,28 +118,12 @@ def test_run_on_the_wall_clock(make_grid: MakeGrid, tmp_path: Path, caplog: pyte
     assert not any("rejected" in line for line in told)
     sent = sum(array.nbytes + 128 for array in initial_arrays(TASK, 0).values())  # each with its header
     assert {line["bytes_up"] / line["uploads"] for line in told if line["uploads"]} == {sent}
-    assert told[0]["bytes_down"] == CLIENTS * sent
-    names = [0, "greenhouse", 2, 3]
-    assert json.loads((tmp_path / "clients.json").read_text())["clients"]["name"] == names
     rows = [row.split(",") for row in (tmp_path / "latencies.csv").read_text().splitlines()[1:]]
-    assert [row[0] for row in rows] == [str(name) for name in names]
+    assert [row[0] for row in rows] == ["0", "greenhouse", "2", "3"]
     assert all(float(row[1]) > 2 * slow_s for row, slow_s in zip(rows, SLOW_S, strict=True))
-    assert any(line.startswith("client greenhouse: ") for line in caplog.messages)
     found = read_recording(tmp_path / "flight.jsonl")
     assert [len(one.merged or ()) for one in found.rounds] == [len(line["merged"]) for line in told]
-    assert [list(one.staleness or ()) for one in found.rounds] == [line["merged_staleness"] for line in told]
-    arrived = found.jobs.outcome == ARRIVED
-    assert not (found.jobs.outcome == FAILED).any()
-    assert (found.jobs.compute_s[arrived] >= 2 * min(SLOW_S) - 0.001).all(), "they sleep that long"
-
-
-def test_clients_that_all_fail_end_the_run_with_an_error(make_grid: MakeGrid, tmp_path: Path) -> None:
-    config = WALL | {"rounds": 99, "deadline": 0.05, "out": str(tmp_path)}
-    grid = make(make_grid, config)
-    grid.intercept(fail, kind="train")
-    with pytest.raises(RunStoppedError, match=r"in 10 rounds: .*client error .*no data.*resume=true"):
-        serve(grid, context(config), TASK)
-    assert not (tmp_path / "summary.json").exists()
+    assert (found.jobs.compute_s[found.jobs.outcome == ARRIVED] >= 2 * min(SLOW_S) - 0.001).all()
 
 
 @pytest.mark.parametrize(
@@ -168,28 +131,20 @@ def test_clients_that_all_fail_end_the_run_with_an_error(make_grid: MakeGrid, tm
     [
         ({"strateg": "lesson"}, "did you mean 'strategy'"),
         ({"rounds": 2.5}, "rounds must be a whole number"),
-        ({"rounds": True}, "rounds must be a whole number"),
-        ({"rounds": -1}, "rounds"),
-        ({"strategy": 3}, "strategy must be a string"),
         ({"strategy": "leson"}, "did you mean 'lesson'"),
         ({"beta": "1"}, "beta must be a number"),
         ({"resume": 1}, "resume must be true or false"),
         ({"clock": "sundial"}, "unknown clock 'sundial'"),
         ({"deadline": "soon"}, "deadline must be"),
-        ({"deadline": True}, "deadline must be"),
-        ({"deadline": 0}, "deadline must be"),
-        ({"scenario": "nowhere"}, "nowhere"),
         ({"dataset": "minst"}, "minst"),
-        ({"set": "data.dataset=antigravity:fly"}, "unknown dataset 'antigravity:fly'"),
         ({"set": "fleet.latencies=fleet.csv"}, "latencies"),
-        ({"set": "server.optimizer=adamant"}, "optimizer"),
         ({"set": "'open"}, "set must be"),
         ({"set": "faults.disconnect_before=0.1"}, "disconnect_before"),
         ({"strategy": "fedcs", "deadline": "inf"}, "deadline_s must be finite"),
         ({"min-nodes": 9}, "min-nodes is 9, but only 4 nodes are connected"),
     ],
 )
-def test_bad_run_configs_are_one_line_before_anybody_is_asked(
+def test_invalid_run_config_is_a_one_line_error(
     make_grid: MakeGrid, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any], message: str
 ) -> None:
     monkeypatch.setattr("lesson.flower.server.WAIT_S", -1.0)
@@ -211,13 +166,9 @@ def test_settings_of_a_run_config() -> None:
     settings = settings_of(check_config(config), 6)
     run, data, strategy = settings.run, settings.data, settings.strategy
     assert (settings.fleet.num_clients, data.beta, settings.training.batch_size) == (6, 2.0, 5)
-    assert (strategy.name, strategy.deadline_s, strategy.options) == (
-        "fedbuff",
-        15.0,
-        {"buffer_size": 3, "concurrency": 2},
-    )
+    assert (strategy.name, strategy.deadline_s) == ("fedbuff", 15.0)
+    assert strategy.options == {"buffer_size": 3, "concurrency": 2}
     assert (run.rounds, run.eval_every_s, run.seed, run.device, run.time_budget_s) == (4, 50.0, 7, "cpu", 90.0)
-    assert settings_of(check_config({}), 6).run.rounds is None
 
 
 def test_clients_import_nothing_that_a_server_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,13 +178,6 @@ def test_clients_import_nothing_that_a_server_names(tmp_path: Path, monkeypatch:
         check_config(VIRTUAL | {"dataset": "planted:make_task"})
     check_config(VIRTUAL | {"strategy": "planted:Strategy"})
     assert "planted" not in sys.modules
-
-
-def test_copies_of_an_app_share_one_workload() -> None:
-    """Flower's simulation copies the client app into its processes for every message."""
-    task = _ClientTask(TASK)
-    once, again = (pickle.loads(cloudpickle.dumps(task)) for _ in range(2))
-    assert once is again
 
 
 def test_clients_evaluate_on_their_own_samples(make_grid: MakeGrid) -> None:
@@ -251,39 +195,24 @@ MODEL = ArrayRecord([np.zeros(2)])
 TOLD = {"client": 0, "num-clients": 3, "num-examples": 20, "compute-s": 1.0, "busy-s": 3.0}
 
 
-def answer_profile(**changed: Any) -> Any:
-    def handle(message: Message, there: Context) -> Message:
-        node = there.node_config
-        told = TOLD | {"client": node["partition-id"], "num-clients": node["num-partitions"]} | changed
-        return Message(RecordDict({"metrics": MetricRecord(told)}), reply_to=message)
-
-    return handle
+def answer_profile(message: Message, there: Context) -> Message:
+    told = TOLD | {"client": there.node_config["partition-id"], "num-clients": there.node_config["num-partitions"]}
+    return Message(RecordDict({"metrics": MetricRecord(told)}), reply_to=message)
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"client": -1},
-        {"client": 3},
-        {"num-clients": 10**15},
-        {"num-examples": 0},
-        {"num-examples": 1e308},
-        {"num-examples": [20]},
-        {"compute-s": -1.0},
-        {"compute-s": 4.0},
-        {"busy-s": math.inf},
-    ],
-)
-def test_profile_out_of_bounds_is_no_answer(changed: dict[str, Any]) -> None:
+def test_invalid_profile_is_no_answer() -> None:
     profiler = Profiler(MODEL)
 
-    def read(told: dict[str, Any]) -> Profile | None:
+    def read(**changed: Any) -> Profile | None:
         message = profiler.question(5)
         message.metadata.__dict__["_message_id"] = "1"
-        return profiler.read(5, Message(RecordDict({"metrics": MetricRecord(told)}), reply_to=message), took_s=7.0)
+        reply = Message(RecordDict({"metrics": MetricRecord(TOLD | changed)}), reply_to=message)
+        return profiler.read(5, reply, took_s=7.0)
 
-    assert read(TOLD) == Profile(5, 0, 3, 20, compute_s=1.0, upload_s=4.0)
-    assert read(TOLD | changed) is None
+    assert read() == Profile(5, 0, 3, 20, compute_s=1.0, upload_s=4.0)
+    for name, value in {"client": 3, "num-clients": 10**15, "num-examples": 0, "busy-s": math.inf}.items():
+        assert read(**{name: value}) is None
+    assert read(**{"compute-s": -1.0}) is read(**{"compute-s": 4.0}) is None, "longer than the client was busy"
 
 
 @pytest.fixture
@@ -292,7 +221,7 @@ def three(make_grid: MakeGrid, monkeypatch: pytest.MonkeyPatch) -> LocalGrid:
     monkeypatch.setattr("lesson.flower.server.WAIT_S", -1.0)
     monkeypatch.setattr("lesson.flower.profile.POLL_S", 0.002)
     grid = make_grid(ClientApp(), 3)
-    grid.handle = answer_profile()
+    grid.handle = answer_profile
     return grid
 
 
@@ -301,56 +230,26 @@ def find(grid: LocalGrid, min_nodes: int = 2, everybody: bool = False) -> dict[i
     return {client: profile.node for client, profile in profiles.items()}
 
 
-def ignored(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [line for line in caplog.messages if "ignoring node" in line]
-
-
 @pytest.mark.parametrize("later", [1014, 1000])
-def test_first_registered_node_keeps_its_partition(
-    three: LocalGrid, caplog: pytest.LogCaptureFixture, later: int
-) -> None:
+def test_first_registered_node_keeps_its_partition(three: LocalGrid, later: int) -> None:
     """Whatever its id, which is drawn when a node registers: a hostile one could register until it has the smallest."""
     three.nodes[later].node_config["partition-id"] = 1
     three.registered[later] = "later"
     assert find(three)[1] == 1007
-    assert ignored(caplog) == [f"ignoring node {later}: it claims partition 1, which node 1007 has"]
-
-
-def test_node_that_reports_another_number_of_partitions_is_left_out(
-    three: LocalGrid, caplog: pytest.LogCaptureFixture
-) -> None:
-    three.nodes[1000].node_config["num-partitions"] = 999
-    assert find(three) == {1: 1007, 2: 1014}
-    assert ignored(caplog) == ["ignoring node 1000: it reports 999 partitions, most nodes report 3"]
 
 
 def test_too_few_usable_nodes_are_an_error_that_says_why(three: LocalGrid) -> None:
-    three.intercept(lambda message, _: Message(Error(2, "no"), reply_to=message), partition=0)
+    three.intercept(fail, partition=0)
     assert find(three) == {1: 1007, 2: 1014}
-    with pytest.raises(InputError, match="min-nodes is 3, but only 2 of 3 nodes are usable: node 1000 gives no usable"):
+    with pytest.raises(InputError, match="min-nodes is 3, but only 2 of 3 nodes are usable: node 1000"):
         find(three, 3)
-    with pytest.raises(InputError, match="every node must answer; 1 did not: node 1000"):
+    with pytest.raises(InputError, match="1 did not: node 1000"):
         find(three, everybody=True)
 
 
-def test_nodes_that_connect_later_are_waited_for(
-    three: LocalGrid, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two nodes must be usable; when the third comes, they are. The one left out is named once."""
-    monkeypatch.setattr("lesson.flower.server.WAIT_S", 60.0)
-    monkeypatch.setattr("lesson.flower.profile.WAIT_EVERY_S", 0.01)
-    three.nodes[1007].node_config["partition-id"] = 0
-    three.registered[1007] = "later"
-    three.offline.add(1014)
-
-    def connect(message: Message, there: Context) -> Message | None:
-        if there.node_id == 1007:
-            three.offline.clear()
-        return answer_profile()(message, there)
-
-    three.intercept(connect, kind=TYPE)
-    assert find(three) == {0: 1000, 2: 1014}
-    assert len(ignored(caplog)) == 1
+def test_node_that_reports_another_number_of_partitions_is_left_out(three: LocalGrid) -> None:
+    three.nodes[1000].node_config["num-partitions"] = 999
+    assert find(three) == {1: 1007, 2: 1014}
 
 
 def test_clock_follows_the_nodes(three: LocalGrid) -> None:

@@ -32,20 +32,17 @@ def a_checkpoint_after_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lesson.flower.run_folder.CHECKPOINT_EVERY_S", 1e-6)
 
 
-def client_app() -> ClientApp:
-    """Each client moves the model toward its own number, with the step size it receives."""
-    app = ClientApp()
+APP = ClientApp()
 
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        (weights,) = message.content["arrays"].to_numpy_ndarrays()
-        client, lr = int(context.node_config["partition-id"]), float(message.content["config"]["lr"])
-        error = weights - (1.0 + client)
-        told = MetricRecord({"train_loss": float((error**2).mean()), "num-examples": 10 * (1 + client)})
-        arrays = ArrayRecord([weights - lr * error])
-        return Message(RecordDict({"arrays": arrays, "metrics": told}), reply_to=message)
 
-    return app
+@APP.train()
+def train(message: Message, context: Context) -> Message:
+    """Move the model toward the client's own number, with the step size that it receives."""
+    (weights,) = message.content["arrays"].to_numpy_ndarrays()
+    client, lr = int(context.node_config["partition-id"]), float(message.content["config"]["lr"])
+    error = weights - (1.0 + client)
+    told = MetricRecord({"train_loss": float((error**2).mean()), "num-examples": 10 * (1 + client)})
+    return Message(RecordDict({"arrays": ArrayRecord([weights - lr * error]), "metrics": told}), reply_to=message)
 
 
 def evaluate(round: int, arrays: ArrayRecord) -> MetricRecord:
@@ -70,115 +67,90 @@ def lines(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
 
 
-def values(result: Result) -> list[float]:
-    return [float(value) for array in result.arrays.to_numpy_ndarrays() for value in array]
-
-
-def told(result: Result) -> list[dict[int, dict[str, Any]]]:
-    """Return all metrics of a result by round."""
+def told(result: Result) -> tuple[list[float], list[dict[int, dict[str, Any]]]]:
+    """Return the model of a result, and all metrics by round."""
+    (weights,) = result.arrays.to_numpy_ndarrays()
     kinds = (result.train_metrics_clientapp, result.evaluate_metrics_serverapp, result.evaluate_metrics_clientapp)
-    return [{round: dict(record) for round, record in kind.items() if round} for kind in kinds]
+    return weights.tolist(), [{round: dict(record) for round, record in kind.items() if round} for kind in kinds]
 
 
-FILES = {
-    "checkpoint-before.safetensors",
-    "checkpoint.safetensors",
-    "clients.json",
-    "config.toml",
-    "latencies.csv",
-    "metrics.jsonl",
-    "model.safetensors",
-    "report.html",
-    "summary.json",
-}
+def loaded(out: Path) -> Run:
+    run = lesson.load(out)
+    assert isinstance(run, Run)
+    return run
 
 
-def visible(out: Path) -> set[str]:
-    return {path.name for path in out.iterdir() if not path.name.startswith(".")}
+FILES = """checkpoint-before.safetensors checkpoint.safetensors clients.json config.toml latencies.csv metrics.jsonl
+    model.safetensors report.html summary.json"""
 
 
 def test_files_of_a_run(make_grid: MakeGrid, tmp_path: Path) -> None:
     """Six rounds; the same model and metrics as without a folder, and a folder that can be loaded."""
     log, out = Told(), tmp_path / "run"
-    result = start(make_grid(client_app(), 3), out, trackers=[log])
-    without = start(make_grid(client_app(), 3), None)
-    assert values(result) == values(without)
+    result = start(make_grid(APP, 3), out, trackers=[log])
+    without = start(make_grid(APP, 3), None)
     assert told(result) == told(without)
-    assert visible(out) == FILES
-    run = lesson.load(out)
-    assert isinstance(run, Run)
+    assert {path.name for path in out.iterdir() if path.name != ".lock"} == set(FILES.split())
+    run = loaded(out)
     assert run.settings.data.dataset == "own app"
     assert (run.settings.strategy.name, run.settings.strategy.deadline_s) == ("lesson", 10.0)
     assert (run.settings.training.learning_rate, run.settings.training.lr_cap) == (0.1, 0.4)
     assert run.summary["accuracy"] == result.evaluate_metrics_serverapp[6]["accuracy"]
     assert run.summary["loss"] == result.evaluate_metrics_serverapp[6]["loss"]
-    assert [line["accuracy"] for line in lines(out)] == [
-        result.evaluate_metrics_serverapp[round]["accuracy"] for round in range(1, 7)
-    ]
     assert lines(out)[0]["train_metrics"] == {"train_loss": 1.0}, "client 0 starts at 0 and wants 1"
     bytes_of = [(line["bytes_up"], line["bytes_down"]) for line in lines(out)[:2]]
     assert bytes_of == [(140, 420), (280, 140)], "three float32 values and a header of 128 bytes"
     assert run.read_clients()["clients"]["num_samples"] == [10, 20, 30]
     assert (out / "latencies.csv").read_text().splitlines()[1] == "0,5,,,10"
     assert log.calls == [("lesson", out, []), 1, 2, 3, 4, 5, 6, 6]
-    assert "own app" in (out / "report.html").read_text()
 
 
 def test_killed_run_resumes_where_it_was(make_grid: MakeGrid, tmp_path: Path) -> None:
-    """Killed in round 4 or so, on the virtual clock: the model, the moments of the optimizer and the updates at the
-    server are those of a run that was not killed, and so are all metrics."""
+    """The moments of the optimizer and the updates in the buffer are restored, so model and metrics are the same."""
     options: dict[str, Any] = {"strategy": FedBuff(buffer_size=2, concurrency=2)}
     options |= {"server": ServerSettings(optimizer="adam"), "num_rounds": 8}
-    whole = start(make_grid(client_app(), 3), tmp_path / "whole", **options)
-    grid, out = make_grid(client_app(), 3), tmp_path / "run"
+    whole = start(make_grid(APP, 3), tmp_path / "whole", **options)
+    grid, out = make_grid(APP, 3), tmp_path / "run"
     kill_after(grid, 6)
     with pytest.raises(KilledError):
         start(grid, out, **options)
     assert 0 < len(lines(out)) < 8
     with (out / "metrics.jsonl").open("a") as file:
         file.write('{"round": 99')  # what a kill may leave behind
-    with pytest.raises(InputError, match="holds an unfinished run; pass resume=True"):
-        start(make_grid(client_app(), 3), out, **options)
-    resumed = start(make_grid(client_app(), 3), out, resume=True, **options)
-    assert values(resumed) == values(whole)
+    with pytest.raises(InputError, match="resume=True"):
+        start(make_grid(APP, 3), out, **options)
+    resumed = start(make_grid(APP, 3), out, resume=True, **options)
     assert told(resumed) == told(whole)
     assert lines(out) == lines(tmp_path / "whole")
 
 
 def test_finished_run_can_be_extended_but_not_changed(make_grid: MakeGrid, tmp_path: Path) -> None:
-    """Three rounds, and then seven: the same as seven at once, also when they are asked for once more."""
-    whole = start(make_grid(client_app(), 3), tmp_path / "whole", num_rounds=7)
-    out, grid = tmp_path / "run", make_grid(client_app(), 3)
+    """Three rounds, and then seven: the same as seven at once. A run that is long enough is not executed again."""
+    whole = start(make_grid(APP, 3), tmp_path / "whole", num_rounds=7)
+    out, grid = tmp_path / "run", make_grid(APP, 3)
     start(grid, out, num_rounds=3)
     pushed = grid.num_pushed
-    with pytest.raises(InputError, match="holds a run of 3 rounds; pass resume=True"):
+    with pytest.raises(InputError, match="resume=True"):
         start(grid, out, num_rounds=7)
     with pytest.raises(InputError, match=r"run.rounds = 3 there, 2 here"):
         start(grid, out, num_rounds=2, resume=True)
     with pytest.raises(InputError, match=r"run.seed = 0 there, 1 here"):
         start(grid, out, num_rounds=9, resume=True, seed=1)
     assert grid.num_pushed == pushed
-    longer = start(grid, out, num_rounds=7, resume=True)
+    assert told(start(grid, out, num_rounds=7, resume=True)) == told(whole)
     pushed = grid.num_pushed
-    for result in (longer, start(grid, out, num_rounds=7)):
-        assert values(result) == values(whole)
-        assert told(result) == told(whole)
+    assert told(start(grid, out, num_rounds=7)) == told(whole)
     assert grid.num_pushed == pushed
     assert lines(out) == lines(tmp_path / "whole")
-    run = lesson.load(out)
-    assert isinstance(run, Run)
-    assert (run.settings.run.rounds, run.summary["rounds"], visible(out)) == (7, 7, FILES)
+    assert (loaded(out).settings.run.rounds, loaded(out).summary["rounds"]) == (7, 7)
 
 
 def test_model_of_a_finished_run_must_fit(make_grid: MakeGrid, tmp_path: Path) -> None:
-    start(make_grid(client_app(), 3), tmp_path / "run", num_rounds=1)
+    start(make_grid(APP, 3), tmp_path / "run", num_rounds=1)
     strategy = LessonStrategy(10.0, out=tmp_path / "run", clock="virtual", latency_s=LATENCIES_S)
     arrays = ArrayRecord({"another name": Array(np.zeros(3, dtype=np.float32))})
-    with pytest.raises(InputError, match="holds a different model than initial_arrays"):
-        strategy.start(make_grid(client_app(), 3), arrays, 1, train_config=ConfigRecord({"lr": 0.1}))
-    (tmp_path / "run" / "model.safetensors").write_text("cut off")
-    with pytest.raises(InputError, match=r"model.safetensors cannot be read"):
-        start(make_grid(client_app(), 3), tmp_path / "run", num_rounds=1)
+    with pytest.raises(InputError, match="different model"):
+        strategy.start(make_grid(APP, 3), arrays, 1, train_config=ConfigRecord({"lr": 0.1}))
 
 
 @pytest.mark.parametrize(
@@ -186,17 +158,15 @@ def test_model_of_a_finished_run_must_fit(make_grid: MakeGrid, tmp_path: Path) -
     [
         (None, "aggregated_updates", True),
         (lambda *_: MetricRecord({"loss": 0.5}), "test_loss", False),
-        (lambda *_: MetricRecord({"f1": 0.5, "loss": 0.25, "per class": [1.0]}), "f1", True),
-        (lambda *_: MetricRecord({"val mse": 3.0, "f1": 0.25}), "eval_val_mse", False),
+        (lambda *_: MetricRecord({"val mse": 3.0, "f1": 0.25, "per class": [1.0]}), "eval_val_mse", False),
         (lambda number, _: MetricRecord({"f1": 0.5}) if number == 2 else None, "f1", True),
     ],
 )
 def test_metric_by_which_models_are_compared(
     make_grid: MakeGrid, tmp_path: Path, fn: Any, metric: str, higher_is_better: bool
 ) -> None:
-    start(make_grid(client_app(), 3), tmp_path / "run", num_rounds=3, fn=fn)
-    run = lesson.load(tmp_path / "run")
-    assert isinstance(run, Run)
+    start(make_grid(APP, 3), tmp_path / "run", num_rounds=3, fn=fn)
+    run = loaded(tmp_path / "run")
     assert (run.metric.name, run.metric.higher_is_better) == (metric, higher_is_better)
     if fn is None:
         assert [line["aggregated_updates"] for line in lines(tmp_path / "run")] == [1, 3, 4]
@@ -204,20 +174,20 @@ def test_metric_by_which_models_are_compared(
 
 
 def test_accuracy_in_percent_is_an_error_before_training(make_grid: MakeGrid, tmp_path: Path) -> None:
-    grid = make_grid(client_app(), 3)
+    grid = make_grid(APP, 3)
     with pytest.raises(InputError, match="accuracy must be from 0 to 1"):
         start(grid, tmp_path / "run", fn=lambda *_: MetricRecord({"accuracy": 10.0}))
     assert grid.num_pushed == 0
     assert not (tmp_path / "run").exists()
 
 
-def test_values_that_cannot_be_recorded_are_left_out_with_a_warning(
+def test_invalid_metrics_are_left_out_with_a_warning(
     make_grid: MakeGrid, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fn(round: int, _: ArrayRecord) -> MetricRecord:
         return MetricRecord({"f1": 0.5, "auc": math.nan, "accuracy": 0.5 if round < 2 else 50.0})
 
-    result = start(make_grid(client_app(), 3), tmp_path / "run", num_rounds=3, fn=fn)
+    result = start(make_grid(APP, 3), tmp_path / "run", num_rounds=3, fn=fn)
     assert [line.get("accuracy") for line in lines(tmp_path / "run")] == [0.5, None, None]
     assert not any("auc" in line for line in lines(tmp_path / "run"))
     assert result.evaluate_metrics_serverapp[3]["accuracy"] == 50.0, "the result has what was reported"
@@ -227,13 +197,13 @@ def test_values_that_cannot_be_recorded_are_left_out_with_a_warning(
 
 def test_run_whose_updates_fail_can_be_resumed(make_grid: MakeGrid, tmp_path: Path) -> None:
     """Clients fail until the run ends. It continues when they work again."""
-    grid, out = make_grid(client_app(), 3), tmp_path / "run"
+    grid, out = make_grid(APP, 3), tmp_path / "run"
     grid.handle = fail
     options = {"latency_s": [5.0, 6.0, 7.0], "max_rounds_without_update": 3}
     with pytest.raises(RunStoppedError, match=r"in 3 rounds: 9 × client error.* with resume=True"):
         start(grid, out, num_rounds=9, **options)
     assert not (out / "summary.json").exists()
-    result = start(make_grid(client_app(), 3), out, num_rounds=9, resume=True, **options)
+    result = start(make_grid(APP, 3), out, num_rounds=9, resume=True, **options)
     assert 9 in result.train_metrics_clientapp
 
 
@@ -242,14 +212,12 @@ def test_clients_keep_their_numbers_on_the_wall_clock(
 ) -> None:
     """Three devices by name, key and id; when the run is resumed, they have other ids and come in another order. Each
     has its old number, and thus its estimate, and the names are in the log, in clients.json and latencies.csv."""
-    out, grid = tmp_path / "run", make_grid(client_app(), 3)
-    grid.names, grid.keys = {1000: "pi", 1007: ""}, {1000: b"a", 1007: b"b"}
+    out, grid = tmp_path / "run", make_grid(APP, 3)
+    grid.names, grid.keys = {1000: "pi"}, {1000: b"a", 1007: b"b"}
     options = {"clock": "wall", "latency_s": None}
     start(grid, out, num_rounds=2, **options)
     names = ["pi", "key-3e23e816", "1014"]  # printf b | sha256sum begins with 3e23e816
     assert json.loads((out / "clients.json").read_text())["clients"]["name"] == names
-    grid = make_grid(client_app(), 3)
-    grid.names, grid.keys = {1000: "pi", 1007: ""}, {1000: b"a", 1007: b"b"}
     grid.move(1000, 2000)
     grid.move(1007, 1)
     caplog.clear()
@@ -269,7 +237,7 @@ def test_node_that_comes_back_under_its_key_is_the_same_client(
     make_grid: MakeGrid, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lesson.flower.post.LOOK_EVERY_S", 0.02)
-    out, grid = tmp_path / "run", make_grid(client_app(), 3)
+    out, grid = tmp_path / "run", make_grid(APP, 3)
     grid.keys[1007] = b"b"
 
     def move(round: int, _: ArrayRecord) -> None:
@@ -282,9 +250,9 @@ def test_node_that_comes_back_under_its_key_is_the_same_client(
 
 
 def test_latencies_by_name_on_the_wall_clock(make_grid: MakeGrid, caplog: pytest.LogCaptureFixture) -> None:
-    grid = make_grid(client_app(), 3)
+    grid = make_grid(APP, 3)
     grid.names = dict(zip(sorted(grid.nodes), ["pi", "phone", "tv"], strict=True))
     start(grid, None, num_rounds=1, clock="wall", latency_s={"pi": 1.0, "tv": 2.0, "car": 5.0})
     assert "latency_s has no value for phone; assuming 10 s" in caplog.messages
-    with pytest.raises(InputError, match=r"latency_s must have names of connected nodes \(pi, phone, tv, …\), got car"):
+    with pytest.raises(InputError, match="latency_s must have names of connected nodes"):
         start(grid, None, num_rounds=1, clock="wall", latency_s={"car": 1.0})

@@ -1,7 +1,6 @@
 """LessonStrategy in an app written as Flower's quickstart has it, around FedAvg: a line through points."""
 
 import math
-import threading
 import time
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -14,13 +13,13 @@ from flwr.clientapp.mod import LocalDpMod, fixedclipping_mod
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, Result
 from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
+from local_processes import wait
 
 from helpers.local_grid import LocalGrid, MakeGrid, fail, keep_silent
 from lesson import InputError, Settings, assign_tiers, draw_fleet
 from lesson.core.errors import RunStoppedError
 from lesson.flower import LessonStrategy
 from lesson.settings.guards import GuardSettings
-from lesson.strategies import FedBuff
 
 NUM_EXAMPLES = [10, 30, 20]
 Seen = list[tuple[int, int, float]]
@@ -28,23 +27,16 @@ Seen = list[tuple[int, int, float]]
 
 def client_app(seen: Seen) -> ClientApp:
     """Least squares on a client's own points; records which client was asked in which round, with which step size."""
-    app, lock = ClientApp(), threading.Lock()
-
-    def points(context: Context) -> tuple[np.ndarray, np.ndarray]:
-        client = int(context.node_config["partition-id"])
-        rng = np.random.default_rng(client)
-        inputs = rng.normal(size=(NUM_EXAMPLES[client], 2))
-        return inputs, inputs @ np.array([1.0, -2.0]) + client
+    app = ClientApp()
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        arrays, config = message.content["arrays"], message.content["config"]
-        inputs, targets = points(context)
-        weights, bias = arrays.to_numpy_ndarrays()
-        client = int(context.node_config["partition-id"])
-        with lock:
-            seen.append((client, int(config["server-round"]), float(config["lr"])))
+        client, config = int(context.node_config["partition-id"]), message.content["config"]
+        seen.append((client, int(config["server-round"]), float(config["lr"])))
         time.sleep(float(context.node_config.get("slow-s", 0.0)))
+        inputs = np.random.default_rng(client).normal(size=(NUM_EXAMPLES[client], 2))
+        targets = inputs @ np.array([1.0, -2.0]) + client
+        weights, bias = message.content["arrays"].to_numpy_ndarrays()
         error = inputs @ weights + bias - targets
         weights -= config["lr"] * inputs.T @ error / len(targets)
         bias -= config["lr"] * error.mean(keepdims=True)
@@ -57,10 +49,7 @@ def client_app(seen: Seen) -> ClientApp:
 def run(
     grid: LocalGrid, strategy: FlowerStrategy, num_rounds: int = 4, config: dict[str, Any] | None = None, **options: Any
 ) -> Result:
-    arrays, train_config = (
-        ArrayRecord([np.zeros(2), np.zeros(1)]),
-        ConfigRecord({"lr": 0.1} if config is None else config),
-    )
+    arrays, train_config = ArrayRecord([np.zeros(2), np.zeros(1)]), ConfigRecord({"lr": 0.1} | (config or {}))
     return strategy.start(grid, arrays, num_rounds, train_config=train_config, **options)
 
 
@@ -92,9 +81,7 @@ def test_step_sizes_follow_tiers_on_the_virtual_clock(make_grid: MakeGrid) -> No
         *[(1, round, 0.2) for round in (1, 3, 5)],
         *[(2, round, 0.4) for round in (1, 5)],
     ]
-    until_s = time.monotonic() + 60.0
-    while len(seen) < len(expected) and time.monotonic() < until_s:  # the run does not wait for those of round 5
-        time.sleep(0.01)
+    wait("the clients of round 5, for which the run does not wait", 60, lambda: len(seen) >= len(expected))
     assert sorted(seen) == expected
 
 
@@ -112,18 +99,16 @@ def test_step_sizes_are_limited(
 
 
 def test_server_evaluates_every_model(make_grid: MakeGrid) -> None:
-    looked: list[tuple[int, float]] = []
+    biases: dict[int, float] = {}
 
     def evaluate(round: int, arrays: ArrayRecord) -> MetricRecord | None:
-        looked.append((round, float(arrays.to_numpy_ndarrays()[1][0])))
-        return MetricRecord({"bias": looked[-1][1]}) if round != 2 else None
+        biases[round] = float(arrays.to_numpy_ndarrays()[1][0])
+        return MetricRecord({"bias": biases[round]}) if round != 2 else None
 
     result = run(make_grid(client_app([]), 3), virtual(), num_rounds=3, evaluate_fn=evaluate)
-    assert [round for round, _ in looked] == [0, 1, 2, 3]
-    assert looked[0][1] == 0.0
-    assert {round: told["bias"] for round, told in result.evaluate_metrics_serverapp.items()} == {
-        round: bias for round, bias in looked if round != 2
-    }
+    assert (list(biases), biases[0]) == ([0, 1, 2, 3], 0.0)
+    del biases[2]
+    assert {round: told["bias"] for round, told in result.evaluate_metrics_serverapp.items()} == biases
 
 
 def test_rounds_on_the_wall(make_grid: MakeGrid) -> None:
@@ -144,15 +129,12 @@ def test_rounds_on_the_wall(make_grid: MakeGrid) -> None:
 
 def test_run_whose_clients_are_all_excluded_is_an_error(make_grid: MakeGrid, caplog: pytest.LogCaptureFixture) -> None:
     """Everybody sends values that are not numbers: after two such updates of each, nobody is left."""
-    app = client_app([])
 
-    def spoil(message: Message, context: Context) -> Message:
-        reply = app(message, context)
-        arrays = reply.content["arrays"].to_numpy_ndarrays()
-        reply.content["arrays"] = ArrayRecord([np.full_like(values, np.nan) for values in arrays])
-        return reply
+    def spoil(message: Message, _: Context) -> Message:
+        arrays = ArrayRecord([np.full(2, np.nan), np.zeros(1)])
+        return Message(RecordDict({"arrays": arrays, "metrics": MetricRecord({"num-examples": 1})}), reply_to=message)
 
-    grid, strategy = make_grid(app, 3), virtual(guards=GuardSettings(exclude_after_rejections=2))
+    grid, strategy = make_grid(ClientApp(), 3), virtual(guards=GuardSettings(exclude_after_rejections=2))
     grid.handle = spoil
     with pytest.raises(RunStoppedError, match=r"ended after 2 rounds: .*; 3 of 3 clients were excluded"):
         run(grid, strategy, num_rounds=9)
@@ -162,10 +144,10 @@ def test_run_whose_clients_are_all_excluded_is_an_error(make_grid: MakeGrid, cap
     assert {level for line, level in levels.items() if "rejected update from client" in line} == {"WARNING"}
 
 
-def test_federation_whose_clients_all_fail_ends_with_an_error(make_grid: MakeGrid) -> None:
+def test_run_whose_clients_all_fail_is_an_error(make_grid: MakeGrid) -> None:
     grid = make_grid(client_app([]), 3)
     grid.handle = fail
-    with pytest.raises(RunStoppedError, match=r"in 4 rounds: .*client error .*no data.* start the run again"):
+    with pytest.raises(RunStoppedError, match=r"in 4 rounds: .*client error .*no data"):
         run(grid, virtual(10.0, [5.0, 16.0, 38.0], max_rounds_without_update=4), num_rounds=99)
     with pytest.raises(RunStoppedError, match="in 2 rounds: 6 × client error"):
         run(grid, virtual(), num_rounds=2)
@@ -188,63 +170,46 @@ def test_timeout_limits_the_wait_for_a_reply(
 def test_mods_for_local_differential_privacy(make_grid: MakeGrid) -> None:
     """Client 0 adds (3, 4) to the weights and 12 to the bias: a norm of 13, clipped to 1.3, the norm in the train
     config. Then LocalDpMod clips to 0.65, half of that, and adds no noise, as its sensitivity is 0. The factors of the
-    update are thus 0.05. Client 1 is clipped alike. With a sensitivity, there is noise, and rounds continue."""
+    update are thus 0.05. Client 1 is clipped alike."""
+    app = ClientApp()
 
-    def app(sensitivity: float) -> ClientApp:
-        made = ClientApp()
-        local = LocalDpMod(clipping_norm=0.65, sensitivity=sensitivity, epsilon=5.0, delta=1e-3)
+    @app.train(mods=[LocalDpMod(clipping_norm=0.65, sensitivity=0.0, epsilon=5.0, delta=1e-3), fixedclipping_mod])
+    def train(message: Message, context: Context) -> Message:
+        weights, bias = message.content["arrays"].to_numpy_ndarrays()
+        arrays = ArrayRecord([weights + np.array([3.0, 4.0]), bias + 12.0])
+        return Message(RecordDict({"arrays": arrays, "metrics": MetricRecord({"num-examples": 1})}), reply_to=message)
 
-        @made.train(mods=[local, fixedclipping_mod])
-        def train(message: Message, context: Context) -> Message:
-            weights, bias = message.content["arrays"].to_numpy_ndarrays()
-            arrays = ArrayRecord([weights + np.array([3.0, 4.0]), bias + 12.0])
-            content = {"arrays": arrays, "metrics": MetricRecord({"num-examples": 1})}
-            return Message(RecordDict(content), reply_to=message)
-
-        return made
-
-    def trained(sensitivity: float, num_rounds: int) -> np.ndarray:
-        config = {"lr": 0.1, "clipping_norm": 1.3}
-        return values(run(make_grid(app(sensitivity), 2), virtual(10.0, [5.0, 16.0]), num_rounds, config))
-
-    assert trained(0.0, 1) == pytest.approx([0.15, 0.2, 0.6])
-    noisy = trained(0.1, 4)
-    assert np.all(np.isfinite(noisy))
-    assert np.all(noisy != trained(0.0, 4))
+    result = run(make_grid(app, 2), virtual(10.0, [5.0, 16.0]), 1, {"clipping_norm": 1.3})
+    assert values(result) == pytest.approx([0.15, 0.2, 0.6])
 
 
 @pytest.mark.parametrize(
     ("options", "start", "message"),
     [
         ({"deadline_s": 0.0}, {}, "deadline_s must be a number > 0"),
-        ({"deadline_s": "30"}, {}, "deadline_s must be a number > 0"),
         ({"latency_s": [1.0, math.nan, 2.0]}, {}, "latency_s must be > 0"),
         ({"latency_s": {"pi": 0.0}}, {}, "latency_s must be > 0"),
         ({"latency_s": [1.0, 2.0]}, {}, "latency_s must have one value per node, got 2 for 3 nodes"),
-        ({"latency_s": [1.0, 2.0], "clock": "virtual"}, {}, "latency_s must have one value per node"),
         ({"min_available_nodes": 0}, {}, "min_available_nodes must be"),
         ({"min_available_nodes": 4}, {"timeout": 0.01}, "min_available_nodes is 4, but only 3 nodes are connected"),
         ({"max_rounds_without_update": 0}, {}, "max_rounds_without_update must be"),
         ({"lr_cap": -1.0}, {}, "lr_cap must be"),
         ({"clock": "real"}, {}, "clock must be 'virtual' or 'wall'"),
         ({"strategy": "fedbuff"}, {}, "strategy must be an object of lesson.strategies"),
-        ({"strategy": FedBuff}, {}, "strategy must be an object of lesson.strategies"),
         ({"fraction_evaluate": 1.5}, {}, "fraction_evaluate must be"),
         ({"evaluate_every": -1}, {}, "evaluate_every must be"),
         ({"server": "adam"}, {}, "server must be ServerSettings"),
         ({"guards": "median"}, {}, "guards must be GuardSettings"),
         ({"resume": True}, {}, "resume has no effect without out"),
         ({"trackers": ["tensorboard"]}, {}, "trackers has no effect without out"),
-        ({"out": 3}, {}, "out must be the path of a folder"),
         ({"out": ""}, {}, "out must be the path of a folder"),
         ({}, {"timeout": math.inf}, "timeout must be a finite number > 0"),
-        ({}, {"config": {}}, "train_config must have 'lr'"),
         ({}, {"config": {"lr": 0.0}}, "train_config must have 'lr'"),
         ({}, {"config": {"lr": "x"}}, "train_config must have 'lr'"),
         ({"lr_key": "eta"}, {}, "train_config must have 'eta'"),
     ],
 )
-def test_bad_arguments_are_one_line(
+def test_invalid_arguments_are_one_line_errors(
     make_grid: MakeGrid, options: dict[str, Any], start: dict[str, Any], message: str
 ) -> None:
     grid = make_grid(client_app([]), 3)
@@ -260,12 +225,11 @@ def test_initial_arrays_must_hold_a_model(make_grid: MakeGrid, arrays: Any) -> N
         virtual().start(make_grid(client_app([]), 3), arrays, train_config=ConfigRecord({"lr": 0.1}))
 
 
-def test_wrapped_strategy_is_a_one_line_error(make_grid: MakeGrid) -> None:
+def test_wrapped_strategy_is_an_error(make_grid: MakeGrid) -> None:
     """A wrapper would call the methods in rounds of its own, which wait for everybody: FedAvg under another name."""
     grid = make_grid(client_app([]), 3)
-    with pytest.raises(InputError, match=r"cannot be wrapped .*LocalDpMod") as caught:
+    with pytest.raises(InputError, match="cannot be wrapped"):
         run(grid, DifferentialPrivacyServerSideFixedClipping(LessonStrategy(1.0), 1.0, 1.0, 3))
-    assert "\n" not in str(caught.value)
     with pytest.raises(InputError, match="cannot be wrapped"):
         LessonStrategy(1.0).aggregate_train(1, [])
 

@@ -29,22 +29,20 @@ def federation(takes: list[list[Took]], latency_s: list[float], strategy: Any = 
     return on_the_wall(strategy or Lesson(10.0), make_fleet(latency_s), takes, **options)[0]
 
 
-def test_run_whose_clients_all_fail_is_ended_with_the_reasons() -> None:
+def test_error_counts_the_reasons() -> None:
     both = federation([["client error"], ["no weight"]], [5.0, 16.0], exclude_after=0)
     with pytest.raises(RunStoppedError, match="in 4 rounds: 4 × client error, 4 × no weight; fix them"):
         counts(both, 99, UpdateWatch(4, "fix them"))
     assert both.round == 4
 
 
-@pytest.mark.parametrize(
-    ("takes", "latency_s", "expected"),
-    [
-        ([["client error"], [118.0]], [5.0, 118.0], 13 * [0]),  # a healthy client in tier 12 is waited for
-        ([[*3 * ["client error"], 5.0, "client error"]], [5.0], [1, 2, 3, 0, 1, 2]),  # an aggregation resets the count
-    ],
-)
-def test_rounds_that_count(takes: list[list[Took]], latency_s: list[float], expected: list[int]) -> None:
-    assert counts(federation(takes, latency_s), len(expected)) == expected
+def test_healthy_client_in_a_high_tier_is_waited_for() -> None:
+    assert counts(federation([["client error"], [118.0]], [5.0, 118.0]), 13) == 13 * [0]
+
+
+def test_aggregation_resets_the_count() -> None:
+    takes: list[list[Took]] = [[*3 * ["client error"], 5.0, "client error"]]
+    assert counts(federation(takes, [5.0]), 6) == [1, 2, 3, 0, 1, 2]
 
 
 def test_client_that_has_recovered_is_waited_for() -> None:
@@ -85,7 +83,7 @@ def test_client_that_is_lost_once_does_not_count() -> None:
     assert counts(lost, 3) == [0, 0, 0]
 
 
-def test_run_that_ends_with_its_initial_model_because_of_failures_is_an_error() -> None:
+def test_run_that_ends_with_its_initial_model_is_an_error() -> None:
     watch = UpdateWatch(10, "fix them")
     counts(federation([["client error"], ["client error"]], [5.0, 16.0]), 3, watch)
     with pytest.raises(RunStoppedError, match="in 3 rounds: 6 × client error"):

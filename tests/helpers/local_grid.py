@@ -53,9 +53,8 @@ class LocalGrid(Grid):
         self.names: dict[int, str] = {}
         self.keys: dict[int, bytes] = {}
         self.offline: set[int] = set()
-        self.simulated = False
+        self.simulated, self.num_pushed = False, 0
         self.handle: Handle = app
-        self.num_pushed = 0
         self._pool = ThreadPoolExecutor(4)
         self._lock = threading.Lock()
         self._node_locks = {node: threading.Lock() for node in self.nodes}
@@ -120,17 +119,7 @@ class LocalGrid(Grid):
         self.registered[new] = "later"
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        ids = []
-        for message in messages:
-            self.num_pushed += 1
-            if message.metadata.dst_node_id in self.offline or message.metadata.dst_node_id not in self.nodes:
-                ids.append("")
-                continue
-            number = message.metadata.__dict__["_message_id"] = uuid.uuid4().hex
-            self._waiting[number] = message.metadata.created_at + message.metadata.ttl
-            self._pool.submit(self._work, message)
-            ids.append(number)
-        return ids
+        return [self._push(message) for message in messages]
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         found = []
@@ -157,6 +146,15 @@ class LocalGrid(Grid):
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
+
+    def _push(self, message: Message) -> str:
+        self.num_pushed += 1
+        if message.metadata.dst_node_id not in self.get_node_ids():
+            return ""
+        number = message.metadata.__dict__["_message_id"] = uuid.uuid4().hex
+        self._waiting[number] = message.metadata.created_at + message.metadata.ttl
+        self._pool.submit(self._work, message)
+        return number
 
     def _work(self, message: Message) -> None:
         node = message.metadata.dst_node_id
@@ -189,15 +187,5 @@ def arrays_read_one_by_one() -> Iterator[None]:
 
 
 def _unavailable(number: str) -> Message:
-    metadata = Metadata(
-        run_id=1,
-        message_id="",
-        src_node_id=1,
-        dst_node_id=1,
-        reply_to_message_id=number,
-        group_id="",
-        created_at=time.time(),
-        ttl=0,
-        message_type="system",
-    )
+    metadata = Metadata(1, "", 1, 1, number, group_id="", created_at=time.time(), ttl=0, message_type="system")
     return make_message(metadata=metadata, error=Error(ErrorCode.MESSAGE_UNAVAILABLE, "unavailable"))

@@ -7,7 +7,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -39,9 +39,14 @@ def main() -> int:
     trials = [trial for trial in trials if trial.name.startswith(given.only)]
     try:
         with ProcessPoolExecutor(given.jobs, get_context("spawn")) as pool:
-            results = _print_failures(run_trials(pool, first, given.seed, scratch))
-            if not any(one.failure for one in results):
-                results = _print_failures(run_trials(pool, trials, given.seed, scratch))
+            for some in (first, trials):
+                results = list[Result]()
+                for one in run_trials(pool, some, given.seed, scratch):
+                    results.append(one)
+                    if one.failure:
+                        print(f"FAILED {one.trial.name}:\n{one.failure}", file=sys.stderr, flush=True)
+                if any(one.failure for one in results):
+                    break
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     table, seconds = _table(results), round(time.monotonic() - begin)
@@ -56,16 +61,6 @@ def main() -> int:
             short = " --short" if given.short else ""
             print(f"rerun: python -m tests.stress{short} --seed {given.seed} --only '{one.trial.name}'")
     return int(any(one.failure for one in results) or not results)
-
-
-def _print_failures(results: Iterable[Result]) -> list[Result]:
-    """Return the results, and print each failure to stderr when it occurs."""
-    seen = []
-    for one in results:
-        seen.append(one)
-        if one.failure:
-            print(f"FAILED {one.trial.name}:\n{one.failure}", file=sys.stderr, flush=True)
-    return seen
 
 
 def _table(results: Sequence[Result]) -> dict[str, dict[str, Any]]:

@@ -16,6 +16,8 @@ from tests.stress.trial import Facts, Trial
 
 IN_A_ROW = 3
 """Number of kills with the same output folder."""
+MOMENTS = ("config.toml", "metrics.jsonl", "checkpoint.safetensors")
+"""Files that a run writes in this order; signals are sent when one appears."""
 BUSY = ("is in use by another process", "has just been finished by another process")
 
 
@@ -29,12 +31,20 @@ def trials(undisturbed: Undisturbed, short: bool) -> list[Trial]:
             spans = [(place / kills, (place + 1) / kills) for place in order[first : first + IN_A_ROW]]
             do = partial(_kill, command, undisturbed, spans)
             made.append(Trial(f"kill {command.name}", f"{first}-{first + len(spans) - 1}", do))
-    for number in (signal.SIGTERM,) if short else (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        for share in (0.6,) if short else (0.3, 0.6, 0.9):
-            do = partial(_interrupt, undisturbed, number, share)
-            made.append(Trial("interrupt run", f"{number.name} {share:g}", do))
-    competing = [Trial("competing processes", str(number), partial(_compete, undisturbed)) for number in range(3)]
-    return made + competing[: 1 if short else None]
+    signals = [(signal.SIGTERM, MOMENTS[-1])]
+    if not short:
+        signals = [(number, name) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) for name in MOMENTS]
+    return [
+        *made,
+        *(
+            Trial("interrupt run", f"{one.name} {name}", partial(_interrupt, undisturbed, one, name))
+            for one, name in signals
+        ),
+        *(
+            Trial("competing processes", str(number), partial(_compete, undisturbed))
+            for number in range(1 if short else 3)
+        ),
+    ]
 
 
 def _kill(
@@ -48,12 +58,12 @@ def _kill(
     return {"kills": victim.kills, "kills of workers": victim.worker_kills}
 
 
-def _interrupt(undisturbed: Undisturbed, number: signal.Signals, share: float, folder: Path, _: random.Random) -> Facts:
-    """Send a signal five times: the command must print one line and be resumable."""
+def _interrupt(undisturbed: Undisturbed, number: signal.Signals, name: str, folder: Path, _: random.Random) -> Facts:
+    """Send a signal five times once a file exists: the command must print one line and be resumable."""
     argv = RUN.argv(folder / "runs")
     with started(argv, folder) as process:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(share * undisturbed.seconds(RUN))
+        while process.poll() is None and not (folder / "runs" / name).exists():
+            time.sleep(0.005)
         for _repeat in range(5):
             process.send_signal(number)
             time.sleep(0.01)

@@ -5,23 +5,22 @@ import logging
 import math
 import pickle
 import random
-import uuid
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MessageType, MetricRecord, RecordDict
-from flwr.common.constant import ErrorCode
-from flwr.proto.node_pb2 import NodeInfo
-from flwr.serverapp import Grid
-from flwr.supercore.task_identity import TaskIdentity
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
 
 from lesson.flower import LessonStrategy
 from lesson.settings.guards import GuardSettings
 from lesson.strategies import FedAvg
+from tests.helpers.local_grid import LocalGrid
 from tests.stress.runs import Undisturbed
 from tests.stress.trial import Facts, Trial
 
@@ -150,60 +149,37 @@ UNDECODABLE = Error(-1)
 """A reply for which the grid raises, as Flower's does for objects that it cannot decode."""
 
 
-class HostileGrid(Grid):
-    """A grid that replies immediately. Node 1 sends the given replies in turn; the others add 1 to every parameter.
+class HostileGrid(LocalGrid):
+    """A grid that replies immediately. Client 0 sends the given replies in turn; the others add 1 to every parameter.
 
-    Asked to evaluate, node 1 sends the last of its replies again.
+    Asked to evaluate, client 0 sends the last of its replies again.
     """
 
-    def __init__(self, replies: Iterable[Callable[[], RecordDict | Error]], num_nodes: int = 3) -> None:
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
-        self.num_nodes, self._hostile = num_nodes, iter(replies)
-        self._last: Callable[[], RecordDict | Error] = RecordDict
-        self._asked: dict[str, Message] = {}
-        self._answers: dict[str, RecordDict | Error] = {}
-
-    def set_run(self, run: Any) -> None:
-        """Do nothing: this grid has no run."""
-
-    @property
-    def run(self) -> Any:
-        return None
-
-    def create_message(self, *_: Any, **__: Any) -> Message:
-        raise NotImplementedError
-
-    def get_node_ids(self) -> list[int]:
-        return list(range(1, self.num_nodes + 1))
-
-    def get_nodes(self) -> list[NodeInfo]:
-        return [NodeInfo(node_id=node, registered_at=f"{node:06}") for node in self.get_node_ids()]
+    def __init__(self, replies: Iterable[Callable[[], RecordDict | Error]]) -> None:
+        super().__init__(ClientApp(), num_nodes=3)
+        self.handle, self._pool = self._answer, ThreadPoolExecutor(1)
+        self._hostile, self._last = iter(replies), next(iter(REPLIES.values()))
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        ids = []
-        for message in messages:
-            number = message.metadata.__dict__["_message_id"] = uuid.uuid4().hex
-            self._asked[number], self._answers[number] = message, self._answer(message)
-            ids.append(number)
+        ids = super().push_messages(messages)
+        while not self._done.keys() >= set(ids):
+            time.sleep(0.001)
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        pulled = {number: self._answers.pop(number) for number in message_ids if number in self._answers}
-        if any(answer is UNDECODABLE for answer in pulled.values()):
-            self._answers |= dict.fromkeys(pulled, Error(ErrorCode.MESSAGE_UNAVAILABLE, "delivered before"))
+        pulled = super().pull_messages(message_ids)
+        if any(message.has_error() and message.error is UNDECODABLE for message in pulled):
             raise ValueError("cannot be decoded")
-        return [Message(answer, reply_to=self._asked[number]) for number, answer in pulled.items()]
+        return pulled
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        raise NotImplementedError
-
-    def _answer(self, message: Message) -> RecordDict | Error:
-        if message.metadata.dst_node_id == 1:
+    def _answer(self, message: Message, context: Context) -> Message:
+        if context.node_config["partition-id"] == 0:
             if message.metadata.message_type == MessageType.TRAIN:
                 self._last = next(self._hostile)
-            return self._last()
+            return Message(self._last(), reply_to=message)
         values = message.content.array_records["arrays"]["w"].numpy()
-        return RecordDict({"arrays": ArrayRecord({"w": Array(values + 1)}), "metrics": metrics()})
+        arrays = ArrayRecord({"w": Array(values + 1)})
+        return Message(RecordDict({"arrays": arrays, "metrics": metrics()}), reply_to=message)
 
 
 def federate(replies: Sequence[Callable[[], RecordDict | Error]]) -> tuple[list[float], list[str]]:
@@ -211,10 +187,8 @@ def federate(replies: Sequence[Callable[[], RecordDict | Error]]) -> tuple[list[
     strategy = LessonStrategy(
         strategy=FedAvg(), clock="virtual", latency_s=[1.0, 2.0, 3.0], guards=GuardSettings(exclude_after_rejections=0)
     )
-    with _logged() as lines:
-        result = strategy.start(
-            HostileGrid(replies), model(), num_rounds=len(replies), train_config=ConfigRecord({"lr": 0.1})
-        )
+    with _logged() as lines, closing(HostileGrid(replies)) as grid:
+        result = strategy.start(grid, model(), num_rounds=len(replies), train_config=ConfigRecord({"lr": 0.1}))
     return result.arrays["w"].numpy().ravel().tolist(), lines
 
 
