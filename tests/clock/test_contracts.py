@@ -184,12 +184,7 @@ def test_invalid_client_weights_are_an_error(weights: list[float]) -> None:
 
 @pytest.mark.parametrize(
     ("method", "returned"),
-    [
-        ("open", -1.0),
-        ("open", np.nan),
-        ("wait", (-1.0, "")),
-        *(("start", np.array(times)) for times in ([5.0], [5.0, np.nan], [5.0, -1.0])),
-    ],
+    [("open", -1.0), ("wait", (-1.0, "")), ("start", np.array([5.0])), ("start", np.array([5.0, -1.0]))],
 )
 def test_times_that_a_world_returns_are_checked(method: str, returned: Any) -> None:
     class MyWorld(NominalWorld):

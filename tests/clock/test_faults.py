@@ -150,7 +150,7 @@ def test_corrupted_uploads() -> None:
 PARTS: dict[str, Any] = {"task": tiny_task(), "num_threads": 1}
 
 
-def test_a_run_with_faults_resumes_and_writes_rejections(tmp_path: Path) -> None:
+def test_a_run_folder_with_faults_resumes_and_counts_them(tmp_path: Path) -> None:
     faults = {
         "disconnect_before": 0.1,
         "disconnect_during": 0.1,
@@ -159,7 +159,7 @@ def test_a_run_with_faults_resumes_and_writes_rejections(tmp_path: Path) -> None
         "nan": 0.6,
     }
     run = {"eval_every_s": 100.0, "rounds": 15, "device": "cpu", "checkpoint_every_s": 1e-9}
-    parts = {"num_clients": 8, "batch_size": 5, "split": "iid", "exclude_after_rejections": 3}
+    parts = {"num_clients": 8, "batch_size": 5, "split": "iid", "exclude_after_rejections": 3, "slowdown": 0.2}
     settings = Settings(faults=faults, run=run, **parts)
     check_resumes(settings, tmp_path, 7, **PARTS)
     lines = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
@@ -168,6 +168,8 @@ def test_a_run_with_faults_resumes_and_writes_rejections(tmp_path: Path) -> None
     assert 0 < len(set(rejected)) <= 3, "0.4 of eight clients send corrupted uploads"
     assert summary["rejected"] == len(rejected) == summary["rejected_by"]["not finite"]
     assert summary["excluded"]
+    for name in ("misses", "retiered", "lost"):
+        assert summary[name] == sum(line[name] for line in lines)
 
 
 def test_a_run_whose_clients_have_all_left_ends_with_its_results(tmp_path: Path) -> None:

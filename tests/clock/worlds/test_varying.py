@@ -1,6 +1,5 @@
 """Local trainings that take longer or shorter than estimated, overhead between rounds, and resuming in every world."""
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -9,9 +8,7 @@ import numpy as np
 import pytest
 
 from helpers.fleets import fields, make_fleet, resume, steps, traced
-from helpers.resuming import check_resumes
 from helpers.scripted import Scripted, ids
-from helpers.small_tasks import tiny_task
 from lesson import FedAvg, FedCS, Fleet, InputError, Lesson, RoundLoop, Settings, Simulation, draw_fleet, simulate
 from lesson.clock.records import RoundRecord
 from lesson.core.random import exponentials, key, normals
@@ -285,17 +282,14 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture
-def presence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients 1 to 3 join and leave."""
+@pytest.mark.parametrize("way", WAYS)
+def test_a_run_resumed_after_every_round_is_bit_identical(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients 1 to 3 join and leave in one of the worlds."""
     monkeypatch.chdir(tmp_path)
     rows = [f"{client},{at},{at + 37.5 * client}" for client in (1, 2, 3) for at in (0, 130, 260, 600)]
     traced(Path("presence.csv"), "client,from_s,to_s " + " ".join(rows))
-
-
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.usefixtures("presence")
-def test_a_run_resumed_after_every_round_is_bit_identical(way: str) -> None:
     settings = Settings(num_clients=8, area_km=1.2, cycles_per_sample=(0.5e8, 1.5e8), coherence_s=2.0, **WAYS[way])
     fleet = draw_fleet(settings, seed=1)
     strategy = FedCSGreedy(10.0) if way == "in-turn" else Safa(lag_tolerance=1, round_limit_s=10.0)
@@ -303,19 +297,6 @@ def test_a_run_resumed_after_every_round_is_bit_identical(way: str) -> None:
     for _ in range(30):
         resumed = resume(resumed, Simulation(strategy, fleet, seed=1, settings=settings))
         assert fields(resumed.step()) == fields(whole.step())
-
-
-@pytest.mark.parametrize("way", ["presence", None])
-@pytest.mark.usefixtures("presence")
-def test_a_run_folder_resumes_and_records_misses_only_if_times_vary(tmp_path: Path, way: str | None) -> None:
-    run = {"eval_every_s": 100.0, "rounds": 12, "device": "cpu", "checkpoint_every_s": 1e-9}
-    settings = Settings(num_clients=8, batch_size=5, split="iid", name="lesson", run=run, **WAYS.get(way or "", {}))
-    check_resumes(settings, tmp_path, 5, task=tiny_task(), num_threads=1)
-    lines = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
-    summary = json.loads((tmp_path / "whole" / "summary.json").read_text())
-    assert {name in line for line in lines for name in ("misses", "merged_expected_s")} == {way is not None}
-    for name in ("misses", "retiered", "lost"):
-        assert summary.get(name) == (sum(line[name] for line in lines) if way else None)
 
 
 class StartsOnce(Scripted):
