@@ -39,9 +39,9 @@ PLANS: dict[str, list[Any]] = {
         *(replace(PLAN, closes=Deadline(by_s)) for by_s in (0.0, np.nan, "x")),
         RoundPlan(ids(), Deadline(-1.0)),
     ],
-    "count of RoundPlan.closes": [replace(PLAN, closes=Arrivals(1.5))],  # type: ignore[arg-type]
-    "AllOf.clients": [replace(PLAN, closes=AllOf(clients)) for clients in ("x", [5])],  # type: ignore[arg-type]
-    "AnyOf.groups": [replace(PLAN, closes=AnyOf(groups)) for groups in ([[0], 1], 5, [[0], [-1]])],  # type: ignore[arg-type]
+    "count of RoundPlan.closes": [replace(PLAN, closes=Arrivals(1.5))],
+    "AllOf.clients": [replace(PLAN, closes=AllOf(clients)) for clients in ("x", [5])],
+    "AnyOf.groups": [replace(PLAN, closes=AnyOf(groups)) for groups in ([[0], 1], 5, [[0], [-1]])],
     "RoundPlan.lr_scale": [replace(PLAN, lr_scale=scale) for scale in (-1.0, np.nan, [np.inf], [1.0, 2.0], 1j, "1")],
     "RoundPlan.local_steps": [replace(PLAN, local_steps=steps) for steps in ([0], [1.5], [1, 1])],
     "RoundPlan.batches": [
@@ -62,9 +62,9 @@ MERGES: dict[str, list[Any]] = {
         Merge(ids(0, 1), np.ones(2)),
         Merge(ids(0, 1), np.ones(2), of="updates", groups=GroupMemory(["a", "a"], {})),
     ],
-    "Merge.of": [Merge(ids(0), ONE, of=of) for of in (ids(), "model")],  # type: ignore[arg-type]
-    "Merge.step_scale": [Merge(ids(0), ONE, step_scale=scale) for scale in ("1", np.inf, -1)],  # type: ignore[arg-type]
-    "Merge.groups": [Merge(ids(0), ONE, groups={"a": 1.0})],  # type: ignore[arg-type]
+    "Merge.of": [Merge(ids(0), ONE, of=of) for of in (ids(), "model")],
+    "Merge.step_scale": [Merge(ids(0), ONE, step_scale=scale) for scale in ("1", np.inf, -1)],
+    "Merge.groups": [Merge(ids(0), ONE, groups={"a": 1.0})],
     "GroupMemory.names": [grouped(names, {}) for names in ([], 5, [["a"]], ids(0))],
     "GroupMemory.weights": [
         *(grouped(["a"], weights) for weights in ([1, 2], {"0": "x"}, {0: 1.0}, {"a": -1.0})),
@@ -98,7 +98,7 @@ def test_errors_name_the_field(field: str, strategy: Mine) -> None:
 def test_extreme_values_are_valid(plan: RoundPlan) -> None:
     def merge(arrived: Updates) -> Merge:
         names = np.array(["a"] * len(arrived))
-        groups = GroupMemory(names, {"a": np.float32(1.0), "b": 0}, np.array(["c"]))  # type: ignore[arg-type]
+        groups = GroupMemory(names, {"a": np.float32(1.0), "b": 0}, np.array(["c"]))
         return Merge(arrived.id, np.ones(len(arrived)), step_scale=0, groups=groups)
 
     record = next(simulate(Scripted(plan, merge=merge), make_fleet([1.0, 2.0]), rounds=1))
@@ -170,7 +170,7 @@ def test_a_strategy_must_restore_its_state() -> None:
 
 def test_a_strategy_that_cannot_be_copied_is_an_error() -> None:
     strategy = Mine(Deadline(9.0))
-    strategy.lock = threading.Lock()  # type: ignore[attr-defined]
+    strategy.lock = threading.Lock()
     with pytest.raises(InputError, match="Mine cannot be copied"):
         Simulation(strategy, make_fleet([1.0]))
 

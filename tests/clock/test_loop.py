@@ -114,7 +114,7 @@ def test_simulate_checks_its_arguments_when_called(changed: dict[str, Any]) -> N
 
 
 def test_simulate_accepts_numbers_from_numpy() -> None:
-    (record,) = simulate(FedAvg(), make_fleet([1.0]), rounds=np.int32(1), until_s=np.float32(9), seed=np.uint8(3))  # type: ignore[arg-type]
+    (record,) = simulate(FedAvg(), make_fleet([1.0]), rounds=np.int32(1), until_s=np.float32(9), seed=np.uint8(3))
     assert record.end_s == 1.0
 
 
@@ -256,7 +256,7 @@ def test_updates_carry_how_they_were_trained_even_after_a_restart() -> None:
         return Merge(arrived.id[:0], np.zeros(0))
 
     fleet, parts = make_fleet([24.0, 2.0]), {"lr_scale": np.array([2.0, 3.0]), "local_steps": ids(1, 3)}
-    begin = RoundPlan(ids(0, 1), Deadline(5.0), batches=ids(2, 1), **parts)  # type: ignore[arg-type]
+    begin = RoundPlan(ids(0, 1), Deadline(5.0), batches=ids(2, 1), **parts)
     strategy = Scripted(begin, Deadline(60.0), merge=keep)
     loop = Simulation(strategy, fleet)
     loop.step()

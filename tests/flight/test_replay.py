@@ -133,7 +133,6 @@ def test_the_recommended_strategy_by_hand(
 ) -> None:
     fitted = fit(flight(tmp_path / "f", [latency_s] * 20, strategy=strategy))
     advice = recommend(replay(fitted, candidates, num_replicates=2))
-    assert advice.outcome is not None
     assert advice.outcome.candidate.label.startswith(recommended)
     assert (0.0 if advice.gain is None else advice.gain.mean) == pytest.approx(gain, rel=0.02)
     assert advice.sentence.startswith("Use " if gain > 1 or strategy == "FedCS" else "Keep ")

@@ -23,7 +23,7 @@ class UnknownNeed(FedAvg):
 
 class DropsEverything(FedAvg):
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
-        return Merge([], [], drops=arrived.id)  # type: ignore[arg-type]
+        return Merge([], [], drops=arrived.id)
 
 
 class LeavesSomeWaiting(FedAvg):

@@ -104,7 +104,6 @@ def test_the_rate_on_a_shared_band_by_hand() -> None:
     """Nine bands of 30 kHz, each with a noise of −100 dBm, split by 4: b = 9/4 bands with b times the noise."""
     settings = Settings(fading="rayleigh", spectrum="equal")
     fleet, clients = draw_fleet(settings, num_clients=9, seed=2), np.array([7, 3])
-    assert fleet.population is not None
     loss_db = 128.1 + 37.6 * np.log10(fleet.population.distance_km[clients])
     gain = radio.fading_gain("rayleigh", 0.0, key(2, "fading"), clients, np.array(17))
     bands = 9 / 4
@@ -119,7 +118,6 @@ def test_cached_rates_are_those_computed_alone(limits: dict[str, int], monkeypat
     fleet, everybody = draw_fleet(settings, num_clients=9, seed=2), np.arange(9)
 
     def band() -> Airtime:
-        assert fleet.population is not None
         return Airtime(settings, fleet, fleet.population, seed=2)
 
     asked = [(block, everybody[first::3]) for first in (2, 0, 1) for block in (40, 0, 15, 16, 41, 3)]
@@ -134,7 +132,6 @@ def test_cached_rates_are_those_computed_alone(limits: dict[str, int], monkeypat
 
 def faded_end_s(settings: Settings, fleet: Fleet, client: int, begin_s: float, power_w: float = 0.1) -> float:
     """Return when 100 kbit are transferred: block after block, with the draws themselves."""
-    assert fleet.population is not None
     distance_km, block_s = float(fleet.population.distance_km[client]), settings.radio.coherence_s
     snr = power_w * 10 ** (-(128.1 + 37.6 * np.log10(distance_km)) / 10) / 1e-13
     left_bits, now_s = 100e3, begin_s
@@ -184,7 +181,6 @@ def test_uploads_of_a_plan_in_turn_follow_the_channel() -> None:
     for spectrum in ("fixed", "in-turn"):
         settings = Settings(num_clients=4, fading="rayleigh", coherence_s=0.25, spectrum=spectrum)
         fleet = draw_fleet(settings)
-        assert fleet.population is not None
         channel = Airtime(settings, fleet, fleet.population, seed=0)
         loop = Simulation(FedCSGreedy(60.0), fleet, settings=settings)
         (record,) = steps(loop, 1)
@@ -232,7 +228,6 @@ def test_refreshed_estimates_follow_the_position_and_not_the_fading(tmp_path: Pa
 
 def test_a_download_comes_first() -> None:
     fleet, paper = draw_fleet(Settings(download=True), 5), draw_fleet(Settings(), 5)
-    assert fleet.population is not None
     assert fleet.download_s == pytest.approx(upload_s(*fleet.population.distance_km, power_w=20.0))
     assert fleet.latency_s == pytest.approx(fleet.download_s + paper.latency_s)
     for settings in (None, Settings(download=True), Settings(download=True, slowdown=1e-300)):
@@ -274,7 +269,6 @@ def test_a_promoted_client_has_less_to_upload() -> None:
     """It is assumed to take 5 s: almost without fading, it arrives after 5 s."""
     settings = Settings(num_clients=4, download=True, fading="rician", rician_k_db=300.0, ensure_first_tier=True)
     fleet = draw_fleet(settings).at_deadline(5.0)
-    assert fleet.promoted is not None
     first, *others = simulate(Lesson(5.0), fleet, rounds=6, settings=settings)
     assert first.merged.tolist() == [fleet.promoted.client]
     assert first.merged_arrived_s == pytest.approx([5.0])

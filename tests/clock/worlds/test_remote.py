@@ -38,7 +38,7 @@ class Somewhere(Holding):
         return 0
 
     def poll(self) -> Sequence[Event]:
-        self._rng.shuffle(self._pending)  # type: ignore[arg-type]
+        self._rng.shuffle(self._pending)
         some = self._rng.integers(1 + len(self._pending))
         replies, self._pending = self._pending[:some], self._pending[some:]
         self.held |= {reply.key: np.array([reply.index]) for reply in replies if not reply.fault}
