@@ -35,6 +35,7 @@ from lesson.strategies.base import (
         (Arrivals(1), 5.0, [0]),
         (Arrivals(3), 30.0, [0, 1, 2]),
         (Arrivals(3, by_s=20.0), 20.0, [0, 1]),
+        (Arrivals(2, by_s=16.0 - 1e-12), 16.0, [0, 1]),  # late by rounding only
         (Arrivals(0), 0.0, []),
         (AllOf(ids(1, 2)), 30.0, [0, 1, 2]),
         (AllOf(ids(1, 2), by_s=17.0), 17.0, [0, 1]),
