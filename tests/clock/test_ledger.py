@@ -1,4 +1,4 @@
-"""The ledger: invariants that hold after any sequence of transitions, and what they do not cover."""
+"""Invariants of the ledger that hold after any sequence of transitions."""
 
 from typing import Any
 
@@ -7,46 +7,15 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from helpers.scripted import ids
 from lesson.clock.ledger import Ledger
 from lesson.clock.rejections import NOT_FINITE, Rejection
-from lesson.strategies.base import Updates
 
 NOT_YET = np.inf
 
 
-def ids(*clients: int) -> np.ndarray:
-    return np.array(clients, dtype=np.int64)
-
-
-def make(num_clients: int, **options: Any) -> Ledger:
-    return Ledger(np.ones(num_clients, dtype=np.bool_), **options)
-
-
-def start(ledger: Ledger, arrives_s: dict[int, float], round: int = 1, now_s: float = 0.0) -> Updates:
-    """Start clients, given the arrival time of each client's update, and return the updates."""
-    updates = ledger.new_updates(
-        ids(*arrives_s),
-        round,
-        now_s,
-        expected_s=np.ones(len(arrives_s)),
-        lr_scale=1.0,
-        local_steps=1,
-        batches=1,
-        compute_scale=1.0,
-        in_turn=False,
-    )
-    ledger.start(updates, np.array([*arrives_s.values()]))
-    return updates
-
-
-def test_updates_are_collected_in_order_of_arrival_and_then_of_start() -> None:
-    ledger = make(4)
-    start(ledger, {3: 5.0, 1: 2.0})
-    start(ledger, {0: 5.0, 2: 9.0})
-    assert ledger.collect(1.9).client.tolist() == []
-    assert ledger.collect(5.0).client.tolist() == [1, 3, 0]
-    assert ledger.idle.tolist() == [True, True, False, True]
-    assert ledger.clients_in_flight().tolist() == [2]
+def make() -> Ledger:
+    return Ledger(np.ones(5, dtype=np.bool_), exclude_after=2)
 
 
 class Transitions(RuleBasedStateMachine):
@@ -54,7 +23,7 @@ class Transitions(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.ledger, self.now_s = make(5, exclude_after=2), 0.0
+        self.ledger, self.now_s = make(), 0.0
         self.in_flight: dict[int, tuple[int, float]] = {}
         """Base version and arrival time of each client's update in flight."""
         self.at_server: list[tuple[int, int]] = []
@@ -74,7 +43,10 @@ class Transitions(RuleBasedStateMachine):
             client: self.now_s + data.draw(st.sampled_from([0.0, 1.0, 2.5, NOT_YET]))
             for client in self.some(data, self.connected - self.in_flight.keys())
         }
-        start(self.ledger, arrives_s, now_s=self.now_s)
+        same: dict[str, Any] = {"lr_scale": 1.0, "local_steps": 1, "batches": 1, "compute_scale": 1.0, "in_turn": False}
+        expected_s = np.ones(len(arrives_s))
+        updates = self.ledger.new_updates(ids(*arrives_s), 1, self.now_s, expected_s=expected_s, **same)
+        self.ledger.start(updates, np.array([*arrives_s.values()]))
         self.in_flight |= {client: (self.ledger.version, at_s) for client, at_s in arrives_s.items()}
         for client in arrives_s:
             self.num_starts[client] += 1
@@ -170,7 +142,7 @@ class Transitions(RuleBasedStateMachine):
     def save_and_restore(self) -> None:
         self.ledger.add_version()  # the version before may go out of use
         self.known_versions.add(self.ledger.version)
-        saved, self.ledger = self.ledger, make(5, exclude_after=2)
+        saved, self.ledger = self.ledger, make()
         self.ledger.restore(*saved.state())
 
     @invariant()

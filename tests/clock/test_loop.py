@@ -1,13 +1,14 @@
 """What closes a round, what it costs, which versions are kept, and how runs end."""
 
 import copy
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from helpers.fleets import make_fleet, peak_bytes, sealed
+from helpers.fleets import make_fleet, peak_bytes, resume, sealed, steps
 from helpers.scripted import NOTHING, FakeServer, Scripted, ids
 from lesson import FedAvg, InputError, Lesson, Settings, Simulation, draw_fleet, simulate
 from lesson.clock.records import RoundRecord
@@ -34,6 +35,7 @@ from lesson.strategies.base import (
         (Arrivals(1), 5.0, [0]),
         (Arrivals(3), 30.0, [0, 1, 2]),
         (Arrivals(3, by_s=20.0), 20.0, [0, 1]),
+        (Arrivals(2, by_s=16.0 - 1e-12), 16.0, [0, 1]),  # late by rounding only
         (Arrivals(0), 0.0, []),
         (AllOf(ids(1, 2)), 30.0, [0, 1, 2]),
         (AllOf(ids(1, 2), by_s=17.0), 17.0, [0, 1]),
@@ -48,10 +50,9 @@ def test_what_closes_a_round(closes: Closing, end_s: float, merged: list[int]) -
 
 
 @pytest.mark.parametrize("closes", [Arrivals(5), AnyOf([]), Deadline(np.inf)])
-def test_a_round_that_nothing_can_close_ends_with_the_last_arrival_and_a_note(closes: Closing) -> None:
+def test_a_round_that_nothing_closes_ends_with_the_last_arrival(closes: Closing) -> None:
     record = next(simulate(Scripted(closes), make_fleet([5.0, 16.0]), rounds=1))
-    assert (record.end_s, record.merged.tolist()) == (16.0, [0, 1])
-    assert record.note
+    assert (record.end_s, record.merged.tolist(), bool(record.note)) == (16.0, [0, 1], True)
 
 
 def test_a_group_without_updates_in_flight_does_not_close_a_round() -> None:
@@ -98,28 +99,23 @@ def test_a_round_that_only_drops_does_not_end_the_run() -> None:
     [
         {"rounds": None},
         {"rounds": 0},
-        {"rounds": 2.0},
-        {"rounds": True},
         {"until_s": 0.0},
         {"until_s": np.nan},
-        {"until_s": "x"},
         {"seed": -1},
-        {"seed": 0.5},
-        {"strategy": "lesson"},
         {"strategy": Lesson},
         {"fleet": [1.0, 2.0]},
         {"settings": "released"},
     ],
     ids=str,
 )
-def test_arguments_of_simulate_are_checked_when_it_is_called(changed: dict[str, Any]) -> None:
+def test_simulate_checks_its_arguments_when_called(changed: dict[str, Any]) -> None:
     arguments: dict[str, Any] = {"strategy": FedAvg(), "fleet": make_fleet([1.0]), "rounds": 1}
     with pytest.raises(InputError, match=rf"^{next(iter(changed))} "):
         simulate(**arguments | changed)
 
 
 def test_simulate_accepts_numbers_from_numpy() -> None:
-    (record,) = simulate(FedAvg(), make_fleet([1.0]), rounds=np.int32(1), until_s=np.float32(9), seed=np.uint8(3))  # type: ignore[arg-type]
+    (record,) = simulate(FedAvg(), make_fleet([1.0]), rounds=np.int32(1), until_s=np.float32(9), seed=np.uint8(3))
     assert record.end_s == 1.0
 
 
@@ -168,11 +164,10 @@ def test_a_client_that_waits_for_the_channel_uses_no_transmit_energy() -> None:
     strategy = Scripted(
         RoundPlan(ids(0, 1), Deadline(5.0), uploads="in-turn"), RoundPlan(NOTHING, Deadline(5.0), drops=ids(0, 1))
     )
-    whole, restored = Simulation(strategy, fleet), Simulation(strategy, fleet)
-    whole.step()
-    restored.restore(*whole.state())
-    for record in (whole.step(), restored.step()):
-        assert record is not None
+    loop = Simulation(strategy, fleet)
+    loop.step()
+    for one in (resume(loop, Simulation(strategy, fleet)), loop):
+        (record,) = steps(one, 1)
         assert (record.compute_j, record.transmit_j) == (3.0, pytest.approx(5 * 3.0))
 
 
@@ -191,7 +186,7 @@ def test_canceled_training_costs_the_energy_used_so_far(
     assert (record.compute_j, record.transmit_j) == pytest.approx(joules, abs=1e-6)
 
 
-def test_more_local_steps_take_longer_and_cost_more_but_only_once() -> None:
+def test_more_local_steps_take_longer_and_cost_more() -> None:
     """2 s of computing for five steps: 45 steps take 18 s, and the upload 2 s. Then, the usual 4 s."""
     plans = [RoundPlan(ids(0), AllOf(ids(0)), local_steps=steps) for steps in (ids(45), None)]
     records = list(simulate(Scripted(*plans), make_fleet([4.0], local_steps=5), rounds=2))
@@ -215,15 +210,18 @@ def test_updates_that_arrive_together_are_in_order_of_start() -> None:
     records = list(simulate(FedAsync(), make_fleet([2.0, 3.0]), rounds=4))
     assert [(record.end_s, record.merged.tolist()) for record in records] == [(2, [0]), (3, [1]), (4, [0]), (6, [1, 0])]
     assert [record.staleness.tolist() for record in records] == [[0], [1], [1], [1, 0]]
+    assert [record.merged_index.tolist() for record in records] == [[0], [0], [1], [1, 2]]
 
 
-def test_a_client_may_have_several_updates_at_the_server() -> None:
-    """Client 0 fills the buffer of three alone, at 3, 6 and 9 s."""
-    records = list(simulate(FedBuff(buffer_size=3, concurrency=3), make_fleet([1.0, 10.0, 10.0]), rounds=9))
-    merged = {record.end_s: record.merged.tolist() for record in records if len(record.merged)}
-    assert merged == {3.0: [0, 0, 0], 6.0: [0, 0, 0], 9.0: [0, 0, 0]}
-    assert records[-1].merged_index.tolist() == [6, 7, 8]
-    assert records[-1].version == 3
+def aggregate_first(*counts: int) -> Callable[[Updates], Merge]:
+    """Aggregate so many of the updates at the server in each round."""
+    left = iter(counts)
+
+    def merge(arrived: Updates) -> Merge:
+        count = next(left)
+        return Merge(arrived.id[:count], np.ones(count))
+
+    return merge
 
 
 def test_strategies_are_told_who_can_start_again() -> None:
@@ -236,13 +234,8 @@ def test_strategies_are_told_who_can_start_again() -> None:
             return super().open_round(view, rng)
 
     script = Deadline(1.0), RoundPlan(NOTHING, Deadline(2.0), drops=ids(1)), Deadline(6.0), Deadline(7.0), Deadline(8.0)
-    counts = iter([0, 0, 0, 1, 0])
-
-    def merge(arrived: Updates) -> Merge:
-        count = next(counts)
-        return Merge(arrived.id[:count], np.ones(count))
-
-    list(simulate(Watching(*script, merge=merge), make_fleet([5.0, 50.0]), rounds=5))
+    strategy = Watching(*script, merge=aggregate_first(0, 0, 0, 1, 0))
+    list(simulate(strategy, make_fleet([5.0, 50.0]), rounds=5))
     assert seen == [[0, 1], [], [1], [0], [0]]
 
 
@@ -264,12 +257,11 @@ def test_updates_carry_how_they_were_trained_even_after_a_restart() -> None:
         return Merge(arrived.id[:0], np.zeros(0))
 
     fleet, parts = make_fleet([24.0, 2.0]), {"lr_scale": np.array([2.0, 3.0]), "local_steps": ids(1, 3)}
-    begin = RoundPlan(ids(0, 1), Deadline(5.0), batches=ids(2, 1), **parts)  # type: ignore[arg-type]
+    begin = RoundPlan(ids(0, 1), Deadline(5.0), batches=ids(2, 1), **parts)
     strategy = Scripted(begin, Deadline(60.0), merge=keep)
-    loop, restored = Simulation(strategy, fleet), Simulation(strategy, fleet)
+    loop = Simulation(strategy, fleet)
     loop.step()
-    restored.restore(*loop.state())
-    restored.step()
+    resume(loop, Simulation(strategy, fleet)).step()
     updates = seen[-1]
     assert (updates.client.tolist(), updates.arrived_s.tolist()) == ([1, 0], [4.0, 36.0])
     assert (updates.lr_scale.tolist(), updates.local_steps.tolist()) == ([3.0, 2.0], [3, 1])
@@ -315,17 +307,15 @@ def test_an_unknown_part_of_a_latency_is_its_remainder(known: str) -> None:
 @pytest.mark.parametrize("settings", [{}, {"slowdown": 0.5, "estimate_error": 0.1, "disconnect_during": 0.3}], ids=str)
 def test_a_run_changes_neither_a_saved_state_nor_the_fleet(settings: dict[str, float]) -> None:
     loop = Simulation(FedAsync(), sealed(make_fleet([3.0, 15.0, 25.0])), settings=Settings(**settings))
-    for _ in range(3):
-        loop.step()
+    steps(loop, 3)
     values, arrays = loop.state()
     before = copy.deepcopy(values), {name: array.tobytes() for name, array in arrays.items()}
-    for _ in range(10):
-        loop.step()
+    steps(loop, 10)
     assert (values, {name: array.tobytes() for name, array in arrays.items()}) == before
 
 
 @pytest.mark.parametrize("strategy", [FedAsync(), Safa(lag_tolerance=1, round_limit_s=10.0)], ids=["fedasync", "safa"])
-def test_the_model_server_keeps_the_versions_in_use_and_no_others(strategy: Any) -> None:
+def test_only_versions_in_use_are_kept(strategy: Any) -> None:
     server, settings = FakeServer(2), Settings(disconnect_during=0.2, offline_s=10.0, exclude_after_rejections=3)
     fleet = make_fleet([3.0, 7.0, 7.0, 15.0, 25.0, 31.0, 90.0])
     loop = Simulation(strategy, fleet, model_server=server, settings=settings)
@@ -336,23 +326,25 @@ def test_the_model_server_keeps_the_versions_in_use_and_no_others(strategy: Any)
         assert server.versions == {*in_use, *ledger.at_server.base_version.tolist(), loop.version}
 
 
-def rounds_with(server: FakeServer, strategy: Any, latencies: list[float], rounds: int, **settings: Any) -> list[Any]:
+def rounds_with(
+    server: FakeServer, strategy: Any, latencies: list[float], rounds: int, **settings: Any
+) -> list[RoundRecord]:
     loop = Simulation(strategy, make_fleet(latencies), model_server=server, settings=Settings(**settings))
-    return [loop.step() for _ in range(rounds)]
+    return steps(loop, rounds)
 
 
 def test_rejected_updates_are_recorded_and_count_as_uploads() -> None:
-    records: list[RoundRecord] = rounds_with(FakeServer(2), FedAvg(), [10, 20, 30], 2)
+    records = rounds_with(FakeServer(2), FedAvg(), [10, 20, 30], 2)
     rejections = [[(one.client, one.index, one.reason) for one in record.rejections] for record in records]
     assert rejections == [[(2, 0, "not finite")], [(2, 1, "not finite")]]
     assert [(record.uploads, record.merged.tolist(), record.compute_j) for record in records] == [(3, [0, 1], 6)] * 2
     assert records[0].bytes_up == 3 * 12500
 
 
-def test_a_client_with_consecutive_rejections_is_excluded_and_the_run_continues() -> None:
-    records = rounds_with(FakeServer(1), FedAvg(), [10, 20, 30], 150, exclude_after_rejections=2)
-    assert [record.started.tolist() for record in records] == [[0, 1, 2]] * 2 + [[0, 2]] * 148
-    assert [record.excluded for record in records] == [(), (1,)] + [()] * 148
+def test_a_client_is_excluded_after_consecutive_rejections() -> None:
+    records = rounds_with(FakeServer(1), FedAvg(), [10, 20, 30], 9, exclude_after_rejections=2)
+    assert [record.started.tolist() for record in records] == [[0, 1, 2]] * 2 + [[0, 2]] * 7
+    assert [record.excluded for record in records] == [(), (1,)] + [()] * 7
     assert "client 1" in records[1].note
     kept = rounds_with(FakeServer(1), FedAvg(), [10, 20, 30], 9, exclude_after_rejections=0)
     assert all(len(record.started) == 3 for record in kept)
@@ -362,8 +354,7 @@ def test_updates_of_an_excluded_client_are_dropped() -> None:
     """Buffers of two: client 1's updates of 25 and 50 s are rejected at 30 and 50 s; by then, it has started again,
     and has computed for 0 of its 12.5 s."""
     server = FakeServer(1)
-    strategy = FedBuff(buffer_size=2, concurrency=2)
-    records = rounds_with(server, strategy, [10, 25], 12, exclude_after_rejections=2)
+    records = rounds_with(server, FedBuff(buffer_size=2, concurrency=2), [10, 25], 12, exclude_after_rejections=2)
     (place,) = [place for place, record in enumerate(records) if record.excluded]
     assert sum(record.rejected for record in records) == 2
     assert not any(1 in record.merged for record in records)
@@ -372,21 +363,12 @@ def test_updates_of_an_excluded_client_are_dropped() -> None:
     assert records[-1].version == sum(len(record.merged) > 0 for record in records)
 
 
-def test_energy_of_an_excluded_clients_canceled_training_is_counted() -> None:
+def test_an_excluded_client_costs_the_energy_used_so_far() -> None:
     """Client 0's update of 1 s waits. The next one computes 0.5 s and uploads 0.25 of 0.5 s until the first one is
     rejected at 1.75 s: 1 + 1 J for computing, 10 + 5 J for uploading."""
     plans = Deadline(1.0), RoundPlan(ids(0), Deadline(1.75))
-    counts = iter([0, 1])
-
-    def merge(arrived: Updates) -> Merge:
-        count = next(counts)
-        return Merge(arrived.id[:count], np.ones(count))
-
-    settings = Settings(exclude_after_rejections=1)
-    loop = Simulation(Scripted(*plans, merge=merge), make_fleet([1.0]), model_server=FakeServer(0), settings=settings)
-    first, second = loop.step(), loop.step()
-    assert first is not None
-    assert second is not None
+    strategy = Scripted(*plans, merge=aggregate_first(0, 1))
+    first, second = rounds_with(FakeServer(0), strategy, [1.0], 2, exclude_after_rejections=1)
     assert (first.compute_j, first.transmit_j, second.excluded) == (1.0, 10.0, (0,))
     assert (second.compute_j, second.transmit_j) == pytest.approx((1.0, 5.0))
 
@@ -396,11 +378,6 @@ def test_a_run_whose_clients_are_all_excluded_ends() -> None:
     loop = Simulation(Lesson(20.0), make_fleet([10, 15]), model_server=FakeServer(0, 1), settings=settings)
     assert len(list(iter(lambda: loop.step(1e6), None))) == 3
     assert "2 of 2 clients were excluded" in loop.stop_reason
-
-
-def test_notes_name_the_first_excluded_clients_only() -> None:
-    (record,) = rounds_with(FakeServer(*range(7)), FedAvg(), [10.0] * 8, 1, exclude_after_rejections=1)
-    assert "clients 0, 1, 2, 3, 4 and 2 more after a rejected update" in record.note
 
 
 @pytest.mark.parametrize("settings", [Settings(), Settings(slowdown=0.5)], ids=["nominal", "varying"])

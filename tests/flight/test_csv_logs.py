@@ -1,6 +1,5 @@
 """Logs in CSV files become recordings."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ def imported(folder: Path, text: str) -> Recording:
 
 
 def test_every_column(tmp_path: Path) -> None:
-    """The first request is at 100.1 s, which becomes 0. Floats would make 103.3 − 100.1 = 3.2000000000000028."""
+    """The first request is at 100.1 s, which becomes 0."""
     found = imported(
         tmp_path,
         "client,asked_s,arrived_s,round,compute_s,downloaded_s,trained_s,num_samples,energy_j,reason,failed_s\n"
@@ -26,19 +25,13 @@ def test_every_column(tmp_path: Path) -> None:
         "phone,100.2,,1,,,,,,battery empty,107.7\n",
     )
     jobs = found.jobs
-    assert found.names == ("phone", "pi")
-    assert jobs.client.tolist() == [1, 0]
-    assert jobs.asked_s.tolist() == [0.0, 0.1]
-    assert jobs.ended_s.tolist() == [3.2, 7.6]
-    assert jobs.outcome.tolist() == [ARRIVED, FAILED]
+    assert (found.names, jobs.client.tolist()) == (("phone", "pi"), [1, 0])
+    assert (jobs.asked_s.tolist(), jobs.ended_s.tolist()) == ([0.0, 0.1], [3.2, 7.6])
+    assert (jobs.outcome.tolist(), jobs.reason) == ([ARRIVED, FAILED], ("", "battery empty"))
     assert jobs.round.tolist() == [1, 1]
-    assert jobs.reason == ("", "battery empty")
     assert (jobs.compute_s[0], jobs.download_s[0], jobs.num_samples[0], jobs.energy_j[0]) == (1.5, 0.5, 60, 2.25)
     assert np.isnan([jobs.compute_s[1], jobs.download_s[1], jobs.energy_j[1]]).all()
     assert (found.header.source, found.header.began) == ("imported from log.csv", "")
-    assert (found.rounds, found.intervals) == ((), ())
-    arrived = json.loads((tmp_path / "flight.jsonl").read_text().splitlines()[3])
-    assert (arrived["downloaded_s"], arrived["trained_s"]) == (0.5, 2.1)
 
 
 @pytest.mark.parametrize(
@@ -58,32 +51,15 @@ def test_times_are_seconds_or_dates(tmp_path: Path, asked: str, arrived: str, be
 
 def test_jobs_without_a_reply(tmp_path: Path) -> None:
     """a: asked again at 20 s. b: a reason, so it failed at the end, 35 s. c: still open. d: trained after the next."""
-    rows = [
-        "client,asked_s,arrived_s,reason,trained_s,compute_s",
-        "a,0,,,,30",
-        "a,20,35,,,",
-        "b,1,,lost,,3",
-        "c,2,,,3,",
-        "d,4,,crashed,9,",
-        "d,6,7,,,",
-    ]
-    found = imported(tmp_path, "\n".join(rows))
+    header = "client,asked_s,arrived_s,reason,trained_s,compute_s"
+    rows = ["a,0,,,,30", "a,20,35,,,", "b,1,,lost,,3", "c,2,,,3,", "d,4,,crashed,9,", "d,6,7,,,"]
+    found = imported(tmp_path, "\n".join([header, *rows]))
     jobs = found.jobs
-    told = [
-        (found.names[client], asked_s, outcome, reason)
-        for client, asked_s, outcome, reason in zip(
-            jobs.client.tolist(), jobs.asked_s.tolist(), jobs.outcome.tolist(), jobs.reason, strict=True
-        )
-    ]
-    assert told == [
-        ("a", 0.0, FAILED, "no reply"),
-        ("b", 1.0, FAILED, "lost"),
-        ("c", 2.0, OPEN, ""),
-        ("d", 4.0, FAILED, "crashed"),
-        ("d", 6.0, ARRIVED, ""),
-        ("a", 20.0, ARRIVED, ""),
-    ]
+    assert "".join(found.names[client] for client in jobs.client) == "abcdda"
+    assert jobs.asked_s.tolist() == [0.0, 1.0, 2.0, 4.0, 6.0, 20.0]
     np.testing.assert_array_equal(jobs.ended_s, [20.0, 35.0, np.nan, 9.0, 7.0, 35.0])
+    assert jobs.outcome.tolist() == [FAILED, FAILED, OPEN, FAILED, ARRIVED, ARRIVED]
+    assert jobs.reason == ("no reply", "lost", "", "crashed", "", "")
     assert np.isnan(jobs.compute_s[0]), "the 30 s do not fit into 20 s"
     assert jobs.compute_s[1] == 3.0
 
@@ -98,10 +74,8 @@ HEAD = "client,asked_s,arrived_s,compute_s,trained_s,num_samples\n"
         (HEAD, "no rows"),
         (HEAD + "a,1\n", "line 2"),
         (HEAD + "a,,2,,,\n", "line 2: asked_s"),
-        (HEAD + "a\x07,1,2,,,\n", "line 2: client"),
         (HEAD + "a,1,2,,,\nb,2026-01-01T00:00:00Z,,,,\n", "line 3: asked_s"),
         (HEAD + "a,1,inf,,,\n", "line 2: arrived_s"),
-        (HEAD + "a,1e9999999,2,,,\n", "line 2: asked_s"),
         (HEAD + "a,5,3,,,\n", "line 2: arrived_s"),
         (HEAD + "a,1,5,,6,\n", "line 2: arrived_s"),
         (HEAD + "a,1,5,9,,\n", "line 2: compute_s"),

@@ -6,38 +6,17 @@ the values.
 
 import runpy
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
 from lesson.flight.advice import choose_deadline_s
 from lesson.flight.check import check_recording
 from lesson.flight.fit import fit
-from lesson.flight.recording import FAILED, read_recording
+from lesson.flight.recording import read_recording
 from lesson.flight.replay import Candidate, replay
-from lesson.flight.timeline import is_synchronous
 
-ROOT = Path(__file__).parent.parent.parent
-TRIAL = ROOT / "examples" / "fleet-trial"
+TRIAL = Path(__file__).parents[2] / "examples" / "fleet-trial"
 FEDAVG, LESSON = TRIAL / "recordings" / "fedavg.jsonl", TRIAL / "recordings" / "lesson.jsonl"
-NAMES = ["phone-ana", "phone-ben", "pi-garage", "pi-kitchen", "pi-roof", "tablet-lab"]
-
-
-@pytest.fixture(scope="module")
-def trial() -> dict[str, Any]:
-    """The names of the script that recorded them."""
-    return runpy.run_path(str(TRIAL / "trial.py"))
-
-
-def test_recordings_are_complete() -> None:
-    fedavg, switched = read_recording(FEDAVG), read_recording(LESSON)
-    assert sorted(fedavg.names) == sorted(switched.names) == NAMES
-    assert len(fedavg.rounds) >= 20
-    assert is_synchronous(fedavg)
-    assert not is_synchronous(switched), "clients of slow tiers train through several rounds"
-    for recording in (fedavg, switched):
-        assert not np.any(recording.jobs.outcome == FAILED)
 
 
 def test_second_half_is_predicted() -> None:
@@ -60,7 +39,9 @@ def test_recorded_strategy_is_replayed() -> None:
 
 
 @pytest.mark.slow
-def test_measured_gain_lies_in_the_predicted_interval(trial: dict[str, Any]) -> None:
+def test_measured_gain_lies_in_the_predicted_interval() -> None:
+    compare = runpy.run_path(str(TRIAL / "trial.py"))["compare"]
     fedavg, switched = read_recording(FEDAVG), read_recording(LESSON)
-    gain = trial["compare"](fedavg, switched, choose_deadline_s(fit(fedavg)))
+    assert sorted(fedavg.names) == sorted(switched.names)
+    gain = compare(fedavg, switched, choose_deadline_s(fit(fedavg)))
     assert gain.measured in gain.predicted

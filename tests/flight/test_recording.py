@@ -1,48 +1,38 @@
 """Recordings are read exactly, and damaged ones give errors of one line."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from helpers.flights import changes, job, write_lines
 from lesson.core.errors import InputError
 from lesson.flight.recording import ARRIVED, FAILED, OPEN, RESTARTED, read_recording
 from lesson.flight.writer import FlightWriter
 
 HEADER = {"flight": 1, "strategy": "fedavg"}
-ASKED = {"event": "asked", "t_s": 1.0, "client": "a", "job": "1", "round": 1}
+ASKED = job(1, "a", 1.0, 5.0)[0]
 ARRIVED_LINE = {"event": "arrived", "t_s": 5.0, "client": "a", "job": "1", "num_samples": 7, "compute_s": 3.0}
 
 
-def write(path: Path, *lines: object) -> Path:
-    path.write_text("".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in lines))
-    return path
-
-
 def test_jobs_rounds_and_connections(tmp_path: Path) -> None:
-    path = write(
+    path = write_lines(
         tmp_path / "flight.jsonl",
         HEADER | {"deadline_s": 30.0, "field of a newer version": 1},
-        {"event": "connected", "t_s": 0.0, "client": "b"},
-        {"event": "connected", "t_s": 0.5, "client": "a"},
-        ASKED,
-        {"event": "asked", "t_s": 1.0, "client": "b", "job": "2", "round": 1},
-        {"event": "asked", "t_s": 1.0, "client": "c", "job": "3", "round": 1},
-        {"event": "asked", "t_s": 1.0, "client": "a", "job": "e", "kind": "evaluate"},
+        *changes(("connected", 0.0, "b"), ("connected", 0.5, "a")),
+        *(ASKED | {"client": client, "job": job} for client, job in (("a", "1"), ("b", "2"), ("c", "3"))),
+        ASKED | {"job": "e", "kind": "evaluate"},
         ARRIVED_LINE | {"downloaded_s": 1.5, "trained_s": 4.5, "energy_j": 2.5},
         {"event": "failed", "t_s": 6.0, "client": "b", "job": "2", "reason": "client error"},
-        {"event": "left", "t_s": 7.0, "client": "b"},
+        *changes(("left", 7.0, "b")),
         {"event": "round", "t_s": 8.0, "round": 1, "merged": ["a"], "staleness": [0]},
     )
     recording = read_recording(path)
     jobs = recording.jobs
-    assert recording.names == ("a", "b", "c")
     assert (recording.header.strategy, recording.header.deadline_s) == ("fedavg", 30.0)
-    assert jobs.client.tolist() == [0, 1, 2]
+    assert (recording.names, jobs.client.tolist()) == (("a", "b", "c"), [0, 1, 2])
     assert jobs.outcome.tolist() == [ARRIVED, FAILED, OPEN]
-    assert jobs.latency_s[:2].tolist() == [4.0, 5.0]
-    assert np.isnan(jobs.latency_s[2])
+    np.testing.assert_array_equal(jobs.latency_s, [4.0, 5.0, np.nan])
     assert (jobs.download_s[0], jobs.compute_s[0], jobs.energy_j[0]) == (0.5, 3.0, 2.5)
     assert jobs.num_samples.tolist() == [7, 0, 0]
     assert jobs.reason[1] == "client error"
@@ -53,15 +43,14 @@ def test_jobs_rounds_and_connections(tmp_path: Path) -> None:
 
 def test_compute_time_is_derived_from_times_if_it_is_not_given(tmp_path: Path) -> None:
     arrived = {"event": "arrived", "t_s": 5.0, "job": "1", "downloaded_s": 1.5, "trained_s": 4.0}
-    jobs = read_recording(write(tmp_path / "f", HEADER, ASKED, arrived)).jobs
+    jobs = read_recording(write_lines(tmp_path / "f", HEADER, ASKED, arrived)).jobs
     assert (jobs.compute_s[0], jobs.download_s[0]) == (2.5, 0.5)
 
 
 def test_a_restart_of_the_server_ends_jobs_and_connections(tmp_path: Path) -> None:
-    lines = [HEADER, {"event": "connected", "t_s": 0.0, "client": "a"}, ASKED, {"event": "resumed", "t_s": 9.0}]
-    recording = read_recording(write(tmp_path / "f", *lines))
-    assert recording.jobs.outcome.tolist() == [FAILED]
-    assert recording.jobs.reason == (RESTARTED,)
+    lines = [HEADER, *changes(("connected", 0.0, "a")), ASKED, {"event": "resumed", "t_s": 9.0}]
+    recording = read_recording(write_lines(tmp_path / "f", *lines))
+    assert (recording.jobs.outcome.tolist(), recording.jobs.reason) == ([FAILED], (RESTARTED,))
     assert recording.intervals == ((0, 0.0, 9.0),)
     assert recording.resumed_s == (9.0,)
 
@@ -70,7 +59,6 @@ def test_a_restart_of_the_server_ends_jobs_and_connections(tmp_path: Path) -> No
     ("lines", "problem"),
     [
         ([], "line 1: a recording must start with"),
-        ([ASKED], "line 1: a recording must start with"),
         ([{"flight": 2}], "format 2"),
         ([{"flight": 1, "strategy": "\u001b[2J"}], "strategy"),
         ([HEADER], "no training job"),
@@ -80,34 +68,29 @@ def test_a_restart_of_the_server_ends_jobs_and_connections(tmp_path: Path) -> No
         ([HEADER, HEADER | {"x": "x" * (1 << 20)}], "line 2: a line"),
         ([HEADER, ASKED | {"event": "exploded"}], "line 2: event"),
         ([HEADER, '{"event": "left", "t_s": NaN}'], "line 2: t_s"),
-        ([HEADER, ASKED | {"t_s": 1e300}], "line 2: t_s"),
         ([HEADER, ASKED | {"client": "a\u0007"}], "line 2: client"),
-        ([HEADER, ASKED | {"client": "a" * 201}], "line 2: client"),
         ([HEADER, {"event": "left", "t_s": 1.0}], "line 2: client"),
         ([HEADER, {"event": "left", "t_s": 1.0, "client": "a"}], "'connected'"),
-        ([HEADER, ASKED | {"job": None}], "line 2: job"),
         ([HEADER, ASKED, ASKED], "line 3: job '1'"),
         ([HEADER, ARRIVED_LINE], "line 2: job '1'"),
         ([HEADER, ASKED, ARRIVED_LINE, ARRIVED_LINE], "line 4: job '1'"),
         ([HEADER, ASKED, ARRIVED_LINE | {"client": "b"}], "must be 'a'"),
         ([HEADER, ASKED, ARRIVED_LINE | {"t_s": 0.5}], "line 3: t_s"),
-        ([HEADER, ASKED, ARRIVED_LINE | {"num_samples": 0}], "line 3: num_samples"),
         ([HEADER, ASKED, ARRIVED_LINE | {"compute_s": 9.0}], "compute_s"),
         ([HEADER, ASKED, ARRIVED_LINE | {"downloaded_s": 0.5}], "in order"),
         ([HEADER, ASKED, {"event": "round", "t_s": 2.0, "merged": ["a"], "staleness": []}], "line 3: staleness"),
     ],
-    ids=range(26),
+    ids=range(21),
 )
 def test_hostile_and_damaged_recordings_give_one_line(tmp_path: Path, lines: list[object], problem: str) -> None:
-    path = write(tmp_path / "flight.jsonl", *lines)
     with pytest.raises(InputError) as raised:
-        read_recording(path)
+        read_recording(write_lines(tmp_path / "flight.jsonl", *lines))
     assert problem in str(raised.value)
     assert len(str(raised.value).splitlines()) == 1
 
 
-def test_truncated_foreign_and_missing_files(tmp_path: Path) -> None:
-    path = write(tmp_path / "flight.jsonl", HEADER, ASKED)
+def test_truncated_binary_and_missing_files(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "flight.jsonl", HEADER, ASKED)
     path.write_bytes(path.read_bytes()[:-5])
     with pytest.raises(InputError, match="line 2 is incomplete"):
         read_recording(path)
@@ -119,33 +102,28 @@ def test_truncated_foreign_and_missing_files(tmp_path: Path) -> None:
 
 
 def test_the_writer_writes_what_the_reader_reads(tmp_path: Path) -> None:
-    now = [100.0]
-    path = tmp_path / "flight.jsonl"
+    now, path = [100.0], tmp_path / "flight.jsonl"
     writer = FlightWriter(path, strategy="lesson", deadline_s=20.0, source="test", clock=lambda: now[0])
-    job = writer.next_job()
+    named = {"client": "käfer", "job": writer.next_job()}
     now[0] = 100.0004
-    assert writer.write("asked", client="käfer", job=job, round=1) == 0.0, "to the millisecond"
+    assert writer.write("asked", round=1, **named) == 0.0, "to the millisecond"
     now[0] = 104.0
-    writer.write("arrived", job=job, num_samples=3)
-    noticed_late_s = writer.write("round", 2.0, round=1, merged=["käfer"])
-    assert noticed_late_s == 4.0, "it cannot come before the arrival"
+    writer.write("arrived", num_samples=3, **named)
+    assert writer.write("round", 2.0, round=1, merged=["käfer"]) == 4.0, "it cannot come before the arrival"
     recording = read_recording(path)
-    assert recording.names == ("käfer",)
-    assert recording.jobs.latency_s.tolist() == [4.0]
+    assert (recording.names, recording.jobs.latency_s.tolist()) == (("käfer",), [4.0])
     assert recording.rounds[0].end_s == 4.0
     assert recording.header.began.endswith("+00:00")
 
 
 def test_a_recording_is_continued_after_a_restart(tmp_path: Path) -> None:
-    path = write(tmp_path / "flight.jsonl", HEADER, ASKED)
+    path = write_lines(tmp_path / "flight.jsonl", HEADER, ASKED)
     with path.open("a") as file:
         file.write('{"event": "arr')  # the process was killed
     now = [50.0]
     writer = FlightWriter(path, clock=lambda: now[0])
     now[0] = 52.0
-    job = writer.next_job()
-    writer.write("asked", client="a", job=job)
-    assert job == "2"
+    writer.write("asked", client="a", job=writer.next_job())
     recording = read_recording(path)
     assert recording.jobs.asked_s.tolist() == [1.0, 3.0]
     assert recording.jobs.outcome.tolist() == [FAILED, OPEN]

@@ -1,27 +1,19 @@
 """Rounds of recordings, by hand."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from helpers.flights import flight
+from helpers.flights import flight, job, write_lines
 from lesson.flight.fit import fit
 from lesson.flight.recording import Recording, read_recording
 from lesson.flight.replay import reality_of
 from lesson.flight.timeline import is_synchronous, round_lengths_s, rounds_of
 
 
-def read(path: Path, *events: dict[str, Any], strategy: str = "") -> Recording:
-    header = {"flight": 1, "strategy": strategy}
-    path.write_text("".join(f"{json.dumps(line)}\n" for line in [header, *events]))
-    return read_recording(path)
-
-
-def job(number: int, round: int, asked_s: float, arrived_s: float, client: str = "a") -> list[dict[str, Any]]:
-    asked = {"event": "asked", "t_s": asked_s, "client": client, "job": str(number), "round": round}
-    return [asked, {"event": "arrived", "t_s": arrived_s, "job": str(number)}]
+def read(path: Path, *events: dict[str, Any]) -> Recording:
+    return read_recording(write_lines(path, {"flight": 1}, *events))
 
 
 def test_lengths_of_synchronous_rounds(tmp_path: Path) -> None:
@@ -35,14 +27,14 @@ def test_rounds_without_requests_begin_when_the_one_before_ends(tmp_path: Path) 
     ends: list[dict[str, Any]] = [
         {"event": "round", "t_s": 10.0 * number, "round": number, "merged": []} for number in (1, 2, 3)
     ]
-    first, second = job(1, 1, 0.0, 25.0), job(2, 4, 30.0, 55.0)
+    first, second = job(1, "a", 0.0, 25.0), job(2, "a", 30.0, 55.0, round=4)
     recording = read(tmp_path / "f", first[0], ends[0], ends[1], first[1], ends[2], *second)
     assert round_lengths_s(recording) == [(0.0, 10.0), (10.0, 10.0), (20.0, 10.0)]
 
 
 def test_a_second_run_in_the_same_recording_has_rounds_of_its_own(tmp_path: Path) -> None:
-    events = [*job(1, 1, 0.0, 4.0), *job(2, 2, 5.0, 9.0), {"event": "resumed", "t_s": 20.0}]
-    events += [*job(3, 1, 21.0, 24.0), *job(4, 2, 26.0, 28.0)]
+    events = [*job(1, "a", 0.0, 4.0), *job(2, "a", 5.0, 9.0, round=2), {"event": "resumed", "t_s": 20.0}]
+    events += [*job(3, "a", 21.0, 24.0), *job(4, "a", 26.0, 28.0, round=2)]
     recording = read(tmp_path / "f", *events)
     assert is_synchronous(recording)
     assert [(one.round, one.end_s) for one in rounds_of(recording)] == [(1, 4.0), (2, 9.0), (1, 24.0), (2, 28.0)]
@@ -51,7 +43,7 @@ def test_a_second_run_in_the_same_recording_has_rounds_of_its_own(tmp_path: Path
 
 
 def test_overlapping_rounds_are_not_synchronous(tmp_path: Path) -> None:
-    first, second = job(1, 1, 0.0, 9.0), job(2, 2, 5.0, 14.0, client="b")
+    first, second = job(1, "a", 0.0, 9.0), job(2, "b", 5.0, 14.0, round=2)
     recording = read(tmp_path / "f", first[0], second[0], first[1], second[1])
     assert not is_synchronous(recording)
 
@@ -59,6 +51,6 @@ def test_overlapping_rounds_are_not_synchronous(tmp_path: Path) -> None:
 def test_rounds_before_the_first_request_do_not_count(tmp_path: Path) -> None:
     early = {"event": "round", "t_s": 3.0, "round": 1, "merged": []}
     late = {"event": "round", "t_s": 9.0, "round": 2, "merged": ["a"]}
-    reality = reality_of(fit(read(tmp_path / "f", early, *job(1, 2, 3.0, 8.0), late)))
+    reality = reality_of(fit(read(tmp_path / "f", early, *job(1, "a", 3.0, 8.0, round=2), late)))
     assert reality.num_rounds == 1
     assert reality.values["updates_per_h"] == pytest.approx(3600 / 6)

@@ -1,5 +1,6 @@
 """Small fleets with round numbers, and helpers for simulations."""
 
+import json
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,21 @@ def disconnecting(
     """Return a simulation with scripted disconnections: an object with the methods of `Disconnections`."""
     script: Disconnections = disconnections
     return RoundLoop(strategy, VaryingWorld(fleet, settings or Settings(), seed, script), model_server, seed=seed)
+
+
+def steps(loop: Any, count: int) -> list[RoundRecord]:
+    """Return the records of the next rounds; fail if the run ends before."""
+    records = [loop.step() for _ in range(count)]
+    assert None not in records
+    return records
+
+
+def resume(before: Any, after: Any) -> Any:
+    """Restore the state of a loop in another one, as from a checkpoint, and return the latter."""
+    values, arrays = before.state()
+    copies = {name: array.copy() for name, array in arrays.items()}
+    after.restore(json.loads(json.dumps(values, allow_nan=False)), copies)
+    return after
 
 
 def peak_bytes(simulation: RoundLoop) -> int:

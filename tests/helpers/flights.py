@@ -10,6 +10,23 @@ import numpy as np
 from lesson.flight.recording import Recording, read_recording
 
 
+def write_lines(path: Path, *lines: object) -> Path:
+    """Write a line of JSON for each value; text is written as it is."""
+    path.write_text("".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in lines))
+    return path
+
+
+def changes(*events: tuple[str, float, str]) -> list[dict[str, Any]]:
+    """Return events of clients that connect or leave, each given as kind, time and client."""
+    return [{"event": kind, "t_s": t_s, "client": client} for kind, t_s, client in events]
+
+
+def job(number: int, client: str, asked_s: float, arrived_s: float, round: int = 1) -> list[dict[str, Any]]:
+    """Return the request and the reply of a local training."""
+    asked = {"event": "asked", "t_s": asked_s, "client": client, "job": str(number), "round": round}
+    return [asked, {"event": "arrived", "t_s": arrived_s, "job": str(number)}]
+
+
 def write_flight(
     path: Path,
     latency_s: Sequence[Sequence[float]],
@@ -42,9 +59,7 @@ def write_flight(
         events.append({"event": "round", "t_s": end_s, "round": number, "merged": merged})
         now_s = end_s + overhead_s
     events.sort(key=lambda event: event["t_s"])  # stable: requests come before replies, rounds end after their replies
-    header = {"flight": 1, "strategy": strategy}
-    path.write_text("".join(f"{json.dumps(line)}\n" for line in [header, *events]))
-    return path
+    return write_lines(path, {"flight": 1, "strategy": strategy}, *events)
 
 
 def flight(path: Path, latency_s: Sequence[Sequence[float]], **options: Any) -> Recording:

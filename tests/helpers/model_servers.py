@@ -1,4 +1,4 @@
-"""Model servers with simulated clients, updates made by hand, and the model that one client trains."""
+"""Model servers with simulated clients or received models, and the model that one client trains."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from helpers.trainers import one_row, sum_of
+from helpers.views import updates as updates
 from lesson.clock.faults import CorruptedUploads
 from lesson.clock.rejections import Rejection
 from lesson.learn.cpu import CpuBackend
@@ -57,27 +58,6 @@ def received_server(models: dict[int, list[float]], needs: frozenset[str] = froz
     server = ModelServer(torch.full((2,), 2.0), held, TrainingSettings(), optimizer, guard, needs=needs)
     server.versions[1] = torch.full((2,), 5.0)
     return server
-
-
-def updates(client: Sequence[int], base: int | Sequence[int] = 0, scale: float | Sequence[float] = 1.0) -> Updates:
-    """Return updates of these clients, with the versions they started from and the factors of their step sizes."""
-    count = len(client)
-    whole, real = np.zeros(count, dtype=np.int64), np.zeros(count)
-    return Updates(
-        id=np.arange(count),
-        client=np.array(client, dtype=np.int64),
-        base_version=whole + np.array(base, dtype=np.int64),
-        started_round=whole,
-        started_s=real,
-        expected_s=real,
-        arrived_s=real,
-        index=whole,
-        lr_scale=real + np.array(scale),
-        local_steps=whole + 1,
-        batches=whole + 1,
-        compute_scale=real + 1,
-        in_turn=whole > 0,
-    )
 
 
 def aggregate(

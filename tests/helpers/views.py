@@ -1,5 +1,8 @@
 """Hand-made server views and arrivals."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 
 from lesson.strategies.base import ServerView, Updates
@@ -33,20 +36,30 @@ def view(round: int, now_s: float | None = None, waiting: list[int] | None = Non
     )
 
 
-def arrived(expected_s: list[float], started_round: list[int]) -> Updates:
-    count = len(expected_s)
+def updates(client: Sequence[int], base: int | Sequence[int] = 0, scale: float | Sequence[float] = 1.0) -> Updates:
+    """Return updates of these clients, with the versions they started from and the factors of their step sizes."""
+    count = len(client)
+    whole, real = np.zeros(count, dtype=np.int64), np.zeros(count)
     return Updates(
-        id=np.arange(100, 100 + count),
-        client=np.arange(count),
-        base_version=np.zeros(count, dtype=np.int64),
-        started_round=np.array(started_round),
-        started_s=10.0 * (np.array(started_round) - 1),
-        expected_s=np.array(expected_s),
-        arrived_s=np.full(count, 1.0),
-        index=np.zeros(count, dtype=np.int64),
-        lr_scale=np.ones(count),
-        local_steps=np.ones(count, dtype=np.int64),
-        batches=np.ones(count, dtype=np.int64),
-        compute_scale=np.ones(count),
-        in_turn=np.zeros(count, dtype=np.bool_),
+        id=np.arange(count),
+        client=np.array(client, dtype=np.int64),
+        base_version=whole + np.array(base, dtype=np.int64),
+        started_round=whole,
+        started_s=real,
+        expected_s=real,
+        arrived_s=real,
+        index=whole,
+        lr_scale=real + np.array(scale),
+        local_steps=whole + 1,
+        batches=whole + 1,
+        compute_scale=real + 1,
+        in_turn=whole > 0,
     )
+
+
+def arrived(expected_s: list[float], started_round: list[int]) -> Updates:
+    """Return updates 100, 101, … of clients 0, 1, …, which started in rounds of 10 s and have arrived at 1 s."""
+    some, rounds = updates(range(len(expected_s))), np.array(started_round)
+    started_s, arrived_s = 10.0 * (rounds - 1), some.arrived_s + 1
+    times = {"started_s": started_s, "expected_s": np.array(expected_s), "arrived_s": arrived_s}
+    return replace(some, id=some.id + 100, started_round=rounds, **times)

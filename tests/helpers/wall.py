@@ -2,7 +2,7 @@
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
@@ -82,7 +82,8 @@ class FakeClients(Holding):
         self.clock, self.takes = clock, takes
         self.lr_scales: list[dict[int, float]] = []
         """The step-size factors by client of each call of `send`."""
-        self.tells: Callable[[int, int], Mapping[str, float]] = lambda _client, _index: {}
+        self.receive: Callable[[Reply], Reply] = lambda reply: reply
+        """Called with each reply that the server pulls, and returns what arrives."""
         self.given_up: set[tuple[int, int]] = set()
         self._working: dict[int, int] = {}
 
@@ -96,8 +97,7 @@ class FakeClients(Holding):
             elif isinstance(took, str):
                 self.clock.after(0.0, Reply(client, index, fault=took))
             else:
-                told = self.tells(client, index)
-                self.clock.after(took, Reply(client, index, metrics=told, num_bytes=BYTES_UP))
+                self.clock.after(took, Reply(client, index, num_bytes=BYTES_UP))
         return BYTES_DOWN * len(updates)
 
     def poll(self) -> Sequence[Event]:
@@ -105,10 +105,10 @@ class FakeClients(Holding):
         for event in self.clock.happened():
             if not isinstance(event, Reply):
                 events.append(event)
-            elif (event.client, event.index) not in self.given_up:
+            elif event.key not in self.given_up:
                 if not event.fault:
-                    self.held[event.client, event.index] = np.array([10.0 * event.client + event.index])
-                events.append(event)
+                    self.held[event.key] = np.array([10.0 * event.client + event.index])
+                events.append(self.receive(event))
             elif not event.fault:  # like Flower's post: faults of local trainings that were given up are ignored
                 events.append(Reply(event.client, event.index, fault=TOO_LATE, num_bytes=event.num_bytes))
         return events

@@ -1,21 +1,22 @@
 import math
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from helpers.fleets import make_fleet
+from helpers.fleets import make_fleet, traced
 from lesson import InputError, Settings, draw_fleet
-from lesson.planning.on_time import MAX_CLIENTS, find_deadline_s, simulate_on_time
+from lesson.planning.on_time import find_deadline_s, simulate_on_time
 from lesson.planning.plan import evaluate_deadline, make_plan, propose_deadline_s
 
 RAYLEIGH = Settings(fading="rayleigh")
 
 
-def written(path: Path, *rows: str) -> str:
-    path.write_text("\n".join(rows) + "\n")
-    return str(path)
+def working(tmp_path: Path, rows: str, **changes: Any) -> Settings:
+    """Settings with a trace of these rows: client, local training, compute and upload time."""
+    return Settings(trace=traced(tmp_path / "work.csv", f"client,round,compute_s,upload_s {rows}"), **changes)
 
 
 def test_slots_of_a_trace_counted_by_hand(tmp_path: Path) -> None:
@@ -26,19 +27,14 @@ def test_slots_of_a_trace_counted_by_hand(tmp_path: Path) -> None:
     of 20, is merged at 30 s, starts in tier 2 and arrives at 38 s, before 50; so on every 40 s. By 600 s 15 slots of
     tier 1 have ended, at 20, 60, …, 580 s, all missed, and 14 of tier 2, at 50, …, 570 s, all made.
     """
-    trace = written(
-        tmp_path / "work.csv", "client,round,compute_s,upload_s", "0,1,3,4", "1,1,5,3", "1,2,5,7", "2,1,5,20"
-    )
-    settings = Settings(trace=trace)
+    settings = working(tmp_path, "0,1,3,4 1,1,5,3 1,2,5,7 2,1,5,20")
     fleet = draw_fleet(settings, 3)
     found = simulate_on_time(fleet, 10.0, settings)
     assert found.by_tier == {1: 61 / 76, 2: 1.0, 3: 1.0}
     assert found.share == 95 / 110
     plan = make_plan(fleet, 10.0, num_rounds=3, settings=settings)
-    assert [(row.tier, row.clients.tolist(), row.on_time) for row in plan.tier_rows] == [
-        (1, [0, 1], 61 / 76),
-        (3, [2], 1),
-    ]
+    tiers = [(row.tier, row.clients.tolist(), row.on_time) for row in plan.tier_rows]
+    assert tiers == [(1, [0, 1], 61 / 76), (3, [2], 1)]
     assert {row.deadline_s: row.on_time for row in plan.deadlines}[10.0] == 95 / 110
     assert [sorted(record.merged.tolist()) for record in plan.rounds] == [[0, 1], [0], [0, 1, 2]]
     assert plan.varying == ["trace"]
@@ -47,58 +43,49 @@ def test_slots_of_a_trace_counted_by_hand(tmp_path: Path) -> None:
 def test_overhead_belongs_to_the_slot(tmp_path: Path) -> None:
     """Deadline 10 s, 3 s between rounds. Client 1 takes 15 and 22 s in turn. When it starts in tier 2 at 26 s, it
     arrives at 48 s, before that round closes at 49 s; it then starts in tier 3. Client 0 keeps rounds at 10 s."""
-    trace = written(tmp_path / "work.csv", "client,round,compute_s,upload_s", "0,1,3,4", "1,1,5,10", "1,2,5,17")
-    settings = Settings(trace=trace, overhead_s=3.0)
+    settings = working(tmp_path, "0,1,3,4 1,1,5,10 1,2,5,17", overhead_s=3.0)
     assert simulate_on_time(draw_fleet(settings, 2), 10.0, settings).by_tier == {1: 1.0, 2: 1.0, 3: 1.0}
 
 
 def test_round_lengths_of_a_trace(tmp_path: Path) -> None:
     """Client 1 takes 10 and 40 s in turn, so that FedAvg waits 25 s on average, although the first estimate is 10 s.
-
-    LESSON with a deadline of 100 s is FedAvg: two updates in 25 s are 80 in 1000 s.
-    """
-    trace = written(tmp_path / "work.csv", "client,round,compute_s,upload_s", "0,1,3,2", "1,1,5,5", "1,2,5,35")
-    settings = Settings(trace=trace)
+    LESSON with a deadline of 100 s is FedAvg: two updates in 25 s are 80 in 1000 s."""
+    settings = working(tmp_path, "0,1,3,2 1,1,5,5 1,2,5,35")
     fleet = draw_fleet(settings, 2)
     assert make_plan(fleet, 7.0, settings=settings).round_s == {"lesson": 7.0, "fedavg": 25.0, "fedcs": 7.0}
     row = evaluate_deadline(fleet, 100.0, settings)
     assert (row.round_s, row.updates_per_1000s) == (25.0, 80.0)
 
 
-def test_lost_update_misses_its_slot(tmp_path: Path) -> None:
+def test_a_lost_update_misses_its_slot(tmp_path: Path) -> None:
     """Client 0, 7 s, leaves at 13 s in the middle of its second slot and comes back at 25 s: 1 slot made, 1 missed,
     then 47 made from 30 to 500 s. Client 1 takes 15 s: 25 slots of tier 2."""
-    presence = written(tmp_path / "presence.csv", "client,from_s,to_s", "0,0,13", "0,25,inf")
+    presence = traced(tmp_path / "presence.csv", "client,from_s,to_s 0,0,13 0,25,inf")
     found = simulate_on_time(make_fleet([7.0, 15.0]), 10.0, Settings(presence=presence))
     assert found.by_tier == {1: 48 / 49, 2: 1.0}
     assert found.share == 73 / 74
 
 
 def test_an_ended_slot_counts_even_if_its_update_never_arrives(tmp_path: Path) -> None:
-    """The second piece of work takes 10,000 s: when the last round ends it is on its way, and long too late."""
-    trace = written(tmp_path / "work.csv", "client,round,compute_s,upload_s", "0,1,3,4", "0,2,3,9997", "1,1,3,12")
-    settings = Settings(trace=trace)
+    """The second local training takes 10,000 s, far longer than all rounds."""
+    settings = working(tmp_path, "0,1,3,4 0,2,3,9997 1,1,3,12")
     assert simulate_on_time(draw_fleet(settings, 2), 10.0, settings).by_tier == {1: 1 / 2, 2: 1.0}
 
 
 def test_all_updates_are_on_time_if_nothing_varies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lesson.planning.on_time.Simulation", None)
     fleet = draw_fleet(Settings(), 20)
-    for settings in (None, Settings(), Settings(shadowing_db=6.0, estimate="quantile")):
-        plan = make_plan(fleet, 20.0, settings=settings)
-        assert {row.on_time for row in plan.tier_rows} == {row.on_time for row in plan.deadlines} == {1.0}
-        assert plan.varying == []
-    assert evaluate_deadline(fleet, 20.0).on_time == 1.0
-    assert make_plan(fleet, 20.0).on_time == 1.0
+    plan = make_plan(fleet, 20.0, settings=Settings(shadowing_db=6.0, estimate="quantile"))
+    assert {row.on_time for row in plan.tier_rows} == {row.on_time for row in plan.deadlines} == {1.0}
+    assert (plan.on_time, plan.varying) == (1.0, [])
     assert make_plan(fleet, math.inf).on_time is None
 
 
-def test_share_on_time_is_unknown_if_no_slot_has_ended() -> None:
+def test_the_share_on_time_is_unknown_if_no_slot_has_ended() -> None:
     """A deadline of a millisecond makes tiers of thousands of rounds, more than are tried."""
     found = simulate_on_time(draw_fleet(RAYLEIGH, 5), 1e-3, RAYLEIGH)
     assert (found.share, found.of_tier(1)) == (None, None)
-    left = Settings(fading="rayleigh", ensure_first_tier=False)
-    told = make_plan(draw_fleet(left, 5), 1e-3, settings=left).to_dict()
+    told = make_plan(draw_fleet(RAYLEIGH, 5), 1e-3, settings=RAYLEIGH).to_dict()
     assert {row["on_time"] for row in told["tiers"]} == {None}
 
 
@@ -126,8 +113,7 @@ def test_the_deadline_found_is_the_shortest_that_suffices() -> None:
 
 def test_a_share_that_no_deadline_reaches_is_an_error(tmp_path: Path) -> None:
     """Client 0 takes 7 s and 10,000 s in turn, far longer than the 35 s up to which deadlines are looked for."""
-    rows = ["client,round,compute_s,upload_s", "0,1,3,4", "0,2,3,9997"]
-    settings = Settings(trace=written(tmp_path / "work.csv", *rows))
+    settings = working(tmp_path, "0,1,3,4 0,2,3,9997")
     fleet = draw_fleet(settings, 1)
     with pytest.raises(InputError, match=r"^on_time must be at most 0.5, .* up to 35 s"):
         find_deadline_s(fleet, 0.9, 7.7, settings=settings)
@@ -138,16 +124,12 @@ def test_a_share_that_no_deadline_reaches_is_an_error(tmp_path: Path) -> None:
 
 
 def test_only_the_first_clients_of_a_large_fleet_are_simulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lesson.planning.on_time.MAX_ROUNDS", 3)
-    monkeypatch.setattr("lesson.planning.on_time.MIN_ROUNDS", 3)
-    whole = draw_fleet(RAYLEIGH, MAX_CLIENTS + 500)
-    assert simulate_on_time(whole, 20.0, RAYLEIGH) == simulate_on_time(
-        draw_fleet(RAYLEIGH, MAX_CLIENTS), 20.0, RAYLEIGH
-    )
-    presence = written(tmp_path / "presence.csv", "client,from_s,to_s", f"{MAX_CLIENTS + 1},0,1")
-    everybody = Settings(presence=presence)
-    # On the whole fleet the one that leaves at 1 s loses its work; without it all would be on time.
-    assert (simulate_on_time(whole, 60.0, everybody).share or 0) < 1.0
+    """Unless some of them may leave: the last one loses its update at 1 s."""
+    monkeypatch.setattr("lesson.planning.on_time.MAX_CLIENTS", 5)
+    whole, few = draw_fleet(RAYLEIGH, 10), draw_fleet(RAYLEIGH, 5)
+    assert simulate_on_time(whole, 20.0, RAYLEIGH) == simulate_on_time(few, 20.0, RAYLEIGH)
+    presence = traced(tmp_path / "presence.csv", "client,from_s,to_s 9,0,1")
+    assert (simulate_on_time(whole, 60.0, Settings(presence=presence)).share or 0) < 1.0
 
 
 def test_a_promoted_client_is_kept_if_it_is_among_the_first() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from lesson import InputError, Settings
+from lesson.settings.loading import load_settings
 
 # The design's table, row by row: (setting, printed, released).
 TABLE: list[tuple[str, Any, Any]] = [
@@ -70,7 +71,18 @@ def test_given_values_win_over_the_preset() -> None:
         ({"run": {"rounds": 0}}, "[run] rounds must be >= 1"),
         ({"run": {"time_budget_s": math.inf}}, "[run] rounds or a finite time_budget_s"),
         ({"server": {"optimizer": "sgd"}}, "[server] optimizer"),
+        ({"radio": {"bandwidth_hz": 0.0}}, "[radio] bandwidth_hz must be > 0"),
+        ({"radio": {"carrier_ghz": 0.1}}, "[radio] carrier_ghz must be >= 0.5"),
+        ({"radio": {"coherence_s": 0.0}}, "[radio] coherence_s must be >="),
+        ({"radio": {"rician_k_db": 301.0}}, "[radio] rician_k_db must be <= 300"),
+        ({"radio": {"shadowing_db": -1.0}}, "[radio] shadowing_db must be >= 0"),
+        ({"radio": {"spectrum": "shared"}}, "[radio] spectrum must be"),
+        ({"faults": {"disconnect_during": 1.1}}, "[faults] disconnect_during must be <= 1"),
+        ({"faults": {"disconnect_before": -0.1}}, "[faults] disconnect_before must be >= 0"),
+        ({"faults": {"detection_delay_s": -1.0}}, "[faults] detection_delay_s must be >= 0"),
+        ({"faults": {"offline_s": 0.5}}, "[faults] offline_s must be >= 1"),
         ({"faults": {"offline_s": 1e10}}, "[faults] offline_s"),
+        ({"guards": {"norm_limit": 0.5}}, "[guards] norm_limit must be >= 1"),
         ({"guards": {"finite": False, "norm": "clip"}}, "[guards] finite"),
         ({"strategy": {"x": object()}}, "[strategy] x must be text, a number"),
         ({"strategy": {"x": [None]}}, "[strategy] x must be text, a number"),
@@ -84,12 +96,61 @@ def test_bad_values_are_one_line_that_names_the_setting(values: dict[str, Any], 
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"throughput": "phones", "fading": "rayleigh"}, "throughput"),
+        ({"snr_trace": "a.csv", "positions": "b.csv"}, "snr_trace"),
+        ({"trace": "a.csv", "slowdown": 0.1}, "trace"),
+        ({"positions": "a.csv", "speed_mps": (1.0, 2.0)}, "positions"),
+        ({"presence": "a.csv", "spectrum": "in-turn"}, "presence"),
+        ({"refresh_estimates_every_s": 9.0, "spectrum": "equal"}, "refresh_estimates_every_s"),
+    ],
+    ids=str,
+)
+def test_settings_that_contradict_each_other(changes: dict[str, Any], name: str) -> None:
+    with pytest.raises(InputError, match=rf"{name}.* cannot be combined with"):
+        Settings(**changes)
+
+
 def test_settings_are_frozen() -> None:
     with pytest.raises(ValueError, match="frozen"):
         Settings().radio.power_w = 1.0  # type: ignore[misc]
 
 
-def test_settings_without_effect_are_reported() -> None:
+@pytest.mark.parametrize(
+    ("name", "value", "required"),
+    [
+        ("line_of_sight", "never", {"path_loss": "uma"}),
+        ("shadowing_km", 0.1, {"shadowing_db": 6.0}),
+        ("rician_k_db", 3.0, {"fading": "rician"}),
+        ("coherence_s", 2.0, {"fading": "rayleigh"}),
+        ("pause_s", 5.0, {"speed_mps": (1.0, 2.0)}),
+        ("snr_start", "beginning", {"snr_trace": "snr.csv"}),
+        ("station_power_w", 10.0, {"download": True}),
+        ("adam_epsilon", 1e-6, {"local_optimizer": "adamw"}),
+        ("schedule_period", 50.0, {"schedule": "cosine"}),
+        ("estimate_window", 3, {"estimate": "mean", "slowdown": 0.5}),
+        ("refresh_estimates_every_s", 60.0, {"fading": "rayleigh"}),
+        ("offline_s", 50.0, {"disconnect_before": 0.1}),
+        ("detection_delay_s", 5.0, {"disconnect_during": 0.1}),
+        ("norm_limit", 2.0, {"norm": "clip"}),
+    ],
+)
+def test_a_setting_without_effect_names_what_it_requires(name: str, value: Any, required: dict[str, Any]) -> None:
+    (caveat,) = Settings(**{name: value}).caveats()
+    assert f"{name} = {value} has no effect unless" in caveat
+    assert next(iter(required)) in caveat
+    assert Settings(**{name: value}, **required).caveats() == []
+
+
+@pytest.mark.parametrize("measured", ["throughput=phones", "snr_trace=snr.csv", "latencies=fleet.csv"])
+def test_settings_of_the_channel_have_no_effect_on_measurements(measured: str) -> None:
+    (caveat,) = load_settings("released", [measured, "noise_dbm=-90.0"]).caveats()
+    assert "noise_dbm = -90.0 has no effect" in caveat
+
+
+def test_training_settings_without_effect_are_reported() -> None:
     assert Settings().caveats() == []
     assert Settings(local_steps=5, latency_samples="processed").caveats() == []
     for values in ({"local_steps": 5}, {"proximal_mu": 0.1}):

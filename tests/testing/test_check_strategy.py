@@ -11,10 +11,9 @@ import pytest
 
 from helpers.fleets import make_fleet
 from lesson import FedAvg, InputError
-from lesson.clock.ledger import Ledger
 from lesson.clock.worlds import NominalWorld
 from lesson.strategies import FedBuff
-from lesson.strategies.base import Arrivals, Closing, Merge, RoundPlan, ServerView, Updates
+from lesson.strategies.base import Arrivals, Merge, RoundPlan, ServerView, Updates
 from lesson.testing import check_strategy, check_world, strategies
 
 
@@ -24,7 +23,7 @@ class UnknownNeed(FedAvg):
 
 class DropsEverything(FedAvg):
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
-        return Merge([], [], drops=arrived.id)  # type: ignore[arg-type]
+        return Merge([], [], drops=arrived.id)
 
 
 class LeavesSomeWaiting(FedAvg):
@@ -111,14 +110,9 @@ BROKEN: list[tuple[Callable[[Any], None], type[Any], str]] = [
 
 
 @pytest.mark.parametrize(("check", "kind", "message"), BROKEN, ids=lambda value: getattr(value, "__name__", ""))
-def test_each_check_catches_what_no_other_one_does(
-    check: Any, kind: type[Any], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(AssertionError) as caught:
+def test_each_check_is_needed(check: Any, kind: type[Any], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(AssertionError, match=rf"^{kind.__name__}: .*{message}"):
         check_strategy(kind)
-    assert str(caught.value).startswith(f"{kind.__name__}: ")
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
     others = [other for other in strategies.STRATEGY_CHECKS if other is not check]
     monkeypatch.setattr(strategies, "STRATEGY_CHECKS", others)
     check_strategy(kind, rounds=10)
@@ -140,6 +134,10 @@ def varies(view: ServerView) -> bool:
     return not np.allclose(view.latency_s, view.first_latency_s)
 
 
+def every_fifth_is_excluded(view: ServerView) -> bool:
+    return len(view.idle) == 24 and not view.connected[::5].any() and bool(view.connected[1:5].all())
+
+
 @pytest.mark.parametrize(
     ("case", "happens"),
     [
@@ -147,13 +145,10 @@ def varies(view: ServerView) -> bool:
         ("24 drawn clients, varying times", varies),
         ("24 drawn clients, joining and leaving clients", is_incomplete),
         ("24 drawn clients, disconnecting clients", lambda view: is_incomplete(view) and not varies(view)),
-        (
-            "24 drawn clients, rejected updates",
-            lambda view: len(view.idle) == 24 and not view.connected[::5].any() and view.connected[1:5].all(),
-        ),
+        ("24 drawn clients, rejected updates", every_fifth_is_excluded),
     ],
 )
-def test_a_strategy_runs_in_every_case(case: str, happens: Callable[[ServerView], bool]) -> None:
+def test_strategies_run_in_every_case(case: str, happens: Callable[[ServerView], bool]) -> None:
     """A strategy that starts a client twice once something happens is caught in the case in which it happens first."""
 
     def change(view: ServerView, plan: RoundPlan) -> RoundPlan:
@@ -191,8 +186,8 @@ def test_fleets_and_rounds_can_be_chosen() -> None:
 
 def test_check_world_catches_a_world_that_closes_rounds_late() -> None:
     class ClosesLate(NominalWorld):
-        def wait(self, closes: Closing, ledger: Ledger, now_s: float, until_s: float) -> tuple[float, str]:
-            end_s, note = super().wait(closes, ledger, now_s, until_s)
+        def wait(self, *arguments: Any) -> tuple[float, str]:
+            end_s, note = super().wait(*arguments)
             return end_s + 1, note
 
     check_world(NominalWorld, rounds=10)

@@ -1,6 +1,5 @@
 """Real clients in simulated time: the records are those of the simulation, whenever replies really arrive."""
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from helpers.fleets import fields, make_fleet, sealed, traced
+from helpers.fleets import fields, make_fleet, resume, sealed, steps, traced
 from helpers.strategies import everyone, make
 from helpers.wall import FakeClients, FakeClock, Federation, Holding, in_simulated_time
 from lesson import FedAvg, Lesson, RoundLoop, Settings, Simulation
@@ -39,7 +38,7 @@ class Somewhere(Holding):
         return 0
 
     def poll(self) -> Sequence[Event]:
-        self._rng.shuffle(self._pending)  # type: ignore[arg-type]
+        self._rng.shuffle(self._pending)
         some = self._rng.integers(1 + len(self._pending))
         replies, self._pending = self._pending[:some], self._pending[some:]
         self.held |= {reply.key: np.array([reply.index]) for reply in replies if not reply.fault}
@@ -87,10 +86,8 @@ def test_a_restart_changes_no_record() -> None:
     before = in_simulated_time(make(Safa), make_fleet(LATENCIES_S), Somewhere(1), seed=3)
     for record in records[:17]:
         assert fields(before.step()) == record
-    values, arrays = before.state()
     clients = Somewhere(2)
-    after = in_simulated_time(make(Safa), make_fleet(LATENCIES_S), clients, seed=3)
-    after.restore(json.loads(json.dumps(values, allow_nan=False)), arrays)
+    after = resume(before, in_simulated_time(make(Safa), make_fleet(LATENCIES_S), clients, seed=3))
     assert clients.num_sent == before.ledger.num_in_flight, "what was in flight is sent again"
     for record in records[17:]:
         assert fields(after.step()) == record
@@ -102,14 +99,10 @@ def test_a_fault_costs_its_client_the_round() -> None:
     of client 1 fails. Both are due at 20 s."""
     clients = Somewhere(1, {(0, 1): "not finite", (1, 0): "client error"})
     federation = in_simulated_time(Lesson(10.0), make_fleet([5.0, 16.0]), clients)
-    records = [fields(federation.step()) for _ in range(4)]
-    assert [(one["started"], one["merged"], one["uploads"]) for one in records] == [
-        ([0, 1], [0], 1),
-        ([0], [], 1),
-        ([0, 1], [0], 1),
-        ([0], [0, 1], 2),
-    ]
-    assert [len(record["rejections"]) for record in records] == [0, 2, 0, 0]
+    records = steps(federation, 4)
+    assert [record.started.tolist() for record in records] == [[0, 1], [0], [0, 1], [0]]
+    assert [record.merged.tolist() for record in records] == [[0], [], [0], [0, 1]]
+    assert [(record.uploads, record.rejected) for record in records] == [(1, 0), (1, 2), (1, 0), (2, 0)]
     assert federation.rejected == {"not finite": 1, "client error": 1}
 
 
@@ -123,8 +116,7 @@ def test_a_reply_that_arrives_again_is_rejected() -> None:
             return before + events
 
     federation = in_simulated_time(FedAvg(), make_fleet([5.0, 6.0]), Twice(0))
-    records = [federation.step() for _ in range(4)]
-    assert all(record is not None and sorted(record.merged.tolist()) == [0, 1] for record in records)
+    assert all(sorted(record.merged.tolist()) == [0, 1] for record in steps(federation, 4))
     assert federation.rejected.keys() == {"already received"}
 
 
@@ -133,16 +125,4 @@ def test_bytes_count_in_the_round_in_which_replies_arrive(counts: bool, expected
     """Replies have 7 bytes, requests 11, the model 100; client 1 is in tier 2."""
     fleet, clients = replace(make_fleet([5.0, 16.0]), model_bits=8 * 100.0), FakeClients(FakeClock(), [[0.0], [0.0]])
     loop = RoundLoop(Lesson(10.0), RemoteWorld(make_world(fleet, Settings(), 0), clients, counts_bytes=counts))
-    records = [record for _ in range(2) if (record := loop.step()) is not None]
-    assert [(record.bytes_up, record.bytes_down) for record in records] == expected
-
-
-def test_rejections_and_long_waits_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    fleet, heard, counts = make_fleet([5.0]), list[str](), []
-    for limit_s in (-1.0, 1e9):
-        monkeypatch.setattr("lesson.clock.worlds.remote.TELL_S", limit_s)
-        world = RemoteWorld(make_world(fleet, Settings(), 0), Somewhere(1, {(0, 0): "client error"}), heard.append)
-        RoundLoop(FedAvg(), world).step()
-        counts.append((sum("waiting" in line for line in heard) > 0, sum("client error" in line for line in heard)))
-        heard.clear()
-    assert counts == [(True, 1), (False, 1)]
+    assert [(record.bytes_up, record.bytes_down) for record in steps(loop, 2)] == expected

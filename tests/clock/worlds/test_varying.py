@@ -1,6 +1,5 @@
 """Local trainings that take longer or shorter than estimated, overhead between rounds, and resuming in every world."""
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -8,16 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.fleets import fields, make_fleet, traced
-from helpers.resuming import check_resumes
+from helpers.fleets import fields, make_fleet, resume, steps, traced
 from helpers.scripted import Scripted, ids
-from helpers.small_tasks import tiny_task
 from lesson import FedAvg, FedCS, Fleet, InputError, Lesson, RoundLoop, Settings, Simulation, draw_fleet, simulate
 from lesson.clock.records import RoundRecord
 from lesson.core.random import exponentials, key, normals
 from lesson.fleet.csv_files import read_fleet
 from lesson.radio import transfer
-from lesson.strategies import STRATEGIES, FedBuff, FedCSGreedy, Safa, make_strategy
+from lesson.strategies import FedBuff, FedCSGreedy, LessonFilled, Refl, Safa
 from lesson.strategies.base import AllOf, RoundPlan, ServerView
 
 WORK = "client,round,compute_s,upload_s "
@@ -25,9 +22,7 @@ WORK = "client,round,compute_s,upload_s "
 
 def run(strategy: Any, fleet: Fleet, rounds: int, **settings: Any) -> tuple[RoundLoop, list[RoundRecord]]:
     loop = Simulation(strategy, fleet, settings=Settings(**settings))
-    records = [loop.step() for _ in range(rounds)]
-    assert None not in records
-    return loop, records  # type: ignore[return-value]
+    return loop, steps(loop, rounds)
 
 
 @pytest.fixture
@@ -36,7 +31,7 @@ def late(tmp_path: Path) -> str:
     return traced(tmp_path / "work.csv", WORK + "0,1,9,4 1,1,2.5,2.5 2,1,3,3")
 
 
-def test_a_late_update_is_merged_when_it_arrives_and_an_early_one_when_it_is_due(late: str) -> None:
+def test_late_and_early_updates(late: str) -> None:
     """Rounds of 10 s. Client 0 is due at 10 s and arrives at 13 s: merged at 20 s, with 2, which arrived at 6 s and was
     due at 20 s. At 20 s all start: 0 with 13 s is now in tier 2, 2 with 6 s in tier 1. 0 arrives at 33 s and is due at
     40 s, as expected."""
@@ -47,18 +42,13 @@ def test_a_late_update_is_merged_when_it_arrives_and_an_early_one_when_it_is_due
     assert [record.staleness.tolist() for record in records] == [[0], [1, 1, 0], [0, 0], [1, 0, 0]]
     assert [record.merged_expected_s.tolist() for record in records] == [[5], [15, 8, 5], [5, 6], [13, 5, 6]]
     assert [record.merged_arrived_s.tolist() for record in records] == [[5], [6, 13, 15], [25, 26], [33, 35, 36]]
-    assert [(one.uploads, one.misses, one.retiered, one.lost) for one in records] == [
-        (2, 0, 0, 0),
-        (2, 1, 0, 0),
-        (2, 0, 2, 0),
-        (3, 0, 0, 0),
-    ]
+    assert [(one.uploads, one.misses, one.retiered) for one in records] == [(2, 0, 0), (2, 1, 0), (2, 0, 2), (3, 0, 0)]
     assert loop.fleet.latency_s.tolist() == [13.0, 5.0, 6.0]
     # Round 2: client 0 computes 9 s at 1 J / 4 s and uploads 4 s at 10 J / 4 s; client 1 uses its 2 and 20 J.
     assert (records[1].compute_j, records[1].transmit_j) == (9 / 4 + 2, 10.0 + 20.0)
 
 
-def test_a_late_update_is_dropped_if_late_is_drop(late: str) -> None:
+def test_late_updates_are_dropped(late: str) -> None:
     """Its client starts again in tier 2 all the same."""
     loop, records = run(Lesson(10.0, late="drop"), make_fleet([8.0, 5.0, 15.0]), 4, trace=late)
     assert [record.merged.tolist() for record in records] == [[1], [2, 1], [1, 2], [0, 1, 2]]
@@ -103,13 +93,12 @@ def test_a_promoted_client_is_as_fast_as_assumed(tmp_path: Path) -> None:
     assert np.concatenate([record.merged_arrived_s for record in records]) == pytest.approx([10, 18, 30])
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_a_slowdown_is_drawn_for_every_local_training(seed: int) -> None:
+def test_a_slowdown_is_drawn_for_every_local_training() -> None:
     """compute_s·(1 + slowdown·E); the client's n-th training has its n-th draw, and energy is power times time."""
     fleet, clients, start_s = make_fleet([8.0, 5.0, 15.0]), np.arange(3), 0.0
     settings = Settings(slowdown=0.5)
-    for index, record in enumerate(simulate(FedAvg(), fleet, rounds=3, settings=settings, seed=seed)):
-        factor = 1 + 0.5 * exponentials(key(seed, "slowdown"), clients, np.full(3, index))
+    for index, record in enumerate(simulate(FedAvg(), fleet, rounds=3, settings=settings, seed=4)):
+        factor = 1 + 0.5 * exponentials(key(4, "slowdown"), clients, np.full(3, index))
         took_s = factor * fleet.compute_s + fleet.upload_s
         assert record.merged.tolist() == np.argsort(took_s).tolist()
         assert record.merged_arrived_s == pytest.approx(start_s + np.sort(took_s))
@@ -134,23 +123,20 @@ def test_refreshed_estimates_let_a_slow_client_start_again(
     trace = traced(tmp_path / "work.csv", WORK + "0,1,2.5,2.5 0,2,9,4 0,3,2.5,2.5 1,1,3,3")
     changes, fleet = {"trace": trace, **refresh}, make_fleet([5.0, 6.0])
     before, records = run(FedCS(10.0), fleet, 4, **changes)
-    after = Simulation(FedCS(10.0), fleet, settings=Settings(**changes))
-    after.restore(*before.state())
-    records += [record for _ in range(4) if (record := after.step()) is not None]
+    records += steps(resume(before, Simulation(FedCS(10.0), fleet, settings=Settings(**changes))), 4)
     assert [record.started.tolist() for record in records] == starts
     assert [record.misses for record in records][:5] == [0, 0, 1, 0, 0]
     if refresh:
         assert records[4].merged_expected_s.tolist() == [pytest.approx(23 / 3), 6.0]
 
 
-@pytest.mark.parametrize("every_s", [0.3, 20.0])
-def test_estimates_are_refreshed_after_every_interval(every_s: float, tmp_path: Path) -> None:
-    """Client 0 takes 0.1 and 0.3 intervals in turn; after each round, it is estimated at 0.2, however late it is."""
-    trace = traced(tmp_path / "work.csv", f"{WORK} 0,1,{every_s / 10},0 0,2,{every_s * 3 / 10},0")
-    settings = Settings(num_clients=1, trace=trace, refresh_estimates_every_s=every_s)
-    records = list(simulate(FedCS(every_s), draw_fleet(settings), rounds=200, settings=settings))
+def test_rounding_skips_no_refresh_of_estimates(tmp_path: Path) -> None:
+    """Rounds of 0.3 s; client 0 takes 0.03 and 0.09 s in turn. It is estimated at 0.06 s after every round."""
+    trace = traced(tmp_path / "work.csv", WORK + "0,1,0.03,0 0,2,0.09,0")
+    settings = Settings(num_clients=1, trace=trace, refresh_estimates_every_s=0.3)
+    records = list(simulate(FedCS(0.3), draw_fleet(settings), rounds=200, settings=settings))
     expected_s = np.concatenate([record.merged_expected_s for record in records])
-    assert expected_s[1:] == pytest.approx(np.full(199, 0.2 * every_s))
+    assert expected_s[1:] == pytest.approx(np.full(199, 0.06))
 
 
 @pytest.mark.parametrize(
@@ -159,31 +145,32 @@ def test_estimates_are_refreshed_after_every_interval(every_s: float, tmp_path: 
         ({"estimate": "last"}, [4.0, 10.0, 6.0, 12.0]),
         ({"estimate": "mean", "estimate_window": 3}, [4.0, 7.0, 20 / 3, 28 / 3]),
         ({"estimate": "quantile", "estimate_window": 3, "estimate_quantile": 0.5}, [4.0, 4.0, 6.0, 10.0]),
+        ({"estimate": "quantile", "estimate_window": 5, "estimate_quantile": 0.5}, [4.0, 4.0, 6.0, 6.0]),
+        ({"estimate": "quantile", "estimate_window": 2, "estimate_quantile": 1.0}, [4.0, 10.0, 10.0, 12.0]),
     ],
 )
 def test_the_estimate_after_each_local_training(
     tmp_path: Path, estimate: dict[str, Any], estimates_s: list[float]
 ) -> None:
-    """4, 10, 6 and 12 s, half of each for computing. The first estimate, 8 s, is not one of the measured times."""
-    trace = traced(tmp_path / "work.csv", WORK + "0,1,2,2 0,2,5,5 0,3,3,3 0,4,6,6")
-    loop, records = run(FedAvg(), make_fleet([8.0]), 4, trace=trace, **estimate)
+    """4, 10, 6 and 12 s, half of each for computing. The first estimate, 8 s, is not one of the measured times.
+    Client 1 always takes 20 s."""
+    trace = traced(tmp_path / "work.csv", WORK + "0,1,2,2 0,2,5,5 0,3,3,3 0,4,6,6 1,1,15,5")
+    loop, records = run(FedAvg(), make_fleet([8.0, 20.0]), 4, trace=trace, **estimate)
     expected_s = [record.merged_expected_s[0] for record in records]
     assert [*expected_s, loop.fleet.latency_s[0]] == pytest.approx([8.0, *estimates_s])
-    assert loop.fleet.compute_s[0] == pytest.approx(estimates_s[-1] / 2)
+    assert loop.fleet.compute_s == pytest.approx([estimates_s[-1] / 2, 15.0])
 
 
 def test_every_estimate_has_its_own_error_factor() -> None:
     """exp(σ·N), the n-th normal number for the estimate after n local trainings; actual times do not change."""
     fleet, who = make_fleet([8.0, 5.0, np.inf]), np.arange(2)
-    for seed in (0, 4):
-        loop = Simulation(FedAvg(), fleet, seed=seed, settings=Settings(estimate_error=0.3))
-        for index in range(3):
-            off = np.exp(0.3 * normals(key(seed, "estimate error"), who, np.full(2, index)))
-            for name in ("latency_s", "compute_s", "upload_s", "shared_upload_s"):
-                assert getattr(loop.fleet, name)[:2] == pytest.approx(off * getattr(fleet, name)[:2])
-            record = loop.step()
-            assert record is not None
-            assert record.merged_arrived_s.tolist() == [8.0 * index + 5.0, 8.0 * index + 8.0]
+    loop = Simulation(FedAvg(), fleet, seed=4, settings=Settings(estimate_error=0.3))
+    for index in range(3):
+        off = np.exp(0.3 * normals(key(4, "estimate error"), who, np.full(2, index)))
+        for name in ("latency_s", "compute_s", "upload_s", "shared_upload_s"):
+            assert getattr(loop.fleet, name)[:2] == pytest.approx(off * getattr(fleet, name)[:2])
+        (record,) = steps(loop, 1)
+        assert record.merged_arrived_s.tolist() == [8.0 * index + 5.0, 8.0 * index + 8.0]
 
 
 def test_the_first_estimate_of_the_promoted_client_has_no_error() -> None:
@@ -205,21 +192,14 @@ def test_a_latency_of_one_deadline_stays_in_tier_1() -> None:
 
 
 def test_measured_latencies_need_no_compute_and_upload_times(tmp_path: Path) -> None:
-    """Unless computing is slowed down."""
-    path = tmp_path / "fleet.csv"
+    """Unless computing is slowed down or the channel fades."""
+    path, settings = tmp_path / "fleet.csv", Settings(estimate_error=0.1)
     traced(path, "client,latency_s a,8 b,inf c,5")
-    settings = Settings(estimate_error=0.1)
     (record,) = simulate(FedAvg(), read_fleet(path, settings), rounds=1, settings=settings)
     assert (record.end_s, record.merged.tolist(), record.compute_j) == (8.0, [2, 0], None)
-    for rows, who in (
-        ("client,latency_s a,8 b,inf c,5", "compute_s"),
-        ("client,latency_s,compute_s a,8,4 c,5,", "'c'"),
-    ):
-        traced(path, rows)
-        with pytest.raises(InputError, match=f"slowdown .*{who}"):
-            Simulation(FedAvg(), read_fleet(path, Settings()), settings=Settings(slowdown=1.0))
-    with pytest.raises(InputError, match="fading"):
-        Simulation(FedAvg(), read_fleet(path, Settings()), settings=Settings(fading="rayleigh"))
+    for name, value in (("slowdown", 1.0), ("fading", "rayleigh")):
+        with pytest.raises(InputError, match=name):
+            Simulation(FedAvg(), read_fleet(path, Settings()), settings=Settings(**{name: value}))
 
 
 def test_a_local_training_that_never_ends_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,31 +240,25 @@ def test_rounds_open_after_the_overhead(varying: dict[str, float]) -> None:
 
 def test_only_aggregations_have_overhead() -> None:
     """FedBuff aggregates every second arrival, at 10 s and 23 s; no time passes after the others."""
-    records = simulate(FedBuff(2), make_fleet([5.0, 100.0]), rounds=4, settings=Settings(overhead_s=3.0))
+    _, records = run(FedBuff(2), make_fleet([5.0, 100.0]), 4, overhead_s=3.0)
     spans = [(record.start_s, record.end_s, record.version) for record in records]
     assert spans == [(0.0, 5.0, 0), (5.0, 10.0, 1), (13.0, 18.0, 1), (18.0, 23.0, 2)]
 
 
-@pytest.mark.parametrize("name", sorted({"fedavg", "fedcs", "lesson", "lesson-filled", "refl", "tifl"} & {*STRATEGIES}))
-def test_overhead_makes_no_update_late(name: str) -> None:
+@pytest.mark.parametrize("strategy", [FedCS(20.0), Lesson(20.0, late="drop"), LessonFilled(20.0, late="drop"), Refl()])
+def test_overhead_makes_no_update_late(strategy: Any) -> None:
     """All clients take exactly as long as expected, with and without 5 s between rounds."""
-    options = {"tifl": {"credits": 2, "num_tiers": 3}}.get(name, {"late": "drop"} if name.startswith("lesson") else {})
-    merged, reasons = [], []
+    fleet, merged = make_fleet([5.0, 12.0, 19.0, 22.0, 33.0, 41.0]), []
     for overhead_s in (0.0, 5.0):
-        settings = Settings(overhead_s=overhead_s, slowdown=1e-300)
-        strategy, fleet = make_strategy(name, 20.0, options), make_fleet([5.0, 12.0, 19.0, 22.0, 33.0, 41.0])
-        loop = Simulation(strategy, fleet, settings=settings)
-        records = [record for _ in range(100) if (record := loop.step()) is not None]
+        _, records = run(strategy, fleet, 100, overhead_s=overhead_s, slowdown=1e-300)
         assert sum(record.misses or 0 for record in records) == 0
         merged.append(Counter(client for record in records for client in record.merged.tolist()))
-        reasons.append(loop.stop_reason)
-    assert (reasons[0], merged[0]) == (reasons[1], merged[1])
+    assert merged[0] == merged[1]
 
 
 def test_overhead_does_not_change_whose_slot_begins() -> None:
     """One of the nine clients of tier 2 is drawn in every second round."""
-    strategy, settings = Lesson(10.0, participation=1), Settings(overhead_s=3.0)
-    records = simulate(strategy, make_fleet([5.0] + [15.0] * 9), rounds=8, settings=settings)
+    _, records = run(Lesson(10.0, participation=1), make_fleet([5.0] + [15.0] * 9), 8, overhead_s=3.0)
     assert [len(record.started) for record in records] == [2, 1] * 4
 
 
@@ -299,14 +273,8 @@ def test_a_round_that_closes_early_makes_no_update_late(tmp_path: Path) -> None:
 
 
 WAYS: dict[str, dict[str, Any]] = {
-    "moving": {
-        "fading": "rayleigh",
-        "speed_mps": (5.0, 30.0),
-        "slowdown": 0.5,
-        "download": True,
-        "estimate": "quantile",
-        "refresh_estimates_every_s": 70.0,
-    },
+    "moving": {"fading": "rayleigh", "speed_mps": (5.0, 30.0), "slowdown": 0.5, "download": True},
+    "refreshed": {"fading": "rayleigh", "estimate": "quantile", "refresh_estimates_every_s": 70.0},
     "equal": {"spectrum": "equal", "fading": "rician", "estimate": "mean", "disconnect_during": 0.2, "offline_s": 9.0},
     "in-turn": {"spectrum": "in-turn", "estimate_error": 0.3},
     "presence": {"presence": "presence.csv", "slowdown": 0.2, "disconnect_before": 0.1, "detection_delay_s": 10.0},
@@ -314,39 +282,21 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture
-def presence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients 1 to 3 join and leave."""
+@pytest.mark.parametrize("way", WAYS)
+def test_a_run_resumed_after_every_round_is_bit_identical(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients 1 to 3 join and leave in one of the worlds."""
     monkeypatch.chdir(tmp_path)
     rows = [f"{client},{at},{at + 37.5 * client}" for client in (1, 2, 3) for at in (0, 130, 260, 600)]
     traced(Path("presence.csv"), "client,from_s,to_s " + " ".join(rows))
-
-
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.usefixtures("presence")
-def test_a_run_that_is_resumed_after_every_round_is_bit_identical(way: str) -> None:
     settings = Settings(num_clients=8, area_km=1.2, cycles_per_sample=(0.5e8, 1.5e8), coherence_s=2.0, **WAYS[way])
     fleet = draw_fleet(settings, seed=1)
     strategy = FedCSGreedy(10.0) if way == "in-turn" else Safa(lag_tolerance=1, round_limit_s=10.0)
     whole, resumed = (Simulation(strategy, fleet, seed=1, settings=settings) for _ in range(2))
     for _ in range(30):
-        values, arrays = resumed.state()
-        resumed = Simulation(strategy, fleet, seed=1, settings=settings)
-        resumed.restore(json.loads(json.dumps(values, allow_nan=False)), arrays)
+        resumed = resume(resumed, Simulation(strategy, fleet, seed=1, settings=settings))
         assert fields(resumed.step()) == fields(whole.step())
-
-
-@pytest.mark.parametrize("way", ["presence", None])
-@pytest.mark.usefixtures("presence")
-def test_a_run_folder_resumes_and_records_misses_only_if_times_vary(tmp_path: Path, way: str | None) -> None:
-    run = {"eval_every_s": 100.0, "rounds": 12, "device": "cpu", "checkpoint_every_s": 1e-9}
-    settings = Settings(num_clients=8, batch_size=5, split="iid", name="lesson", run=run, **WAYS.get(way or "", {}))
-    check_resumes(settings, tmp_path, 5, task=tiny_task(), num_threads=1)
-    lines = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
-    summary = json.loads((tmp_path / "whole" / "summary.json").read_text())
-    assert {name in line for line in lines for name in ("misses", "merged_expected_s")} == {way is not None}
-    for name in ("misses", "retiered", "lost"):
-        assert summary.get(name) == (sum(line[name] for line in lines) if way else None)
 
 
 class StartsOnce(Scripted):
@@ -360,12 +310,9 @@ class StartsOnce(Scripted):
 def test_an_excluded_clients_share_of_the_band_is_free_after_a_resume() -> None:
     """A client is excluded at the end of round 2, and nobody starts in round 3: arrivals are computed again."""
     settings = Settings(num_clients=3, spectrum="equal", model_bits=2e6)
-    whole, resumed = (
-        Simulation(StartsOnce(), draw_fleet(settings, seed=3), settings=settings, seed=3) for _ in range(2)
-    )
-    for _ in range(2):
-        whole.step()
+    fleet = draw_fleet(settings, seed=3)
+    whole, resumed = (Simulation(StartsOnce(), fleet, settings=settings, seed=3) for _ in range(2))
+    steps(whole, 2)
     (busy, *_) = np.flatnonzero(whole.ledger.busy)
     whole.world.cancel(whole.ledger.exclude(ids(busy))[0])
-    resumed.restore(*whole.state())
-    assert fields(resumed.step()) == fields(whole.step())
+    assert fields(resume(whole, resumed).step()) == fields(whole.step())
