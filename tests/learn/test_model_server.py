@@ -61,24 +61,20 @@ def test_a_merge_of_updates_by_hand(server: ModelServer) -> None:
 
 
 def test_the_setting_aggregate_replaces_the_choice_of_the_strategy() -> None:
-    made = make_server(tiny_workload(4), server={"aggregate": "updates"})
-    made.versions[1] = made.versions[0] + 0.01
-    moved = trained(made, 0) - made.versions[0]
-    aggregate(made, updates([0]), [0.25], version=1, of="models")
-    assert close(made.versions[2], made.versions[1] + 0.25 * moved)
-    made.close()
-    made = make_server(tiny_workload(4), server={"aggregate": "models"})
-    made.versions[1] = made.versions[0] + 0.01
-    aggregate(made, updates([0]), [0.25], version=1, of="updates")
-    assert close(made.versions[2], 0.75 * made.versions[1] + 0.25 * trained(made, 0))
+    for setting, of in (("updates", "models"), ("models", "updates")):
+        made = make_server(tiny_workload(4), server={"aggregate": setting})
+        made.versions[1] = made.versions[0] + 0.01
+        kept = made.versions[1] - 0.25 * made.versions[0] if setting == "updates" else 0.75 * made.versions[1]
+        aggregate(made, updates([0]), [0.25], version=1, of=of)
+        assert close(made.versions[2], kept + 0.25 * trained(made, 0))
+        made.close()
     with pytest.raises(InputError, match=r"aggregate must be .* got 1\.5"):
         aggregate(made, updates([0]), [1.5], version=2, of="updates")
     with pytest.raises(InputError, match="aggregate must be"):
         aggregate(made, updates([0]), of="updates", groups=GroupMemory(["a"], {"a": 1.0}))
-    made.close()
 
 
-@pytest.mark.parametrize("guards", [{}, {"norm": "clip", "norm_limit": 1e6}], ids=["sums", "models"])
+@pytest.mark.parametrize("guards", [{}, {"norm": "reject", "norm_limit": 1e6}], ids=["sums", "models"])
 def test_a_step_of_several_minibatches_is_the_mean_of_steps_of_one(guards: dict[str, Any]) -> None:
     """Client 0 takes three minibatches, client 2 one; the first three are those that three steps would take."""
     server, workload = make_server(tiny_workload(6), guards=guards), tiny_workload(6)
@@ -333,17 +329,11 @@ def test_a_rejected_update_of_ca2fl_is_left_out_of_the_sum() -> None:
     assert server.versions[2].tolist() == pytest.approx([2.5 + 0.25 + 0.5, 3.0 + 0.5 - 0.5])
 
 
-@pytest.mark.parametrize("norm", ["reject", "clip"])
-def test_a_too_large_update_is_rejected_or_clipped(norm: str) -> None:
+def test_a_too_large_update_is_rejected() -> None:
     """Norms 1, 2, 3 and 100: the median is 2.5, and 3 times that, 7.5, is the limit."""
-    server = received_server({0: [3, 2], 1: [2, 4], 2: [5, 2], 3: [2, 102]}, norm=norm, norm_limit=3.0)
-    rejected = aggregate(server, updates([0, 1, 2, 3]))
-    if norm == "reject":
-        assert rejected == [Rejection(3, 0, TOO_FAR)]
-        assert server.versions[1].tolist() == pytest.approx([2 + 4 / 3, 2 + 2 / 3])
-    else:
-        assert rejected == []
-        assert server.versions[1].tolist() == pytest.approx([3.0, 2 + (2 + 7.5) / 4])
+    server = received_server({0: [3, 2], 1: [2, 4], 2: [5, 2], 3: [2, 102]}, norm="reject", norm_limit=3.0)
+    assert aggregate(server, updates([0, 1, 2, 3])) == [Rejection(3, 0, TOO_FAR)]
+    assert server.versions[1].tolist() == pytest.approx([2 + 4 / 3, 2 + 2 / 3])
 
 
 def test_norms_are_relative_to_the_step_size_and_the_last_ones_count() -> None:
@@ -355,14 +345,9 @@ def test_norms_are_relative_to_the_step_size_and_the_last_ones_count() -> None:
     assert [one.client for one in aggregate(server, updates([3]))] == [3]
 
 
-@pytest.mark.parametrize(
-    ("guards", "share"),
-    [({"finite": False}, 0.0), ({"norm": "reject"}, 0.0), ({}, 0.25)],
-    ids=["none", "norm", "injected faults"],
-)
-def test_training_that_diverges_by_itself_ends_the_run_with_any_guard(guards: dict[str, Any], share: float) -> None:
-    faults = CorruptedUploads.of(FaultSettings(corrupting_clients=share, nan=1.0), 4, 0) if share else None
-    made = make_server(tiny_workload(4), guards=guards, faults=faults)
+@pytest.mark.parametrize("guards", [{"finite": False}, {"norm": "reject"}], ids=str)
+def test_training_that_diverges_by_itself_ends_the_run_with_any_guard(guards: dict[str, Any]) -> None:
+    made = make_server(tiny_workload(4), guards=guards)
     made.versions[0] = made.versions[0] * 1e30
     with pytest.raises(DivergedError, match="after round 1, with 3 clients that started from version 0"):
         aggregate(made, updates([0, 1, 2]))
@@ -370,40 +355,29 @@ def test_training_that_diverges_by_itself_ends_the_run_with_any_guard(guards: di
 
 
 @pytest.mark.parametrize(
-    ("values", "name"),
-    [
-        ({"norm": "cut"}, "norm"),
-        ({"norm_limit": 0.5}, "norm_limit"),
-        ({"exclude_after_rejections": -1}, "exclude_after_rejections"),
-        ({"finite": False, "norm": "reject"}, "finite"),
-    ],
+    "values",
+    [{"norm": "cut"}, {"norm_limit": 0.5}, {"exclude_after_rejections": -1}, {"finite": False, "norm": "reject"}],
 )
-def test_impossible_guards_are_errors(values: dict[str, Any], name: str) -> None:
-    with pytest.raises(InputError, match=rf"\[guards\] {name} must be"):
+def test_impossible_guards_are_errors(values: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=rf"\[guards\] {next(iter(values))} must be"):
         GuardSettings(**values)
-    assert GuardSettings(norm_limit=2.0).without_effect()
-    assert not GuardSettings(norm="clip", norm_limit=2.0).without_effect()
 
 
 def test_robust_aggregation_and_injected_corruptions_smoke() -> None:
-    """Of 1, 2 and 90 the median is 2; of five, a trimmed mean leaves out the smallest and the largest. Flipped and
-    tripled updates move the model by −3 times their way, and those with a NaN are rejected."""
-    server = received_server({0: [1, 1], 1: [90, 90], 2: [2, 2]}, aggregation="median")
+    """Of 1, 2 and 90, the median and the mean without the smallest and the largest are 2. Moves of 1, 1 and 8 are
+    clipped to 3. Flipped and tripled updates move the model by −3 times their way."""
+    for guards in ({"aggregation": "median"}, {"aggregation": "trimmed-mean", "trim": 0.34}):
+        server = received_server({0: [1, 1], 1: [90, 90], 2: [2, 2]}, **guards)
+        aggregate(server, updates([0, 1, 2]))
+        assert server.versions[1].tolist() == [2.0, 2.0]
+    server = received_server({0: [3, 2], 1: [2, 3], 2: [2, 10]}, norm="clip", norm_limit=3.0)
     aggregate(server, updates([0, 1, 2]))
-    assert server.versions[1].tolist() == [2.0, 2.0]
-    models = dict(enumerate([[1.0, -9.0], [2.0, 0.0], [3.0, 1.0], [4.0, 2.0], [99.0, 3.0]]))
-    server = received_server(models, aggregation="trimmed-mean", trim=0.2)
-    aggregate(server, updates([0, 1, 2, 3, 4]))
-    assert server.versions[1].tolist() == [3.0, 1.0]
-    for faults in ({"scaled": 1.0, "flipped": 1.0, "scale": 3.0}, {"nan": 1.0}):
-        drawn = CorruptedUploads.of(FaultSettings(corrupting_clients=1.0, **faults), 4, 0)
-        made = make_server(tiny_workload(4), faults=drawn)
-        rejected = aggregate(made, updates([0, 2]))
-        if "nan" in faults:
-            assert [one.reason for one in rejected] == [NOT_FINITE] * 2
-        else:
-            away = mean([trained(made, client) for client in (0, 2)]) - made.versions[0]
-            assert close(made.versions[1], made.versions[0] - 3 * away)
-        made.close()
+    assert server.versions[1].tolist() == pytest.approx([2 + 1 / 3, 2 + (1 + 3) / 3])
+    faults = FaultSettings(corrupting_clients=1.0, scaled=1.0, flipped=1.0, scale=3.0)
+    made = make_server(tiny_workload(4), faults=CorruptedUploads.of(faults, 4, 0))
+    aggregate(made, updates([0, 2]))
+    away = mean([trained(made, client) for client in (0, 2)]) - made.versions[0]
+    assert close(made.versions[1], made.versions[0] - 3 * away)
+    made.close()
     plain, hostile = tiny_workload(4), tiny_workload(4, flipped_labels=1.0)
     assert hostile.train_targets.tolist() == (2 - plain.train_targets).tolist()
