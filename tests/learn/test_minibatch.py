@@ -6,8 +6,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.small_tasks import tiny_workload
-from helpers.trainers import make_cohort
 from lesson.learn.counters import key, philox, words
 from lesson.learn.dropout import draw_kept
 from lesson.learn.minibatch import NO_SAMPLE, Sampler, sample_weights
@@ -89,13 +87,6 @@ def test_draws_are_floyds_own(size: int, batch_size: int, index: int, step: int)
     assert np.all(batch[count:] == NO_SAMPLE)
 
 
-def test_every_sample_is_drawn_equally_often() -> None:
-    draws = sampler([12], 5)
-    counts = np.bincount(np.concatenate([one(draws, 0, index) for index in range(1000)]) - 1000, minlength=12)
-    # 1000 · 5 / 12 = 417 each; the standard deviation is √(1000 · 5/12 · 7/12) = 15.6.
-    assert np.all(np.abs(counts - 1000 * 5 / 12) < 5 * 15.6)
-
-
 def test_a_batch_depends_on_seed_client_index_and_step_alone() -> None:
     draws, everybody = sampler([40] * 9, 10), list(range(9))
     together = batches(draws, everybody, everybody, 3)
@@ -129,26 +120,12 @@ def test_minibatches_drawn_in_parts_are_the_same(epochs: bool, batch_size: int) 
         assert torch.equal(torch.cat(parts), whole)
 
 
-@pytest.mark.parametrize("epochs", [False, True])
-def test_a_workload_draws_the_same_in_little_memory(epochs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    workload = tiny_workload(6, local_epochs=int(epochs))
-    cohort = make_cohort(workload.initial_vector(), 6, steps=23)
-    whole = workload.minibatches(cohort, 23)
-    monkeypatch.setattr("lesson.learn.workload.MAX_DRAWN", 400)
-    assert workload.steps_at_once(cohort) < 23
-    assert torch.equal(workload.minibatches(cohort, 23), whole)
-    assert torch.equal(torch.cat([workload.minibatches(cohort, 4, 3), workload.minibatches(cohort, 16, 7)]), whole[3:])
-
-
-def test_a_batch_larger_than_any_clients_data_takes_no_more_memory() -> None:
-    assert sampler([30, 7], 10**9).width == 30
-
-
 def test_repeated_draws_are_found_by_sorting_as_by_comparing(monkeypatch: pytest.MonkeyPatch) -> None:
-    draws = sampler([70, 64, 40], 60)
-    compared = draws.batches(torch.arange(3), torch.tensor([0, 5, 9]), 20)
+    draws, given = sampler([70, 64, 40], 60), (torch.arange(3), torch.tensor([0, 5, 9]), 20)
+    compared = draws.batches(*given)
     monkeypatch.setattr("lesson.learn.minibatch.MAX_PAIRS", 1)
-    assert torch.equal(draws.batches(torch.arange(3), torch.tensor([0, 5, 9]), 20), compared)
+    assert torch.equal(draws.batches(*given), compared)
+    assert sampler([30, 7], 10**9).width == 30, "a batch larger than any client's data takes no more memory"
 
 
 def test_the_samples_of_a_minibatch_share_its_weight() -> None:

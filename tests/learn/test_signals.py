@@ -12,7 +12,7 @@ import torch
 
 from helpers.model_servers import aggregate, make_server, received_server, trained, updates
 from helpers.resuming import check_resumes
-from helpers.small_tasks import TinyNet, image_workload, tiny_data, tiny_task, tiny_workload
+from helpers.small_tasks import TinyNet, image_workload, tiny_data, tiny_logits, tiny_task, tiny_workload
 from lesson import InputError, Settings
 from lesson.core.errors import DivergedError
 from lesson.learn.build import build
@@ -28,15 +28,6 @@ TIFL = {"name": "tifl", "num_tiers": 3, "interval": 2}
 REFL = {"name": "refl", "clients_per_round": 2, "hold_off": 1, "adaptive_target": True}
 
 
-def logits_of(vector: torch.Tensor, samples: Any, num: int = 300) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the logits of training samples in plain torch, and their labels."""
-    model, data = TinyNet(), tiny_data(num)
-    torch.nn.utils.vector_to_parameters(vector.clone(), model.parameters())
-    with torch.no_grad():
-        logits = model(torch.from_numpy(data.train_images[samples]).float() / 255)
-    return logits, torch.from_numpy(data.train_labels[samples])
-
-
 @pytest.fixture
 def server() -> Iterator[ModelServer]:
     made = make_server(tiny_workload(4), trainer="reference")
@@ -45,11 +36,12 @@ def server() -> Iterator[ModelServer]:
 
 
 def test_losses_of_updates_are_root_mean_squares_over_their_first_minibatch(server: ModelServer) -> None:
-    workload = tiny_workload(4)
+    workload, data = tiny_workload(4), tiny_data()
     losses = server.signals(NAMES, 0)["update_loss"](replace(updates([2, 0]), index=np.array([3, 7])))
     for client, index, loss in zip((2, 0), (3, 7), losses.tolist(), strict=True):
         drawn = workload.sampler.batches(torch.tensor([client]), torch.tensor([index]), 1)
-        logits, labels = logits_of(server.versions[0], drawn[0, 0].numpy())
+        logits = tiny_logits(server.versions[0], data.train_images[drawn[0, 0]])
+        labels = torch.from_numpy(data.train_labels[drawn[0, 0]])
         each = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
         assert loss == pytest.approx(math.sqrt(float((each.double() ** 2).mean())), rel=1e-6)
     server.versions[1] = torch.zeros_like(server.versions[0])
@@ -132,14 +124,16 @@ def test_no_sample_of_a_pool_is_both_trained_on_and_held_out() -> None:
 
 
 def test_client_accuracy_is_that_on_held_out_samples() -> None:
-    workload = image_workload(Settings(**VALUES), tiny_data(900), 6, 0, TinyNet, holding_out=True)
+    data = tiny_data(900)
+    workload = image_workload(Settings(**VALUES), data, 6, 0, TinyNet, holding_out=True)
     server = make_server(workload)
     signals = server.signals(NAMES | {"weather"}, 0)
     assert sorted(signals) == ["client_accuracy", "update_deviation", "update_loss"], "confirmation is not measured"
     assert workload.held_out is not None
     for client, given in enumerate(signals["client_accuracy"].tolist()):
-        logits, labels = logits_of(server.versions[0], workload.held_out[client], 900)
-        assert given == int((logits.argmax(1) == labels).sum()) / len(labels)
+        held = workload.held_out[client]
+        predicted = tiny_logits(server.versions[0], data.train_images[held]).argmax(1)
+        assert given == np.mean(predicted.numpy() == data.train_labels[held])
     server.close()
 
 
