@@ -97,7 +97,7 @@ def test_weights_of_the_papers_networks_are_glorot_uniform_and_biases_zero(name:
             assert values.std().item() == pytest.approx(bound / 3**0.5, rel=0.1)
 
 
-def test_a_template_leaves_the_global_generator_alone_and_its_replica_has_the_gradients_of_torch() -> None:
+def test_a_replica_has_the_outputs_and_gradients_of_its_vector() -> None:
     images, labels, model = torch.rand((3, 1, 6, 6)), torch.tensor([0, 1, 2]), TinyNet()
     before = torch.get_rng_state()
     replica = Replica(Template(Task(train=(images, labels), test=(images, labels), model=TinyNet), 0))

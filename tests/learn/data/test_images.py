@@ -8,14 +8,8 @@ import numpy as np
 import pytest
 
 from lesson import InputError
-from lesson.learn.data import Dataset, cifar10, cifar100, load_dataset
-from lesson.learn.data.cifar100 import read_cifar100
-from lesson.learn.data.dataset import data_dir
+from lesson.learn.data import Dataset, load_dataset
 from lesson.learn.data.idx import read_idx
-
-
-def needs(path: Path, name: str) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(not path.exists(), reason=f"the data is not here; 'lesson data {name}' gets it")
 
 
 def test_mnist_is_the_real_one() -> None:
@@ -25,22 +19,6 @@ def test_mnist_is_the_real_one() -> None:
     assert np.bincount(data.train_labels).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
     assert data.train_labels[:5].tolist() == [5, 0, 4, 1, 9]
     assert data.num_classes == 10
-
-
-@needs(cifar10.find_cifar10(data_dir()), "cifar10")
-def test_cifar10_is_the_real_one() -> None:
-    data = load_dataset("cifar10")
-    assert data.train_images.shape == (50_000, 3, 32, 32)
-    assert np.bincount(data.train_labels).tolist() == [5000] * 10
-    assert np.bincount(data.test_labels).tolist() == [1000] * 10
-
-
-@needs(cifar100.find_cifar100(data_dir()), "cifar100")
-def test_cifar100_is_the_real_one() -> None:
-    samples = read_cifar100(data_dir())
-    assert samples.train_inputs.shape == (50_000, 3, 32, 32)
-    assert np.bincount(samples.train_targets).tolist() == [500] * 100
-    assert samples.class_names[:2] == ("apple", "aquarium_fish")
 
 
 def idx_bytes(shape: tuple[int, ...], content: bytes) -> bytes:
