@@ -54,7 +54,6 @@ def model(workload: Workload) -> GlobalModel:
     loop = Simulation(FedAvg(), make_fleet([1.0, 2.0, 3.0, 4.0]), model_server=server)
     for _ in range(8):
         loop.step()
-    server.close()
     return server.model(8)
 
 

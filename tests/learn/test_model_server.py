@@ -1,6 +1,6 @@
 """How updates become a new version of the model, by hand: weights, stale updates, groups, guards, server optimizers."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -29,12 +29,11 @@ Of = Literal["models", "updates"]
 
 
 @pytest.fixture
-def server() -> Iterator[ModelServer]:
+def server() -> ModelServer:
     """A server with two versions; steps are cut to 0.25."""
     made = make_server(tiny_workload(6), lr_cap=0.25, trainer="reference")
     made.versions[1] = made.versions[0] + 0.01
-    yield made
-    made.close()
+    return made
 
 
 def close(one: Tensor, other: Tensor) -> bool:
@@ -67,7 +66,6 @@ def test_the_setting_aggregate_replaces_the_choice_of_the_strategy() -> None:
         kept = made.versions[1] - 0.25 * made.versions[0] if setting == "updates" else 0.75 * made.versions[1]
         aggregate(made, updates([0]), [0.25], version=1, of=of)
         assert close(made.versions[2], kept + 0.25 * trained(made, 0))
-        made.close()
     with pytest.raises(InputError, match=r"aggregate must be .* got 1\.5"):
         aggregate(made, updates([0]), [1.5], version=2, of="updates")
     with pytest.raises(InputError, match="aggregate must be"):
@@ -89,7 +87,6 @@ def test_a_step_of_several_minibatches_is_the_mean_of_steps_of_one(guards: dict[
     assert close(server.versions[1], 0.5 * mean(models) + 0.5 * trained(server, 2))
     with pytest.raises(InputError, match="local_steps must be 1"):
         aggregate(server, replace(updates([0]), batches=np.array([2]), local_steps=np.array([2])))
-    server.close()
 
 
 @pytest.mark.parametrize("optimizer", [{}, {"optimizer": "momentum", "learning_rate": 2.0, "beta1": 0.5}])
@@ -103,7 +100,6 @@ def test_the_optimizer_takes_the_merge_as_a_step(optimizer: dict[str, Any]) -> N
     second = trained(made, 1, 1) - made.versions[1] + optimizer.get("beta1", 0.0) * first
     aggregate(made, updates([1], 1), version=1)
     assert close(made.versions[2], made.versions[1] + 4 * factor * second)
-    made.close()
 
 
 def test_schedules_by_hand() -> None:
@@ -131,7 +127,6 @@ def simulated(strategy: Any, latencies: list[float], num_rounds: int) -> tuple[l
     for _ in range(num_rounds):
         loop.step()
         kept.append({version - loop.version for version in server.versions})
-    server.close()
     return kept, server.versions[loop.version]
 
 
@@ -166,7 +161,6 @@ def test_a_run_that_diverges_names_round_clients_and_step_size() -> None:
     made.versions = {0: torch.full((227,), np.nan)}
     with pytest.raises(DivergedError):
         made.state()
-    made.close()
 
 
 # Groups: the docstring of `GroupMemory`, in double precision.
@@ -250,7 +244,6 @@ def test_groups_against_a_plain_server(steps: list[Step], of: Of) -> None:
         expected = plain.merge(step[0], step[1], merge, version)
         assert server.versions[version + 1].numpy() == pytest.approx(expected, abs=2e-6)
         assert (server.versions[version + 1] - server.versions[version]).norm() > 1e-3
-    server.close()
 
 
 @pytest.mark.parametrize(("steps", "of"), [(STEPS, "models"), (PREVIOUS, "updates")])
@@ -267,14 +260,11 @@ def test_a_server_that_is_restored_after_every_merge_is_bit_identical(steps: lis
         do(whole, step, of, version)
         do(broken, step, of, version)
         saved = safetensors.numpy.load(safetensors.numpy.save(broken.state()))
-        broken.close()
         broken = make()
         broken.restore(saved)
     expected = whole.state()
     assert broken.state().keys() == expected.keys()
     assert all(np.array_equal(array, expected[name]) for name, array in broken.state().items())
-    whole.close()
-    broken.close()
 
 
 # Guards, with models that remote clients have sent. Version 0 is (2, 2).
@@ -351,7 +341,6 @@ def test_training_that_diverges_by_itself_ends_the_run_with_any_guard(guards: di
     made.versions[0] = made.versions[0] * 1e30
     with pytest.raises(DivergedError, match="after round 1, with 3 clients that started from version 0"):
         aggregate(made, updates([0, 1, 2]))
-    made.close()
 
 
 @pytest.mark.parametrize(
@@ -378,6 +367,5 @@ def test_robust_aggregation_and_injected_corruptions_smoke() -> None:
     aggregate(made, updates([0, 2]))
     away = mean([trained(made, client) for client in (0, 2)]) - made.versions[0]
     assert close(made.versions[1], made.versions[0] - 3 * away)
-    made.close()
     plain, hostile = tiny_workload(4), tiny_workload(4, flipped_labels=1.0)
     assert hostile.train_targets.tolist() == (2 - plain.train_targets).tolist()

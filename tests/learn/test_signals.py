@@ -1,7 +1,6 @@
 """Signals that strategies read, against numbers worked out by hand."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,10 +28,8 @@ REFL = {"name": "refl", "clients_per_round": 2, "hold_off": 1, "adaptive_target"
 
 
 @pytest.fixture
-def server() -> Iterator[ModelServer]:
-    made = make_server(tiny_workload(4), trainer="reference")
-    yield made
-    made.close()
+def server() -> ModelServer:
+    return make_server(tiny_workload(4), trainer="reference")
 
 
 def test_losses_of_updates_are_root_mean_squares_over_their_first_minibatch(server: ModelServer) -> None:
@@ -134,7 +131,6 @@ def test_client_accuracy_is_that_on_held_out_samples() -> None:
         held = workload.held_out[client]
         predicted = tiny_logits(server.versions[0], data.train_images[held]).argmax(1)
         assert given == np.mean(predicted.numpy() == data.train_labels[held])
-    server.close()
 
 
 def test_clients_hold_out_samples_and_are_evaluated_only_for_a_strategy_that_asks(
