@@ -1,5 +1,7 @@
 """Random words and the minibatches drawn from them."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -60,19 +62,17 @@ def sampler(sizes: list[int], batch_size: int, epochs: bool = False, seed: int =
     return Sampler(Partition.of(parts), batch_size, epochs, seed)
 
 
-def batches(draws: Sampler, clients: list[int], index: list[int], step: int) -> np.ndarray:
+def batches(draws: Sampler, clients: list[int], index: list[int], step: int) -> Any:
     given = torch.tensor(clients), torch.tensor(index)
-    drawn: np.ndarray = draws.batches(*given, step + 1, num_passes=step + 1)[step].numpy()
-    return drawn
+    return draws.batches(*given, step + 1, num_passes=step + 1)[step].numpy()
 
 
-def one(draws: Sampler, client: int, index: int = 0, step: int = 0) -> np.ndarray:
-    row: np.ndarray = batches(draws, [client], [index], step)[0]
-    return row
+def one(draws: Sampler, client: int, index: int = 0, step: int = 0) -> Any:
+    return batches(draws, [client], [index], step)[0]
 
 
 @given(st.integers(1, 40), st.integers(1, 30), st.integers(0, 1000), st.integers(0, 3))
-def test_draws_are_floyds_own(size: int, batch_size: int, index: int, step: int) -> None:
+def test_minibatches_follow_floyds_algorithm(size: int, batch_size: int, index: int, step: int) -> None:
     """Turn by turn as Floyd wrote it, from the same words, for the second of two clients."""
     draws = sampler([7, size], batch_size)
     count = min(size, batch_size)
@@ -120,7 +120,7 @@ def test_minibatches_drawn_in_parts_are_the_same(epochs: bool, batch_size: int) 
         assert torch.equal(torch.cat(parts), whole)
 
 
-def test_repeated_draws_are_found_by_sorting_as_by_comparing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sorting_and_comparing_find_the_same_repeated_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     draws, given = sampler([70, 64, 40], 60), (torch.arange(3), torch.tensor([0, 5, 9]), 20)
     compared = draws.batches(*given)
     monkeypatch.setattr("lesson.learn.minibatch.MAX_PAIRS", 1)

@@ -59,7 +59,7 @@ def test_a_merge_of_updates_by_hand(server: ModelServer) -> None:
     assert close(server.versions[2], server.versions[1] + 0.5 * moved)
 
 
-def test_the_setting_aggregate_replaces_the_choice_of_the_strategy() -> None:
+def test_the_setting_aggregate_overrides_the_strategy() -> None:
     for setting, of in (("updates", "models"), ("models", "updates")):
         made = make_server(tiny_workload(4), server={"aggregate": setting})
         made.versions[1] = made.versions[0] + 0.01
@@ -279,7 +279,7 @@ def test_rejected_updates_leave_their_weight_to_the_others() -> None:
     assert server.versions[1].tolist() == [2.0, 2.0]
 
 
-def test_rejected_updates_are_left_out_whichever_version_they_started_from() -> None:
+def test_rejected_updates_from_any_version_are_left_out() -> None:
     """Two from (2, 2) and two from (5, 5), one of each rejected: (5, 5) moves by the mean of (1, 0) and (0, 3)."""
     server = received_server({0: [3, 2], 1: [np.inf, 0], 2: [5, 8], 3: [0, np.nan]})
     rejected = aggregate(server, updates([0, 1, 2, 3], [0, 0, 1, 1]), version=1, of="updates")
@@ -319,14 +319,14 @@ def test_a_rejected_update_of_ca2fl_is_left_out_of_the_sum() -> None:
     assert server.versions[2].tolist() == pytest.approx([2.5 + 0.25 + 0.5, 3.0 + 0.5 - 0.5])
 
 
-def test_a_too_large_update_is_rejected() -> None:
+def test_too_large_updates_are_rejected() -> None:
     """Norms 1, 2, 3 and 100: the median is 2.5, and 3 times that, 7.5, is the limit."""
     server = received_server({0: [3, 2], 1: [2, 4], 2: [5, 2], 3: [2, 102]}, norm="reject", norm_limit=3.0)
     assert aggregate(server, updates([0, 1, 2, 3])) == [Rejection(3, 0, TOO_FAR)]
     assert server.versions[1].tolist() == pytest.approx([2 + 4 / 3, 2 + 2 / 3])
 
 
-def test_norms_are_relative_to_the_step_size_and_the_last_ones_count() -> None:
+def test_norms_are_relative_to_the_step_size() -> None:
     """Client 3 goes 8 times as far at 8 times the step size. Later, its norm of 1 counts among the last three."""
     server = received_server({0: [3, 2], 1: [2, 3], 2: [1, 2], 3: [10, 2]}, norm="reject", norm_window=3)
     step = TrainingSettings().learning_rate
@@ -336,7 +336,7 @@ def test_norms_are_relative_to_the_step_size_and_the_last_ones_count() -> None:
 
 
 @pytest.mark.parametrize("guards", [{"finite": False}, {"norm": "reject"}], ids=str)
-def test_training_that_diverges_by_itself_ends_the_run_with_any_guard(guards: dict[str, Any]) -> None:
+def test_no_guard_hides_that_training_diverges(guards: dict[str, Any]) -> None:
     made = make_server(tiny_workload(4), guards=guards)
     made.versions[0] = made.versions[0] * 1e30
     with pytest.raises(DivergedError, match="after round 1, with 3 clients that started from version 0"):

@@ -70,7 +70,7 @@ def test_amsgrad_divides_by_the_largest_moment() -> None:
 
 
 @pytest.mark.parametrize("name", ["none", *OPTIMIZERS])
-def test_a_scaled_step_goes_in_the_same_direction_with_the_same_moments(name: str) -> None:
+def test_scaling_a_step_leaves_the_moments_alone(name: str) -> None:
     whole, quarter, model = make(name), make(name), torch.tensor(MODEL)
     step, scaled = (
         optimizer.step(model, model - torch.tensor(GRADIENTS[0]), scale) - model
@@ -81,7 +81,7 @@ def test_a_scaled_step_goes_in_the_same_direction_with_the_same_moments(name: st
     assert all(torch.equal(moment, quarter.moments[key]) for key, moment in whole.moments.items())
 
 
-def test_the_optimizer_of_a_strategy_replaces_none_only() -> None:
+def test_a_strategys_optimizer_is_only_a_default() -> None:
     plain, own = ServerOptimizer.of(ServerSettings(), FedBuff()), ServerOptimizer.of(ServerSettings(beta1=0.5), FADAS())
     other = ServerOptimizer.of(ServerSettings(optimizer="adam"), FADAS())
     assert [optimizer.settings.optimizer for optimizer in (plain, own, other)] == ["none", "amsgrad", "adam"]

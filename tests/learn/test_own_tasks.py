@@ -45,7 +45,7 @@ def plain_outputs(workload: Workload) -> Tensor:
         return outputs
 
 
-def test_a_run_on_float_features_with_batch_norm_dropout_and_given_clients(tmp_path: Path) -> None:
+def test_a_run_on_float_features(tmp_path: Path) -> None:
     parts = [list(range(20 * client, 20 * client + 5 + client)) for client in range(7)]
     task = feature_task(partial(Mlp, norm=True, dropout=0.2), clients=parts)
     run = lesson.run(task=task, out=tmp_path / "run", time_budget_s=200, batch_size=4, device="cpu")
@@ -191,7 +191,7 @@ def test_samples_that_influence_each_other_are_found(model: type[nn.Module], tmp
         lesson.run("fedavg", task=feature_task(model), out=tmp_path / "run", settings=CPU, trainer="fused")
 
 
-def test_a_minibatch_of_one_sample_is_skipped_if_the_model_refuses_it() -> None:
+def test_minibatches_too_small_for_the_model_are_skipped() -> None:
     """Eleven samples in minibatches of five: the last sample of the epoch is alone."""
     model = partial(Mlp, norm=True, dropout=0.3)
     parts = [np.arange(11 * client, 11 * client + 11) for client in range(NUM_CLIENTS)]
@@ -237,7 +237,7 @@ def test_every_client_update_and_step_draws_its_own_random_numbers() -> None:
     assert two - one[0] != pytest.approx(one[0] - 1.0), "the second step drew the same numbers"
 
 
-def test_scores_of_a_model_that_is_random_in_evaluation_depend_on_the_seed_alone() -> None:
+def test_scores_of_a_random_model_depend_on_the_seed_alone() -> None:
     class Noisy(Mlp):
         def forward(self, features: Tensor) -> Tensor:
             return super().forward(features + torch.randn_like(features))
@@ -303,7 +303,7 @@ def test_padding_does_not_count_for_accuracy() -> None:
     assert TaskLoss(None, targets.abs()).each is not None
 
 
-def test_losses_of_samples_are_known_for_unweighted_losses_of_torch() -> None:
+def test_losses_by_sample_need_an_unweighted_loss_of_torch() -> None:
     """Otherwise, the loss of each client's minibatch is computed on its own."""
     targets, outputs = torch.tensor([0, 2, 1]), torch.eye(3)
     for loss in (functional.cross_entropy, nn.CrossEntropyLoss()):

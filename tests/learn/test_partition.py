@@ -138,7 +138,7 @@ def test_a_client_draws_by_its_own_shares_of_the_classes() -> None:
             assert len(np.unique(drawn)) == pytest.approx(expected, rel=0.05)
 
 
-def test_a_client_holds_the_same_in_a_larger_fleet_and_at_any_position() -> None:
+def test_a_clients_samples_do_not_depend_on_the_fleet() -> None:
     small, large = (draw_pool(LABELS, np.full(num, 40), 0.3, seed=1) for num in (5, 5000))
     assert np.array_equal(small[4], large[4])
     assert not np.array_equal(small[4], small[3])

@@ -133,7 +133,7 @@ def test_client_accuracy_is_that_on_held_out_samples() -> None:
         assert given == np.mean(predicted.numpy() == data.train_labels[held])
 
 
-def test_clients_hold_out_samples_and_are_evaluated_only_for_a_strategy_that_asks(
+def test_clients_hold_out_samples_only_if_the_strategy_asks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """TiFL asks in rounds 1, 3 and 5."""

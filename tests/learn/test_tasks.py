@@ -85,7 +85,7 @@ def test_unknown_names_and_options_of_built_in_tasks_are_errors() -> None:
 
 
 @pytest.mark.parametrize("name", ["mnist", "synthetic"])
-def test_networks_are_those_of_the_tasks(name: str) -> None:
+def test_values_are_counted_without_loading_the_data(name: str) -> None:
     """`count_values` does not load the data."""
     assert count_values(Settings(dataset=name)) == Template(load_task(name), 0).num_values
 

@@ -33,14 +33,9 @@ def rule(monkeypatch: pytest.MonkeyPatch) -> Any:
     return change
 
 
-CASES: dict[str, Settings] = {
-    "models": settings("lesson", client_scores_every_s=60.0),
-    "asynchronous": settings("fedasync"),
-    "groups": settings("fedat"),
-    "calibrated": settings("ca2fl"),
-    "optimizer": settings("fadas"),
+CASES: dict[str, Settings] = {name: settings(name) for name in ("fedasync", "fedat", "ca2fl", "fadas", "tifl")} | {
+    "client scores": settings("lesson", client_scores_every_s=60.0),
     "minibatches": settings("lesson-filled"),
-    "signal": settings("tifl"),
     "signal of updates": settings("refl").with_strategy("refl", {"clients_per_round": 2, "hold_off": 0}),
     "several steps": settings("fedasync", trainer="reference").with_changes(local_steps=3),
 }
@@ -74,7 +69,7 @@ def tapped(made: list[TrainingRun], interrupt_in: int = 0) -> Any:
     return make
 
 
-def test_a_run_whose_windows_affect_rounding_resumes_at_the_end_of_one(tmp_path: Path, rule: Any) -> None:
+def test_a_run_resumes_at_the_end_of_a_window(tmp_path: Path, rule: Any) -> None:
     """As on a GPU: a checkpoint that is requested in the middle of a window is written at its end.
 
     A round costs 9 steps, so that windows of 60 end after 7 rounds.
@@ -89,9 +84,7 @@ def test_a_run_whose_windows_affect_rounding_resumes_at_the_end_of_one(tmp_path:
     assert content(tmp_path / "broken") == content(tmp_path / "whole")
 
 
-def test_lines_do_not_wait_longer_than_the_largest_number_of_rounds(
-    tmp_path: Path, rule: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lines_wait_for_a_limited_number_of_rounds(tmp_path: Path, rule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     rule(10**6)
     monkeypatch.setattr("lesson.runs.execute.MAX_WINDOW_ROUNDS", 7)
     made, rounds = list[TrainingRun](), list[tuple[int, int]]()

@@ -32,7 +32,7 @@ def test_sizes_are_lognormal_plus_fifty() -> None:
     assert abs((sizes > 453).mean() - 0.159) < 0.01
 
 
-def test_a_client_keeps_its_samples_in_a_larger_fleet_with_the_same_seed() -> None:
+def test_samples_depend_on_seed_and_client_alone() -> None:
     few, many, other = (draw_synthetic(num_clients=num, seed=seed) for num, seed in ((4, 3), (6, 3), (4, 4)))
     for one, same in zip(clients_of(few), clients_of(many), strict=False):
         np.testing.assert_array_equal(one, same)
