@@ -47,6 +47,15 @@ def tiny_data(num: int = 300) -> Dataset:
     return Dataset("tiny", split[:half], labels[:half], split[half:], labels[half:])
 
 
+def tiny_logits(vector: Tensor, images: np.ndarray) -> Tensor:
+    """Return the logits of images for these parameters of TinyNet, in plain torch."""
+    model = TinyNet()
+    nn.utils.vector_to_parameters(vector.clone(), model.parameters())
+    with torch.no_grad():
+        logits: Tensor = model(torch.from_numpy(images).float() / 255)
+    return logits
+
+
 def tiny_task(num: int = 300) -> Task:
     """Return the task of classifying the images of `tiny_data` with TinyNet."""
     return image_task(tiny_data(num), TinyNet)

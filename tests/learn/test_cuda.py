@@ -68,19 +68,6 @@ class CopiedInputs:
         self._to.copy_(self._numbers)
 
 
-def random_cohort(base: torch.Tensor, rng: np.random.Generator) -> Cohort:
-    count = int(rng.integers(1, 5))
-    return Cohort(
-        base + 0.01 * torch.from_numpy(rng.standard_normal(len(base))).float(),
-        client=np.sort(rng.choice(8, count, replace=False)),
-        index=rng.integers(0, 4, count),
-        lr=rng.uniform(0.01, 0.1, count),
-        local_steps=rng.integers(1, 6, count),
-        weight=rng.uniform(0.1, 1, count),
-        first=np.zeros(count, dtype=np.int64),
-    )
-
-
 @pytest.mark.parametrize(
     "training", [{}, {"momentum": 0.9}, {"proximal_mu": 0.1}, {"local_epochs": 2}, {"clip_norm": 0.5}], ids=str
 )
@@ -96,9 +83,8 @@ def test_steps_that_graphs_draw_and_count_agree_with_the_reference(
         Settings(split="iid", training={"batch_size": 5, **training}), tiny_data(), 8, 0, TinyNet, "cpu"
     )
     trainer, reference = batched.CudaBatchedTrainer(workload, "float32"), ReferenceTrainer(workload)
-    rng = np.random.default_rng(0)
-    for _ in range(3):
-        cohorts = [random_cohort(workload.initial_vector(), rng) for _ in range(3)]
+    for seed in range(3):
+        cohorts = random_cohorts(workload, [1, 4, 3], seed, max_steps=5)
         for given, wanted in zip(trainer.sums(cohorts), reference.sums(cohorts), strict=True):
             assert (given - wanted).norm() < 1e-5 * wanted.norm()
 

@@ -1,13 +1,13 @@
 """Random words and the minibatches drawn from them."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.small_tasks import tiny_workload
-from helpers.trainers import make_cohort
 from lesson.learn.counters import key, philox, words
 from lesson.learn.dropout import draw_kept
 from lesson.learn.minibatch import NO_SAMPLE, Sampler, sample_weights
@@ -62,19 +62,17 @@ def sampler(sizes: list[int], batch_size: int, epochs: bool = False, seed: int =
     return Sampler(Partition.of(parts), batch_size, epochs, seed)
 
 
-def batches(draws: Sampler, clients: list[int], index: list[int], step: int) -> np.ndarray:
+def batches(draws: Sampler, clients: list[int], index: list[int], step: int) -> Any:
     given = torch.tensor(clients), torch.tensor(index)
-    drawn: np.ndarray = draws.batches(*given, step + 1, num_passes=step + 1)[step].numpy()
-    return drawn
+    return draws.batches(*given, step + 1, num_passes=step + 1)[step].numpy()
 
 
-def one(draws: Sampler, client: int, index: int = 0, step: int = 0) -> np.ndarray:
-    row: np.ndarray = batches(draws, [client], [index], step)[0]
-    return row
+def one(draws: Sampler, client: int, index: int = 0, step: int = 0) -> Any:
+    return batches(draws, [client], [index], step)[0]
 
 
 @given(st.integers(1, 40), st.integers(1, 30), st.integers(0, 1000), st.integers(0, 3))
-def test_draws_are_floyds_own(size: int, batch_size: int, index: int, step: int) -> None:
+def test_minibatches_follow_floyds_algorithm(size: int, batch_size: int, index: int, step: int) -> None:
     """Turn by turn as Floyd wrote it, from the same words, for the second of two clients."""
     draws = sampler([7, size], batch_size)
     count = min(size, batch_size)
@@ -87,13 +85,6 @@ def test_draws_are_floyds_own(size: int, batch_size: int, index: int, step: int)
     batch = one(draws, 1, index, step)
     assert [int(sample) - 1007 for sample in batch[:count]] == chosen
     assert np.all(batch[count:] == NO_SAMPLE)
-
-
-def test_every_sample_is_drawn_equally_often() -> None:
-    draws = sampler([12], 5)
-    counts = np.bincount(np.concatenate([one(draws, 0, index) for index in range(1000)]) - 1000, minlength=12)
-    # 1000 · 5 / 12 = 417 each; the standard deviation is √(1000 · 5/12 · 7/12) = 15.6.
-    assert np.all(np.abs(counts - 1000 * 5 / 12) < 5 * 15.6)
 
 
 def test_a_batch_depends_on_seed_client_index_and_step_alone() -> None:
@@ -129,26 +120,12 @@ def test_minibatches_drawn_in_parts_are_the_same(epochs: bool, batch_size: int) 
         assert torch.equal(torch.cat(parts), whole)
 
 
-@pytest.mark.parametrize("epochs", [False, True])
-def test_a_workload_draws_the_same_in_little_memory(epochs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    workload = tiny_workload(6, local_epochs=int(epochs))
-    cohort = make_cohort(workload.initial_vector(), 6, steps=23)
-    whole = workload.minibatches(cohort, 23)
-    monkeypatch.setattr("lesson.learn.workload.MAX_DRAWN", 400)
-    assert workload.steps_at_once(cohort) < 23
-    assert torch.equal(workload.minibatches(cohort, 23), whole)
-    assert torch.equal(torch.cat([workload.minibatches(cohort, 4, 3), workload.minibatches(cohort, 16, 7)]), whole[3:])
-
-
-def test_a_batch_larger_than_any_clients_data_takes_no_more_memory() -> None:
-    assert sampler([30, 7], 10**9).width == 30
-
-
-def test_repeated_draws_are_found_by_sorting_as_by_comparing(monkeypatch: pytest.MonkeyPatch) -> None:
-    draws = sampler([70, 64, 40], 60)
-    compared = draws.batches(torch.arange(3), torch.tensor([0, 5, 9]), 20)
+def test_sorting_and_comparing_find_the_same_repeated_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    draws, given = sampler([70, 64, 40], 60), (torch.arange(3), torch.tensor([0, 5, 9]), 20)
+    compared = draws.batches(*given)
     monkeypatch.setattr("lesson.learn.minibatch.MAX_PAIRS", 1)
-    assert torch.equal(draws.batches(torch.arange(3), torch.tensor([0, 5, 9]), 20), compared)
+    assert torch.equal(draws.batches(*given), compared)
+    assert sampler([30, 7], 10**9).width == 30, "a batch larger than any client's data takes no more memory"
 
 
 def test_the_samples_of_a_minibatch_share_its_weight() -> None:

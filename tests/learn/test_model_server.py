@@ -1,6 +1,6 @@
 """How updates become a new version of the model, by hand: weights, stale updates, groups, guards, server optimizers."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -29,12 +29,11 @@ Of = Literal["models", "updates"]
 
 
 @pytest.fixture
-def server() -> Iterator[ModelServer]:
+def server() -> ModelServer:
     """A server with two versions; steps are cut to 0.25."""
     made = make_server(tiny_workload(6), lr_cap=0.25, trainer="reference")
     made.versions[1] = made.versions[0] + 0.01
-    yield made
-    made.close()
+    return made
 
 
 def close(one: Tensor, other: Tensor) -> bool:
@@ -60,25 +59,20 @@ def test_a_merge_of_updates_by_hand(server: ModelServer) -> None:
     assert close(server.versions[2], server.versions[1] + 0.5 * moved)
 
 
-def test_the_setting_aggregate_replaces_the_choice_of_the_strategy() -> None:
-    made = make_server(tiny_workload(4), server={"aggregate": "updates"})
-    made.versions[1] = made.versions[0] + 0.01
-    moved = trained(made, 0) - made.versions[0]
-    aggregate(made, updates([0]), [0.25], version=1, of="models")
-    assert close(made.versions[2], made.versions[1] + 0.25 * moved)
-    made.close()
-    made = make_server(tiny_workload(4), server={"aggregate": "models"})
-    made.versions[1] = made.versions[0] + 0.01
-    aggregate(made, updates([0]), [0.25], version=1, of="updates")
-    assert close(made.versions[2], 0.75 * made.versions[1] + 0.25 * trained(made, 0))
+def test_the_setting_aggregate_overrides_the_strategy() -> None:
+    for setting, of in (("updates", "models"), ("models", "updates")):
+        made = make_server(tiny_workload(4), server={"aggregate": setting})
+        made.versions[1] = made.versions[0] + 0.01
+        kept = made.versions[1] - 0.25 * made.versions[0] if setting == "updates" else 0.75 * made.versions[1]
+        aggregate(made, updates([0]), [0.25], version=1, of=of)
+        assert close(made.versions[2], kept + 0.25 * trained(made, 0))
     with pytest.raises(InputError, match=r"aggregate must be .* got 1\.5"):
         aggregate(made, updates([0]), [1.5], version=2, of="updates")
     with pytest.raises(InputError, match="aggregate must be"):
         aggregate(made, updates([0]), of="updates", groups=GroupMemory(["a"], {"a": 1.0}))
-    made.close()
 
 
-@pytest.mark.parametrize("guards", [{}, {"norm": "clip", "norm_limit": 1e6}], ids=["sums", "models"])
+@pytest.mark.parametrize("guards", [{}, {"norm": "reject", "norm_limit": 1e6}], ids=["sums", "models"])
 def test_a_step_of_several_minibatches_is_the_mean_of_steps_of_one(guards: dict[str, Any]) -> None:
     """Client 0 takes three minibatches, client 2 one; the first three are those that three steps would take."""
     server, workload = make_server(tiny_workload(6), guards=guards), tiny_workload(6)
@@ -93,7 +87,6 @@ def test_a_step_of_several_minibatches_is_the_mean_of_steps_of_one(guards: dict[
     assert close(server.versions[1], 0.5 * mean(models) + 0.5 * trained(server, 2))
     with pytest.raises(InputError, match="local_steps must be 1"):
         aggregate(server, replace(updates([0]), batches=np.array([2]), local_steps=np.array([2])))
-    server.close()
 
 
 @pytest.mark.parametrize("optimizer", [{}, {"optimizer": "momentum", "learning_rate": 2.0, "beta1": 0.5}])
@@ -107,7 +100,6 @@ def test_the_optimizer_takes_the_merge_as_a_step(optimizer: dict[str, Any]) -> N
     second = trained(made, 1, 1) - made.versions[1] + optimizer.get("beta1", 0.0) * first
     aggregate(made, updates([1], 1), version=1)
     assert close(made.versions[2], made.versions[1] + 4 * factor * second)
-    made.close()
 
 
 def test_schedules_by_hand() -> None:
@@ -135,7 +127,6 @@ def simulated(strategy: Any, latencies: list[float], num_rounds: int) -> tuple[l
     for _ in range(num_rounds):
         loop.step()
         kept.append({version - loop.version for version in server.versions})
-    server.close()
     return kept, server.versions[loop.version]
 
 
@@ -170,7 +161,6 @@ def test_a_run_that_diverges_names_round_clients_and_step_size() -> None:
     made.versions = {0: torch.full((227,), np.nan)}
     with pytest.raises(DivergedError):
         made.state()
-    made.close()
 
 
 # Groups: the docstring of `GroupMemory`, in double precision.
@@ -254,7 +244,6 @@ def test_groups_against_a_plain_server(steps: list[Step], of: Of) -> None:
         expected = plain.merge(step[0], step[1], merge, version)
         assert server.versions[version + 1].numpy() == pytest.approx(expected, abs=2e-6)
         assert (server.versions[version + 1] - server.versions[version]).norm() > 1e-3
-    server.close()
 
 
 @pytest.mark.parametrize(("steps", "of"), [(STEPS, "models"), (PREVIOUS, "updates")])
@@ -271,14 +260,11 @@ def test_a_server_that_is_restored_after_every_merge_is_bit_identical(steps: lis
         do(whole, step, of, version)
         do(broken, step, of, version)
         saved = safetensors.numpy.load(safetensors.numpy.save(broken.state()))
-        broken.close()
         broken = make()
         broken.restore(saved)
     expected = whole.state()
     assert broken.state().keys() == expected.keys()
     assert all(np.array_equal(array, expected[name]) for name, array in broken.state().items())
-    whole.close()
-    broken.close()
 
 
 # Guards, with models that remote clients have sent. Version 0 is (2, 2).
@@ -293,7 +279,7 @@ def test_rejected_updates_leave_their_weight_to_the_others() -> None:
     assert server.versions[1].tolist() == [2.0, 2.0]
 
 
-def test_rejected_updates_are_left_out_whichever_version_they_started_from() -> None:
+def test_rejected_updates_from_any_version_are_left_out() -> None:
     """Two from (2, 2) and two from (5, 5), one of each rejected: (5, 5) moves by the mean of (1, 0) and (0, 3)."""
     server = received_server({0: [3, 2], 1: [np.inf, 0], 2: [5, 8], 3: [0, np.nan]})
     rejected = aggregate(server, updates([0, 1, 2, 3], [0, 0, 1, 1]), version=1, of="updates")
@@ -333,20 +319,14 @@ def test_a_rejected_update_of_ca2fl_is_left_out_of_the_sum() -> None:
     assert server.versions[2].tolist() == pytest.approx([2.5 + 0.25 + 0.5, 3.0 + 0.5 - 0.5])
 
 
-@pytest.mark.parametrize("norm", ["reject", "clip"])
-def test_a_too_large_update_is_rejected_or_clipped(norm: str) -> None:
+def test_too_large_updates_are_rejected() -> None:
     """Norms 1, 2, 3 and 100: the median is 2.5, and 3 times that, 7.5, is the limit."""
-    server = received_server({0: [3, 2], 1: [2, 4], 2: [5, 2], 3: [2, 102]}, norm=norm, norm_limit=3.0)
-    rejected = aggregate(server, updates([0, 1, 2, 3]))
-    if norm == "reject":
-        assert rejected == [Rejection(3, 0, TOO_FAR)]
-        assert server.versions[1].tolist() == pytest.approx([2 + 4 / 3, 2 + 2 / 3])
-    else:
-        assert rejected == []
-        assert server.versions[1].tolist() == pytest.approx([3.0, 2 + (2 + 7.5) / 4])
+    server = received_server({0: [3, 2], 1: [2, 4], 2: [5, 2], 3: [2, 102]}, norm="reject", norm_limit=3.0)
+    assert aggregate(server, updates([0, 1, 2, 3])) == [Rejection(3, 0, TOO_FAR)]
+    assert server.versions[1].tolist() == pytest.approx([2 + 4 / 3, 2 + 2 / 3])
 
 
-def test_norms_are_relative_to_the_step_size_and_the_last_ones_count() -> None:
+def test_norms_are_relative_to_the_step_size() -> None:
     """Client 3 goes 8 times as far at 8 times the step size. Later, its norm of 1 counts among the last three."""
     server = received_server({0: [3, 2], 1: [2, 3], 2: [1, 2], 3: [10, 2]}, norm="reject", norm_window=3)
     step = TrainingSettings().learning_rate
@@ -355,55 +335,37 @@ def test_norms_are_relative_to_the_step_size_and_the_last_ones_count() -> None:
     assert [one.client for one in aggregate(server, updates([3]))] == [3]
 
 
-@pytest.mark.parametrize(
-    ("guards", "share"),
-    [({"finite": False}, 0.0), ({"norm": "reject"}, 0.0), ({}, 0.25)],
-    ids=["none", "norm", "injected faults"],
-)
-def test_training_that_diverges_by_itself_ends_the_run_with_any_guard(guards: dict[str, Any], share: float) -> None:
-    faults = CorruptedUploads.of(FaultSettings(corrupting_clients=share, nan=1.0), 4, 0) if share else None
-    made = make_server(tiny_workload(4), guards=guards, faults=faults)
+@pytest.mark.parametrize("guards", [{"finite": False}, {"norm": "reject"}], ids=str)
+def test_no_guard_hides_that_training_diverges(guards: dict[str, Any]) -> None:
+    made = make_server(tiny_workload(4), guards=guards)
     made.versions[0] = made.versions[0] * 1e30
     with pytest.raises(DivergedError, match="after round 1, with 3 clients that started from version 0"):
         aggregate(made, updates([0, 1, 2]))
-    made.close()
 
 
 @pytest.mark.parametrize(
-    ("values", "name"),
-    [
-        ({"norm": "cut"}, "norm"),
-        ({"norm_limit": 0.5}, "norm_limit"),
-        ({"exclude_after_rejections": -1}, "exclude_after_rejections"),
-        ({"finite": False, "norm": "reject"}, "finite"),
-    ],
+    "values",
+    [{"norm": "cut"}, {"norm_limit": 0.5}, {"exclude_after_rejections": -1}, {"finite": False, "norm": "reject"}],
 )
-def test_impossible_guards_are_errors(values: dict[str, Any], name: str) -> None:
-    with pytest.raises(InputError, match=rf"\[guards\] {name} must be"):
+def test_impossible_guards_are_errors(values: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=rf"\[guards\] {next(iter(values))} must be"):
         GuardSettings(**values)
-    assert GuardSettings(norm_limit=2.0).without_effect()
-    assert not GuardSettings(norm="clip", norm_limit=2.0).without_effect()
 
 
 def test_robust_aggregation_and_injected_corruptions_smoke() -> None:
-    """Of 1, 2 and 90 the median is 2; of five, a trimmed mean leaves out the smallest and the largest. Flipped and
-    tripled updates move the model by −3 times their way, and those with a NaN are rejected."""
-    server = received_server({0: [1, 1], 1: [90, 90], 2: [2, 2]}, aggregation="median")
+    """Of 1, 2 and 90, the median and the mean without the smallest and the largest are 2. Moves of 1, 1 and 8 are
+    clipped to 3. Flipped and tripled updates move the model by −3 times their way."""
+    for guards in ({"aggregation": "median"}, {"aggregation": "trimmed-mean", "trim": 0.34}):
+        server = received_server({0: [1, 1], 1: [90, 90], 2: [2, 2]}, **guards)
+        aggregate(server, updates([0, 1, 2]))
+        assert server.versions[1].tolist() == [2.0, 2.0]
+    server = received_server({0: [3, 2], 1: [2, 3], 2: [2, 10]}, norm="clip", norm_limit=3.0)
     aggregate(server, updates([0, 1, 2]))
-    assert server.versions[1].tolist() == [2.0, 2.0]
-    models = dict(enumerate([[1.0, -9.0], [2.0, 0.0], [3.0, 1.0], [4.0, 2.0], [99.0, 3.0]]))
-    server = received_server(models, aggregation="trimmed-mean", trim=0.2)
-    aggregate(server, updates([0, 1, 2, 3, 4]))
-    assert server.versions[1].tolist() == [3.0, 1.0]
-    for faults in ({"scaled": 1.0, "flipped": 1.0, "scale": 3.0}, {"nan": 1.0}):
-        drawn = CorruptedUploads.of(FaultSettings(corrupting_clients=1.0, **faults), 4, 0)
-        made = make_server(tiny_workload(4), faults=drawn)
-        rejected = aggregate(made, updates([0, 2]))
-        if "nan" in faults:
-            assert [one.reason for one in rejected] == [NOT_FINITE] * 2
-        else:
-            away = mean([trained(made, client) for client in (0, 2)]) - made.versions[0]
-            assert close(made.versions[1], made.versions[0] - 3 * away)
-        made.close()
+    assert server.versions[1].tolist() == pytest.approx([2 + 1 / 3, 2 + (1 + 3) / 3])
+    faults = FaultSettings(corrupting_clients=1.0, scaled=1.0, flipped=1.0, scale=3.0)
+    made = make_server(tiny_workload(4), faults=CorruptedUploads.of(faults, 4, 0))
+    aggregate(made, updates([0, 2]))
+    away = mean([trained(made, client) for client in (0, 2)]) - made.versions[0]
+    assert close(made.versions[1], made.versions[0] - 3 * away)
     plain, hostile = tiny_workload(4), tiny_workload(4, flipped_labels=1.0)
     assert hostile.train_targets.tolist() == (2 - plain.train_targets).tolist()

@@ -1,6 +1,7 @@
 """Any data and any model: what clients exchange, random numbers, metrics, and errors in a task."""
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,10 +34,8 @@ def train(workload: Workload, client: int, **changes: Any) -> np.ndarray:
 
 
 def score(workload: Workload) -> Any:
-    backend = CpuBackend(workload, 2)
-    found = backend.begin_score(workload.initial_vector()).result()
-    backend.close()
-    return found
+    with closing(CpuBackend(workload, 2)) as backend:
+        return backend.begin_score(workload.initial_vector()).result()
 
 
 def plain_outputs(workload: Workload) -> Tensor:
@@ -46,7 +45,7 @@ def plain_outputs(workload: Workload) -> Tensor:
         return outputs
 
 
-def test_a_run_on_float_features_with_batch_norm_dropout_and_given_clients(tmp_path: Path) -> None:
+def test_a_run_on_float_features(tmp_path: Path) -> None:
     parts = [list(range(20 * client, 20 * client + 5 + client)) for client in range(7)]
     task = feature_task(partial(Mlp, norm=True, dropout=0.2), clients=parts)
     run = lesson.run(task=task, out=tmp_path / "run", time_budget_s=200, batch_size=4, device="cpu")
@@ -91,12 +90,9 @@ def test_running_means_of_batch_norm_are_averaged() -> None:
     assert torch.allclose(given[-32:-16], expected, atol=1e-6)
 
 
-class Counting(Mlp):
+def counting() -> nn.Module:
     """With momentum=None, running means weigh minibatches by their number."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.BatchNorm1d(16, momentum=None)
+    return nn.Sequential(nn.Linear(10, 16), nn.BatchNorm1d(16, momentum=None), nn.Linear(16, 3))
 
 
 class RunningMean(nn.Module):
@@ -114,25 +110,12 @@ class RunningMean(nn.Module):
         return outputs
 
 
-class Cached(Mlp):
-    """Creates a buffer when it is called."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("cached", None)
-
-    def forward(self, features: Tensor) -> Tensor:
-        if self.cached is None:
-            self.cached = torch.ones(10)
-        return super().forward(features * self.cached)
-
-
-@pytest.mark.parametrize("model", [Counting, RunningMean, Cached, partial(Mlp, norm=True, dropout=0.3)])
+@pytest.mark.parametrize("model", [counting, RunningMean, partial(Mlp, norm=True, dropout=0.3)])
 def test_no_state_leaks_between_clients(model: Any) -> None:
     workload = make(feature_task(model))
     cohort, base = make_cohort(workload.initial_vector(), 8, steps=2), workload.initial_vector()
-    together = ReferenceTrainer(workload).models([cohort])[0]
-    assert torch.equal(ReferenceTrainer(workload).models([cohort[5:6]])[0][0], together[5])
+    together, alone = (ReferenceTrainer(workload).models([one])[0] for one in (cohort, cohort[5:6]))
+    assert torch.equal(alone[0], together[5])
     assert torch.equal(cohort.base, base)
     assert not torch.equal(together[5], base)
 
@@ -208,7 +191,7 @@ def test_samples_that_influence_each_other_are_found(model: type[nn.Module], tmp
         lesson.run("fedavg", task=feature_task(model), out=tmp_path / "run", settings=CPU, trainer="fused")
 
 
-def test_a_minibatch_of_one_sample_is_skipped_if_the_model_refuses_it() -> None:
+def test_minibatches_too_small_for_the_model_are_skipped() -> None:
     """Eleven samples in minibatches of five: the last sample of the epoch is alone."""
     model = partial(Mlp, norm=True, dropout=0.3)
     parts = [np.arange(11 * client, 11 * client + 11) for client in range(NUM_CLIENTS)]
@@ -216,8 +199,6 @@ def test_a_minibatch_of_one_sample_is_skipped_if_the_model_refuses_it() -> None:
     assert np.array_equal(train(workload, 3, local_steps=3), train(workload, 3, local_steps=2))
     with pytest.raises(InputError, match="batch_size must be >= 2"):
         make(feature_task(model), batch_size=1)
-    with pytest.raises(InputError, match="1 have one"):
-        make(feature_task(model, clients=[[0], *parts[1:]]), split="natural")
 
 
 # Random numbers
@@ -239,7 +220,7 @@ def test_random_numbers_depend_on_seed_client_update_and_step_alone(task: Any) -
 
 
 def test_every_client_update_and_step_draws_its_own_random_numbers() -> None:
-    """The model adds noise to its outputs, and the loss is their sum, so that the bias's gradient is constant."""
+    """The loss is the mean of noise times a single parameter, so that a step moves it by the mean of the noise."""
 
     class Noisy(nn.Module):
         def __init__(self) -> None:
@@ -256,16 +237,13 @@ def test_every_client_update_and_step_draws_its_own_random_numbers() -> None:
     assert two - one[0] != pytest.approx(one[0] - 1.0), "the second step drew the same numbers"
 
 
-def test_scores_of_a_model_that_is_random_in_evaluation_depend_on_the_seed_alone() -> None:
+def test_scores_of_a_random_model_depend_on_the_seed_alone() -> None:
     class Noisy(Mlp):
         def forward(self, features: Tensor) -> Tensor:
             return super().forward(features + torch.randn_like(features))
 
     workload = make(feature_task(Noisy))
-    torch.manual_seed(1)
-    first = score(workload)
-    torch.manual_seed(2)
-    assert score(workload) == first
+    assert score(workload) == score(workload)
 
 
 # Evaluation
@@ -325,25 +303,21 @@ def test_padding_does_not_count_for_accuracy() -> None:
     assert TaskLoss(None, targets.abs()).each is not None
 
 
-def test_losses_of_samples_are_known_for_unweighted_losses_of_torch() -> None:
+def test_losses_by_sample_need_an_unweighted_loss_of_torch() -> None:
     """Otherwise, the loss of each client's minibatch is computed on its own."""
-    targets = torch.tensor([0, 2, 1])
-    outputs = torch.randn(3, 3, generator=torch.Generator().manual_seed(0))
+    targets, outputs = torch.tensor([0, 2, 1]), torch.eye(3)
     for loss in (functional.cross_entropy, nn.CrossEntropyLoss()):
         each = TaskLoss(loss, targets).each
         assert each is not None
         assert torch.allclose(each(outputs, targets), functional.cross_entropy(outputs, targets, reduction="none"))
     for other in (nn.CrossEntropyLoss(torch.ones(3)), nn.CrossEntropyLoss(reduction="sum"), lambda out, _: out.sum()):
         assert TaskLoss(other, targets).each is None
-    several = {"first": torch.zeros(10, 1)}
-    loss_of_dict = TaskLoss(lambda given, wanted: (given["first"] - wanted["first"]).square().mean(), several)
-    assert float(loss_of_dict.total({"first": torch.ones(10, 1)}, several)) == 10
 
 
 # Data
 
 
-def test_clients_of_a_task_are_drawn_from_the_seed_if_there_are_more_than_the_fleet_has() -> None:
+def test_a_small_fleet_draws_its_clients_from_those_of_the_task() -> None:
     parts = [np.array([place]) for place in range(20)]
     held = {seed: [int(part[0]) for part in chosen_clients(parts, 6, seed)] for seed in (0, 1)}
     assert held[0] != held[1]
@@ -361,8 +335,7 @@ def test_arrays_are_converted_to_what_models_expect() -> None:
     frozen.flags.writeable = False
     assert dtypes(frozen, [0, 1]) == (torch.float32, torch.int64)
     assert dtypes(np.ones((2, 3), np.int16), np.zeros(2, np.uint16)) == (torch.int64, torch.int64)
-    assert dtypes(np.ones((2, 3), np.uint8), np.zeros(2, np.uint8)) == (torch.uint8, torch.int64)
-    assert dtypes(torch.ones(2, 3).half(), [0, 1]) == (torch.float16, torch.int64)
+    assert dtypes(torch.ones(2, 3).half(), np.zeros(2, np.uint8)) == (torch.float16, torch.int64)
 
 
 # Errors: one line each, which names what is wrong
@@ -372,12 +345,6 @@ def raises(*_: Any) -> Any:
     raise KeyError("broken")
 
 
-class WithPenalty(Mlp):
-    def forward(self, features: Tensor) -> Any:
-        outputs = super().forward(features)
-        return outputs, outputs.square().mean()
-
-
 def given_metrics(metrics: Any, metric: str = "f2") -> Any:
     return lambda: build(CPU, task=feature_task(metrics=metrics, metric=metric))
 
@@ -385,8 +352,6 @@ def given_metrics(metrics: Any, metric: str = "f2") -> Any:
 BAD: dict[str, Any] = {
     "train inputs and targets .* 5 and 4": lambda: feature_task(train=(np.ones((5, 2)), np.zeros(4, int))),
     "train must have at least one": lambda: feature_task(train=(np.ones((0, 10)), np.zeros(0, int))),
-    "train must be a pair": lambda: feature_task(train=np.ones(3)),
-    "train inputs .* <U1": lambda: feature_task(train=(np.array(["a", "b"]), np.zeros(2, int))),
     "train inputs .*; pad them": lambda: feature_task(train=([[1, 2], [3]], [0, 1])),
     "train and test inputs": lambda: feature_task(test=(np.ones((4, 9)), np.zeros(4, int))),
     "train and test targets": lambda: feature_task(train=(np.ones((3, 10)), np.ones(3))),
@@ -394,12 +359,7 @@ BAD: dict[str, Any] = {
     r"clients\[1\] must have at least one": lambda: feature_task(clients=[[0, 1], []]),
     r"clients\[1\] .* got 160": lambda: feature_task(clients=[[0, 1], [2, 160]]),
     r"clients\[0\] .* got -1": lambda: feature_task(clients=[[0, -1]]),
-    r"clients\[0\] .* float64": lambda: feature_task(clients=[[0.5]]),
-    "clients must have": lambda: feature_task(clients=[]),
     "metric must be 'accuracy'": lambda: feature_task(metric="f1"),
-    "target_scores": lambda: feature_task(target_scores=["high"]),
-    "loss must be a function": lambda: feature_task(loss=3),
-    "name must be text": lambda: feature_task(name=""),
     "loss must be given": lambda: regression_task(loss=None),
     "split must be": lambda: make(regression_task(), split="dirichlet-per-class"),
     "loss must return a scalar": lambda: make(feature_task(loss=lambda *_: 3.0)),
@@ -408,27 +368,15 @@ BAD: dict[str, Any] = {
     "at least 3 logits": lambda: make(feature_task(partial(Mlp, 2))),
     "model must have trainable": lambda: make(feature_task(lambda: nn.Flatten(0))),
     "model cannot process": lambda: make(feature_task(lambda: nn.Linear(9, 3))),
-    "real floating-point": lambda: make(feature_task(lambda: nn.Linear(10, 3, dtype=torch.complex64))),
     "lazy layers": lambda: make(feature_task(lambda: nn.LazyLinear(3))),
     "returns a new nn.Module, got str": lambda: make(feature_task(lambda: "net")),  # type: ignore[arg-type, return-value]
     "model cannot be created: KeyError": lambda: make(feature_task(raises)),
     "prepare cannot process": lambda: make(feature_task(prepare=raises)),
     "class_names must have 3": lambda: make(feature_task(class_names=["a"])),
     "logits of shape": lambda: make(token_task(lambda: nn.Embedding(7, 7))),
-    "same shape for this loss": lambda: make(
-        regression_task(train=(np.ones((9, 10)), np.ones(9)), test=(np.ones((9, 10)), np.ones(9)))
-    ),
     "metrics cannot be computed: KeyError": given_metrics(raises),
-    "metrics must return from 1": given_metrics(lambda *_: {}),
-    "a number for 'f1'": given_metrics(lambda *_: {"f1": "high"}),
     "one of f1": given_metrics(lambda *_: {"f1": 0.5}),
     "not be called 'loss'": given_metrics(lambda *_: {"loss": 0.5}),
-    "one row per sample": lambda: build(
-        CPU,
-        task=feature_task(
-            WithPenalty, loss=lambda out, targets: functional.cross_entropy(out[0], targets) + out[1], metrics=raises
-        ),
-    ),
 }
 
 

@@ -34,7 +34,7 @@ def test_a_run_restores_the_threads_of_its_caller_even_if_it_fails(tmp_path: Pat
     assert torch.get_num_threads() == 3
 
 
-def test_each_of_two_overlapping_runs_gets_its_own_number_of_threads_back() -> None:
+def test_overlapping_runs_restore_their_own_threads() -> None:
     """The one that began first ends first."""
     began, may_end = threading.Event(), threading.Event()
 

@@ -1,5 +1,6 @@
 """The clock runs ahead of training: how far it does changes no result."""
 
+import itertools
 import os
 import signal
 from pathlib import Path
@@ -32,14 +33,9 @@ def rule(monkeypatch: pytest.MonkeyPatch) -> Any:
     return change
 
 
-CASES: dict[str, Settings] = {
-    "models": settings("lesson", client_scores_every_s=60.0),
-    "asynchronous": settings("fedasync"),
-    "groups": settings("fedat"),
-    "calibrated": settings("ca2fl"),
-    "optimizer": settings("fadas"),
+CASES: dict[str, Settings] = {name: settings(name) for name in ("fedasync", "fedat", "ca2fl", "fadas", "tifl")} | {
+    "client scores": settings("lesson", client_scores_every_s=60.0),
     "minibatches": settings("lesson-filled"),
-    "signal": settings("tifl"),
     "signal of updates": settings("refl").with_strategy("refl", {"clients_per_round": 2, "hold_off": 0}),
     "several steps": settings("fedasync", trainer="reference").with_changes(local_steps=3),
 }
@@ -54,25 +50,26 @@ def test_results_do_not_depend_on_the_window(name: str, tmp_path: Path, rule: An
         assert content(tmp_path / str(steps)) == content(tmp_path / "1")
 
 
-def stop_in_round(number: int, made: list[TrainingRun]) -> Any:
-    """Return a function for `make` of `execute`, whose run is interrupted by Ctrl-C in a round."""
+def tapped(made: list[TrainingRun], interrupt_in: int = 0) -> Any:
+    """Return a function for `make` of `execute` that keeps the run, and interrupts it by Ctrl-C in a round."""
 
     def make(*given: Any, **parts: Any) -> TrainingRun:
         made.append(build(*given, **parts))
-        step, loop = made[-1].loop.step, made[-1].loop
+        loop, step = made[-1].loop, made[-1].loop.step
 
         def interrupted(*until: float) -> Any:
-            if loop.round == number:
+            if loop.round == interrupt_in:
                 os.kill(os.getpid(), signal.SIGINT)
             return step(*until)
 
-        loop.step = interrupted  # type: ignore[method-assign]
+        if interrupt_in:
+            loop.step = interrupted  # type: ignore[method-assign]
         return made[-1]
 
     return make
 
 
-def test_a_run_whose_windows_affect_rounding_resumes_at_the_end_of_one(tmp_path: Path, rule: Any) -> None:
+def test_a_run_resumes_at_the_end_of_a_window(tmp_path: Path, rule: Any) -> None:
     """As on a GPU: a checkpoint that is requested in the middle of a window is written at its end.
 
     A round costs 9 steps, so that windows of 60 end after 7 rounds.
@@ -81,28 +78,22 @@ def test_a_run_whose_windows_affect_rounding_resumes_at_the_end_of_one(tmp_path:
     made = list[TrainingRun]()
     execute(settings("fedasync"), tmp_path / "whole", **PARTS)
     with pytest.raises(KeyboardInterrupt):
-        execute(settings("fedasync"), tmp_path / "broken", make=stop_in_round(8, made), **PARTS)
+        execute(settings("fedasync"), tmp_path / "broken", make=tapped(made, interrupt_in=8), **PARTS)
     assert made[0].loop.round == 14
     execute(settings("fedasync"), tmp_path / "broken", resume=True, **PARTS)
     assert content(tmp_path / "broken") == content(tmp_path / "whole")
 
 
-def test_lines_do_not_wait_longer_than_the_largest_number_of_rounds(
-    tmp_path: Path, rule: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lines_wait_for_a_limited_number_of_rounds(tmp_path: Path, rule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     rule(10**6)
     monkeypatch.setattr("lesson.runs.execute.MAX_WINDOW_ROUNDS", 7)
-    made, told = list[TrainingRun](), list[tuple[int, int]]()
+    made, rounds = list[TrainingRun](), list[tuple[int, int]]()
 
-    def make(*given: Any, **parts: Any) -> TrainingRun:
-        made.append(build(*given, **parts))
-        return made[-1]
+    def progress(line: dict[str, Any]) -> None:
+        rounds.append((line["round"], made[0].loop.round))
 
-    def tell(line: dict[str, Any]) -> None:
-        told.append((line["round"], made[0].loop.round))
-
-    execute(settings("fedasync", eval_every_s=1e6), tmp_path / "run", make=make, progress=tell, **PARTS)
-    assert told == [(line, min(30, -(-line // 7) * 7)) for line in range(1, 31)]
+    execute(settings("fedasync", eval_every_s=1e6), tmp_path / "run", make=tapped(made), progress=progress, **PARTS)
+    assert rounds == [(line, min(30, -(-line // 7) * 7)) for line in range(1, 31)]
 
 
 def test_updates_are_trained_together_across_rounds(rule: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -157,13 +148,11 @@ def test_an_evaluation_that_fails_leaves_the_lines_before_it(
     tmp_path: Path, rule: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The third evaluation on the clients' samples fails, in round 15 of 20 s."""
-    by_client, number = Evaluator.client_scores, 0
+    scores, numbers = Evaluator.client_scores, itertools.count(1)
 
     def failing(self: Evaluator, model: Any) -> Any:
-        nonlocal number
-        number += 1
-        check_finite("loss", number % 3 != 0, model.newest_cohort)
-        return by_client(self, model)
+        check_finite("loss", next(numbers) % 3 != 0, model.newest_cohort)
+        return scores(self, model)
 
     monkeypatch.setattr(Evaluator, "client_scores", failing)
     assert len(same_failure(settings(client_scores_every_s=100.0), tmp_path, rule)) == 14

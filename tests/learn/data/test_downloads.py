@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import gzip
 import hashlib
 import http.server
@@ -41,8 +42,7 @@ class Server(http.server.ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.files: dict[str, bytes] = {}
-        self.ranges: list[str] = []
-        """The Range header of each request."""
+        self.ranges: list[str] = []  # the Range header of each request
         self.breaks_off = False
         self.extra = b""
 
@@ -87,7 +87,6 @@ def server() -> Iterator[Server]:
 
 
 def tar_of(folder: str, files: dict[str, bytes]) -> bytes:
-    """An archive as those of CIFAR: a folder with files."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as tar:
         for name, content in files.items():
@@ -97,15 +96,11 @@ def tar_of(folder: str, files: dict[str, bytes]) -> bytes:
     return packed.getvalue()
 
 
-def random_bytes(*shape: int) -> np.ndarray:
-    return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
-
-
 @pytest.fixture
 def small_cifar10(monkeypatch: pytest.MonkeyPatch, server: Server) -> Source:
     """An archive like the official one, of ten records a batch."""
     monkeypatch.setattr(cifar10, "RECORDS", 10)
-    records = random_bytes(6, 10, cifar10.RECORD_BYTES)
+    records = np.random.default_rng(0).integers(0, 256, (6, 10, cifar10.RECORD_BYTES), dtype=np.uint8)
     records[:, :, 0] %= 10
     batches = {name: batch.tobytes() for name, batch in zip(cifar10.SHA256, records, strict=True)}
     monkeypatch.setattr(cifar10, "SHA256", {name: hashlib.sha256(batches[name]).hexdigest() for name in batches})
@@ -119,7 +114,6 @@ def test_a_download_resumes_where_it_stopped(tmp_path: Path, server: Server, sma
     folder = download.get_cifar10(tmp_path, small_cifar10)
     assert server.ranges[0] == ""
     assert 0 < int(server.ranges[1].removeprefix("bytes=").removesuffix("-")) <= small_cifar10.num_bytes // 2
-    assert sorted(path.name for path in folder.iterdir()) == sorted(cifar10.SHA256)
     assert load_dataset("cifar10", tmp_path).train_images.shape == (50, 3, 32, 32)
     nowhere = dataclasses.replace(small_cifar10, url="http://127.0.0.1:9/none")
     assert download.get_cifar10(tmp_path, nowhere) == folder, "what is there is used"
@@ -171,31 +165,49 @@ def test_damaged_files_are_named_and_downloaded_again(tmp_path: Path, small_cifa
         load_dataset("cifar10", tmp_path)
 
 
-def test_cifar100_is_downloaded_and_unpacked(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cifar100_is_downloaded_and_read(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record is a coarse label, a fine label, and 1,024 bytes each of red, green and blue."""
     files = {
-        cifar100.TRAIN: bytes(3 * cifar100.RECORD_BYTES),
-        cifar100.TEST: bytes(2 * cifar100.RECORD_BYTES),
-        cifar100.NAMES: "".join(f"class{number}\n" for number in range(100)).encode(),
+        cifar100.TRAIN: b"".join(bytes([19, fine, *[fine] * 1024, *[1] * 1024, *[2] * 1024]) for fine in (0, 50)),
+        cifar100.TEST: bytes([3, 42]) + bytes(3072),
+        cifar100.NAMES: "".join(f"class_{number}\n" for number in range(100)).encode(),
         "file.txt~": b"",
     }
-    monkeypatch.setattr(cifar100, "RECORDS", {cifar100.TRAIN: 3, cifar100.TEST: 2})
+    monkeypatch.setattr(cifar100, "RECORDS", {cifar100.TRAIN: 2, cifar100.TEST: 1})
     sha256 = {name: hashlib.sha256(files[name]).hexdigest() for name in cifar100.SHA256}
     monkeypatch.setattr(cifar100, "SHA256", sha256)
     (tmp_path / "train.bin").write_bytes(b"somebody else's")
     folder = download.get_cifar100(tmp_path, server.offer("cifar-100-binary.tar.gz", tar_of(cifar100.FOLDER, files)))
     assert sorted(path.name for path in folder.iterdir()) == ["fine_label_names.txt", "test.bin", "train.bin"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == [cifar100.FOLDER, "train.bin"]
-    assert cifar100.read_cifar100(tmp_path).train_inputs.shape == (3, 3, 32, 32)
+    for place in (tmp_path, folder):
+        samples = cifar100.read_cifar100(place)
+        assert (samples.train_targets.tolist(), samples.test_targets.tolist()) == ([0, 50], [42])
+        assert samples.train_inputs.shape == (2, 3, 32, 32)
+        assert [np.unique(plane).tolist() for plane in samples.train_inputs[1]] == [[50], [1], [2]]
+        assert samples.class_names[42] == "class_42"
+    (folder / cifar100.NAMES).write_bytes(b"apple\n" * 100)
+    with pytest.raises(InputError, match=f"{cifar100.NAMES} .*got 1"):
+        cifar100.read_cifar100(folder)
+    (folder / cifar100.TRAIN).write_bytes(b"\x00" + files[cifar100.TRAIN][1:])
+    with pytest.raises(InputError, match=f"{cifar100.TRAIN} .*SHA-256"):
+        cifar100.read_cifar100(folder)
 
 
 def test_fashion_mnist_is_downloaded_file_by_file(tmp_path: Path, server: Server) -> None:
     """MNIST's own files, of which the damaged one is replaced and the others are kept."""
     sources = tuple(server.offer(name, (dataset.MNIST_DIR / name).read_bytes()) for name in idx.FILES)
-    shutil.copytree(dataset.MNIST_DIR, tmp_path / "fashion-mnist")
-    (tmp_path / "fashion-mnist" / idx.FILES[3]).write_bytes(gzip.compress(b"other"))
-    assert download.get_fashion_mnist(tmp_path, sources) == tmp_path / "fashion-mnist"
+    folder = shutil.copytree(dataset.MNIST_DIR, tmp_path / "fashion-mnist")
+    (folder / idx.FILES[3]).write_bytes(gzip.compress(b"other"))
+    assert download.get_fashion_mnist(tmp_path, sources) == folder
     assert len(server.ranges) == 1
-    assert len(load_dataset("fashion-mnist", tmp_path).test_labels) == 10_000
+    data = load_dataset("fashion-mnist", tmp_path)
+    assert (data.train_images.shape, len(data.test_labels)) == ((60_000, 1, 28, 28), 10_000)
+    (folder / idx.FILES[1]).unlink()
+    with pytest.raises(InputError, match=r"train-labels-idx1-ubyte.gz does not exist"):
+        load_dataset("fashion-mnist", tmp_path)
+    shutil.copy(folder / idx.FILES[3], folder / idx.FILES[1])
+    with pytest.raises(InputError, match=r"60000 labels.* got 10000"):
+        load_dataset("fashion-mnist", tmp_path)
 
 
 def test_femnist_is_downloaded_and_converted(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,62 +219,40 @@ def test_femnist_is_downloaded_and_converted(tmp_path: Path, server: Server, mon
     source = server.offer("emnist_all.sqlite.lzma", packed)
     folder = download.get_femnist(tmp_path, source)
     assert [path.name for path in folder.iterdir()] == [femnist.CONVERTED]
-    samples = femnist.read_femnist(tmp_path)
-    assert samples.train_targets.tolist() == [1, 2, 3, 61]
-    assert samples.clients is not None
-    assert [own.tolist() for own in samples.clients] == [[0, 1, 2], [3]]
+    assert femnist.read_femnist(tmp_path).train_targets.tolist() == [1, 2, 3, 61]
     assert download.get_femnist(tmp_path, source) == folder
     assert len(server.ranges) == 1
 
 
-@pytest.fixture
-def small_drive_tests(server: Server) -> Source:
-    """An archive of one recording of two minutes, and of another file that is too large to be sent in one chunk."""
+def test_drive_tests_are_downloaded_and_converted(tmp_path: Path, server: Server) -> None:
+    """A copy of the archive in the folder of data sets is used, unless it is another file."""
     rows = "".join(f"2019.12.01_10.{second // 60:02}.{second % 60:02},-90,{second % 7}\n" for second in range(120))
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("5G-production-dataset/Netflix/Static/B_10.csv", f"Timestamp,RSRP,SNR\n{rows}")
-        archive.writestr("5G-production-dataset/map.png", random_bytes(4 * download.CHUNK_BYTES).tobytes())
-    return server.offer(drive_tests.ARCHIVE, packed.getvalue())
-
-
-def test_drive_tests_are_downloaded_resumed_and_converted(
-    tmp_path: Path, server: Server, small_drive_tests: Source
-) -> None:
-    server.breaks_off = True
-    with pytest.raises(InputError, match=r"put a copy of 5G-production-dataset.zip into"):
-        download.get_drive_tests(tmp_path, small_drive_tests)
-    output = download.get_drive_tests(tmp_path, small_drive_tests)
-    assert server.ranges[1].startswith("bytes=")
+    source = server.offer(drive_tests.ARCHIVE, packed.getvalue())
+    output = download.get_drive_tests(tmp_path, source)
     assert output == tmp_path / "5g" / "5g-snr.csv"
     assert output.read_text().startswith("trace,time_s,snr_db\nNetflix/Static/2019.12.01_10.00.00,0,0\n")
     output.write_text("damaged")
-    download.get_drive_tests(tmp_path, small_drive_tests)
+    download.get_drive_tests(tmp_path, source)
     assert len(output.read_text().splitlines()) == 121
-    assert len(server.ranges) == 2, "the archive is kept"
-
-
-def test_a_copy_of_the_drive_tests_in_the_folder_of_data_sets_is_used(
-    tmp_path: Path, server: Server, small_drive_tests: Source
-) -> None:
-    copy = tmp_path / drive_tests.ARCHIVE
-    copy.write_bytes(server.files[drive_tests.ARCHIVE])
-    nowhere = dataclasses.replace(small_drive_tests, url="http://127.0.0.1:9/none")
-    assert download.get_drive_tests(tmp_path, nowhere).exists()
-    assert copy.exists()
+    assert len(server.ranges) == 1, "the archive is kept"
+    server.files.clear()
+    copy = tmp_path / "elsewhere" / drive_tests.ARCHIVE
+    copy.parent.mkdir()
+    copy.write_bytes(packed.getvalue())
+    assert download.get_drive_tests(copy.parent, source).exists()
     copy.write_bytes(b"something else")
-    with pytest.raises(InputError, match="cannot be downloaded"):
-        download.get_drive_tests(tmp_path, nowhere)
+    with pytest.raises(InputError, match=f"put a copy of {drive_tests.ARCHIVE}"):
+        download.get_drive_tests(copy.parent, source)
 
 
 def test_the_command_downloads_and_says_where(
     tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = server.offer("input.txt", b"ALL:\nPeace, ho!\n")
-
-    def get(folder: Path) -> Path:
-        return download.get_shakespeare(folder, source)
-
+    get = functools.partial(download.get_shakespeare, source=source)
     monkeypatch.setitem(download.DOWNLOADS, "shakespeare", ("Shakespeare", get))
     assert main(["data", "shakespeare", "--dir", str(tmp_path)]) == 0
-    assert f"Shakespeare is in {tmp_path / shakespeare.FILE}, verified" in capsys.readouterr().out
+    assert str(tmp_path / shakespeare.FILE) in capsys.readouterr().out

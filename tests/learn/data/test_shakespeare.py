@@ -31,15 +31,11 @@ needs_shakespeare = pytest.mark.skipif(
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of data sets with a text of three speakers."""
-    write(tmp_path, TEXT, monkeypatch)
+    path = tmp_path / shakespeare.FILE
+    path.parent.mkdir()
+    path.write_text(TEXT)
+    monkeypatch.setattr(shakespeare, "SHA256", hashlib.sha256(TEXT.encode()).hexdigest())
     return tmp_path
-
-
-def write(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = folder / "shakespeare" / "input.txt"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(text)
-    monkeypatch.setattr(shakespeare, "SHA256", hashlib.sha256(text.encode()).hexdigest())
 
 
 def test_speeches_are_joined_by_speaker() -> None:
@@ -85,8 +81,8 @@ def test_the_last_sequences_of_each_speaker_are_test_data(small: Path) -> None:
 
 
 def test_speakers_need_more_than_min_chars(small: Path) -> None:
-    assert len(read_shakespeare(small, sequence_length=5, min_chars=13).clients or []) == 2
-    assert len(read_shakespeare(small, sequence_length=5, min_chars=14).clients or []) == 1
+    for min_chars, num_speakers in ((13, 2), (14, 1)):
+        assert len(read_shakespeare(small, sequence_length=5, min_chars=min_chars).clients or []) == num_speakers
     with pytest.raises(InputError, match="no speaker has more than 43 characters"):
         read_shakespeare(small, sequence_length=5, min_chars=43)
 
