@@ -73,6 +73,12 @@ def test_per_client_split_continues_when_classes_run_out() -> None:
     assert partition.num_samples.tolist() == [100] * 10
 
 
+def test_the_per_client_split_of_a_seed_is_pinned() -> None:
+    """A change here changes every result with this split that was ever published with a seed."""
+    partition = split_dirichlet_per_client(np.arange(40) % 4, np.array([5, 5]), 0.5, seed=0)
+    assert [partition[client].tolist() for client in range(2)] == [[1, 13, 19, 28, 31], [2, 6, 10, 22, 30]]
+
+
 def test_smaller_beta_is_less_even() -> None:
     truth, largest_share = labels(20_000), []
     for beta in (0.1, 1.0, 10.0):
