@@ -91,14 +91,6 @@ def test_example_settings_run_two_rounds(path: Path, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.slow
-def test_python_about_radio_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
-    text = (ROOT / "docs" / "explanation" / "radio.md").read_text()
-    code, shown = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", text, re.DOTALL).groups()  # type: ignore[union-attr]
-    exec(compile(code, "radio.md", "exec"), {})
-    assert capsys.readouterr().out == shown
-
-
-@pytest.mark.slow
 def test_figures_about_replays_are_the_real_ones(capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(ROOT / "tools" / "fleet_figures.py"), run_name="__main__")
     pages = [ROOT / "docs" / name for name in ("tutorials/fleet.md", "explanation/replay.md")]

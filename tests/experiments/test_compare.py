@@ -10,12 +10,7 @@ from typing import Any
 
 import pytest
 
-import helpers.trackers
-import lesson
-from helpers.runs import settings
-from helpers.small_tasks import tiny_task
-from helpers.trackers import Told
-from lesson import FedAvg, InputError, Study, load
+from lesson import FedAvg, Study, load
 from lesson.cli import main
 from lesson.core.errors import DivergedError
 from lesson.experiments.engines import InProcessEngine
@@ -79,42 +74,6 @@ def test_folder_with_other_settings_is_rejected(study: tuple[Path, Study], capsy
     assert "fleet.num_clients = 8 there, 6 here" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("flags", "key"),
-    [
-        (["compare", "--strategies", "lesson,leson"], "'lesson'"),
-        (["compare", "--strategies", "lesson,lesson"], "--strategies"),
-        (["compare", "--seeds", "0"], "--seeds"),
-        (["compare", "--dataset", "mnits", "--seeds", "1"], "'mnist'"),
-        (["compare", "--set", "strategy.name=fedcs"], "--strategies"),
-        (["compare", "--set", "strategy.lat=drop"], "'late'"),
-        (["compare", "--set", "fedbuff.concurrency=5"], "fedbuff.concurrency"),
-        (["compare", "--set", "lesson.late=drop", "--set", "strategy.late=drop"], "strategy.late"),
-        (["run", "--dataset", "cifar10", "--data-dir", "none"], "data_batch_1.bin"),
-        (["run", "--beta", "0"], "[data] beta"),
-        (["run", "--strategy", "nowhere:Thing"], "'nowhere:Thing'"),
-        (["run", "--set", "strategy.late=wait"], "[strategy] late"),
-        (["run", "--time-budget", "inf"], "time_budget_s"),
-        (["run", "--seed", "1", "--seed", "2"], "--seed"),
-        (["run", "--set", "run.rounds=1", "--set", "run.rounds=2"], "run.rounds"),
-        (["run", "--set", "strategy.deadline_s=5", "--deadline", "20"], "--deadline"),
-        (["run", "--clients", "5"], "'--clients'"),
-        (["data", "cifar11"], "'cifar10'"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_invalid_input_is_one_line_and_status_2(
-    flags: list[str], key: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(flags) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("lesson: ")
-    assert key in error
-    assert error.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize(("eval_every_s", "what"), [("1e9", "model"), ("1", "loss")])
 def test_run_that_diverges_ends_with_status_3(
     eval_every_s: str, what: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
@@ -148,17 +107,6 @@ def diverging(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("diverging")
-def test_run_that_diverges_does_not_end_the_comparison(tmp_path: Path) -> None:
-    reasons = dict.fromkeys(["fedavg-seed0", "fedavg-seed1"], "the model is no longer finite after round 3")
-    parts: dict[str, Any] = {"settings": settings(rounds=5), "num_processes": 1, "task": tiny_task()}
-    study = lesson.compare(["lesson", "fedavg"], num_seeds=2, out=tmp_path / "out", **parts)
-    assert [run.name for run in study.runs] == ["lesson-seed0", "lesson-seed1"]
-    loaded = load(tmp_path / "out")
-    assert isinstance(loaded, Study)
-    assert study.failures == loaded.failures == reasons
-
-
-@pytest.mark.usefixtures("diverging")
 @pytest.mark.parametrize("strategies", ["lesson,fedavg", "fedavg"])
 def test_failed_run_is_shown_in_table_page_and_json(
     strategies: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -174,18 +122,11 @@ def test_failed_run_is_shown_in_table_page_and_json(
     assert table["fedavg"]["failures"].keys() == {"fedavg-seed0"}
     assert (table["fedavg"]["seeds"], table["fedavg"].get("accuracy_last10")) == (0, None)
     if "lesson" in table:
+        study = load(out)
+        assert isinstance(study, Study)
+        assert (len(study.runs), study.failures.keys()) == (1, {"fedavg-seed0"})
         assert "failures" not in table["lesson"]
         assert "no longer finite after round 3" in (out / "report.html").read_text()
-
-
-@pytest.mark.slow
-def test_tracker_that_another_process_cannot_load_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As that of a notebook, whose classes other processes do not find."""
-    kind = type("Nowhere", (Told,), {"__module__": "helpers.trackers"})
-    monkeypatch.setattr(helpers.trackers, "Nowhere", kind, raising=False)
-    parts: dict[str, Any] = {"settings": settings(), "num_processes": 2, "trackers": [kind()]}
-    with pytest.raises(InputError, match=r"^lesson-seed.: tracker helpers.trackers:Nowhere cannot be copied"):
-        lesson.compare(["lesson"], num_seeds=1, out=tmp_path / "out", **parts)
 
 
 @pytest.mark.slow
@@ -226,11 +167,6 @@ class Mine(FedAvg):
     pass
 
 
-class Raises(FedAvg):
-    def open_round(self, view, rng):
-        raise ZeroDivisionError("no\\nway")
-
-
 class Exits(FedAvg):
     def open_round(self, view, rng):
         sys.exit(0)
@@ -238,7 +174,7 @@ class Exits(FedAvg):
 
 
 def test_custom_strategy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """One that raises or exits is reported in the last line."""
+    """One that exits is reported in the last line."""
     (tmp_path / "my_strategies.py").write_text(CUSTOM)
     (tmp_path / "exits_early.py").write_text("raise SystemExit(0)\n")
     monkeypatch.chdir(tmp_path)
@@ -250,8 +186,6 @@ def test_custom_strategy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 
     assert run("my_strategies:Mine")[0] == 0
     assert load(tmp_path / "my_strategies.Mine").summary["strategy"] == "my_strategies:Mine"  # type: ignore[union-attr]
-    prefix = "lesson: my_strategies:"
-    assert run("my_strategies:Raises") == (3, f"{prefix}Raises: ZeroDivisionError: no way (my_strategies.py, line 11)")
-    assert run("my_strategies:Exits") == (3, f"{prefix}Exits: SystemExit: 0 (my_strategies.py, line 16)")
-    status, error = run("exits_early:Exits")
-    assert (status, "exits_early.py, line 1" in error) == (2, True)
+    for name, status, place in (("my_strategies:Exits", 3, "line 11"), ("exits_early:Exits", 2, "line 1")):
+        found, error = run(name)
+        assert (found, place in error) == (status, True)

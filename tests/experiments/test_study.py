@@ -5,15 +5,14 @@ import math
 from pathlib import Path
 from typing import Any
 
-import matplotlib.figure
 import numpy as np
 import pytest
 
-from helpers.run_folders import R2, RMSE, make_comparison, make_run, make_run_of
-from helpers.tuned import everything, made, small
-from lesson import InputError, Run, Settings, Study, load
+from helpers.run_folders import RMSE, make_comparison, make_run, make_run_of
+from helpers.tuned import made
+from lesson import InputError, Settings, Study, load
 from lesson.cli import main
-from lesson.experiments.archive import read_archive, write_archive
+from lesson.experiments.archive import write_archive
 from lesson.experiments.loading import load_study
 from lesson.experiments.measures import to_target, value_by
 from lesson.experiments.study import write_table
@@ -67,13 +66,6 @@ def test_table_has_means_extremes_and_intervals(study: Study, tmp_path: Path) ->
     assert (list(written), written["lesson"]["time_to_0.95"]) == (["fedavg", "lesson"], None)
 
 
-def test_study_is_drawn_and_shown(study: Study) -> None:
-    assert isinstance(study.plot("time"), matplotlib.figure.Figure)
-    assert isinstance(study.plot("round"), matplotlib.figure.Figure)
-    assert "6 runs" in repr(study)
-    assert "fedavg" in study._repr_html_()
-
-
 @pytest.fixture(scope="module")
 def varied() -> Study:
     """β = 0.1 and 1 from two seeds; LESSON drops late updates in one run, FedAvg does not know the option."""
@@ -116,28 +108,6 @@ def test_filters(conditions: dict[str, Any], num_runs: int, varied: Study) -> No
 def test_filter_by_an_unknown_name_is_an_error(name: str, reason: str, varied: Study) -> None:
     with pytest.raises(InputError, match=reason):
         varied.filter(**{name: 1})
-
-
-def test_tuned_comparison_is_filtered_by_its_labels(tmp_path: Path) -> None:
-    """The table has the rows of what is left, with the same numbers."""
-    design = small(tmp_path)
-    study = design.study(everything(design, lambda one: [0.1, *[0.8] * 7]), {})
-    some = study.filter(entry="lesson", beta=1.0)
-    assert [run.seed for run in some.runs] == [0, 1]
-    whole = study.table()
-    kept = whole[(whole["entry"] == "lesson") & (whole["beta"] == 1.0)].reset_index(drop=True)
-    assert some.table().equals(kept)
-    assert set(study.filter(group="deadlines").table()["entry"]) == {"lesson τ=10", "lesson τ=20"}
-
-
-def test_failures_are_counted_by_strategy(tmp_path: Path) -> None:
-    """Also those of a strategy all of whose runs failed."""
-    failures = {"lesson-seed1": "it broke", "fedcs-seed0": "no data"}
-    study = Study([made(Settings(rounds=50), [0.5])], failures=failures)
-    write_table(study, tmp_path / "table.json")
-    table = json.loads((tmp_path / "table.json").read_text())
-    assert (table["fedcs"]["seeds"], table["fedcs"]["failures"]) == (0, {"fedcs-seed0": "no data"})
-    assert table["lesson"]["failures"] == {"lesson-seed1": "it broke"}
 
 
 def test_study_without_runs_is_empty() -> None:
@@ -184,17 +154,3 @@ def test_only_targets_that_all_runs_have_are_compared(tmp_path: Path) -> None:
     make_run_of(tmp_path / "a-seed0", RMSE, FALLING.tolist())
     make_run_of(tmp_path / "b-seed1", Metric("rmse", False, (3.0, 4.0)), FALLING.tolist(), run={"seed": 1})
     assert load_study([tmp_path]).metric.targets == (4.0,)
-
-
-def test_archive_keeps_the_metric_and_unknown_values(tmp_path: Path) -> None:
-    make_run_of(tmp_path / "done", R2, [-1.5, 0.25, 0.123456789, 0.5, 0.75, 0.8])
-    make_run_of(tmp_path / "lost", R2, [-1.5, 0.25, 0.5])
-    (tmp_path / "lost" / "summary.json").unlink()
-    runs = [Run.load(tmp_path / "done"), Run.load_diverged(tmp_path / "lost", "no longer finite", R2)]
-    write_archive(tmp_path / "runs.jsonl.gz", runs)
-    done, lost = read_archive(tmp_path / "runs.jsonl.gz")
-    assert done.metric == lost.metric == R2
-    assert done.curve["r2"].tolist() == [-1.5, 0.25, 0.123457, 0.5, 0.75, 0.8]
-    assert done.summary == {key: one for key, one in runs[0].summary.items() if key != "wall_s"}
-    assert math.isnan(lost.summary["r2"])
-    assert math.isnan(lost.summary["r2_last10"])

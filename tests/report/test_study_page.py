@@ -221,12 +221,6 @@ def test_unknown_clients(study: Study, tmp_path: Path) -> None:
     assert study_data(load_study([tmp_path / "old", study.runs[3].path]), "")["fleet"]["num_clients"] == 6
 
 
-def test_unreachable_clients(tmp_path: Path) -> None:
-    make_run(tmp_path / "run", radio={"noise_dbm": 5000.0}, fleet={"num_clients": 6})
-    data = study_data(load_study([tmp_path / "run"]), "")
-    assert data["latencies"] is None or "latency_s" not in data["latencies"]
-
-
 def test_hostile_text_cannot_end_the_script(tmp_path: Path) -> None:
     hostile = "</script><b>&\u2028"
     text = as_json({"name": hostile, "never": float("inf"), "places": [1.5, float("nan")]})

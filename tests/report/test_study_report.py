@@ -23,7 +23,6 @@ from lesson.cli import main
 from lesson.core.errors import RunStoppedError
 from lesson.experiments.loading import load_study
 from lesson.experiments.measures import means
-from lesson.experiments.run import Run
 from lesson.experiments.study import Study
 from lesson.report.files import save_figures
 from lesson.report.palette import strategy_looks
@@ -274,10 +273,3 @@ def test_progress_shows_runs_and_their_metric(capsys: pytest.CaptureFixture[str]
     assert "rmse 12.35 after 100 s (1 of 1 runs)" in capsys.readouterr().err
     with RunProgress(RunSettings(rounds=10)) as one:
         one.report(line | {"rmse": 12.3456})
-
-
-def test_a_run_prints_its_metric(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    make_run_of(tmp_path / "run", RMSE, FALLING)
-    assert main(["run", "--scenario", str(tmp_path / "run" / "config.toml"), "--out", str(tmp_path / "run")]) == 0
-    assert "rmse 1.000" in capsys.readouterr().out
-    assert "rmse 1.000" in repr(Run.load(tmp_path / "run"))

@@ -13,7 +13,6 @@ from lesson import InputError, load
 from lesson.cli import main
 from lesson.experiments.run import Run
 from lesson.runs.execute import execute
-from lesson.runs.read_back import each_line
 
 
 def edit(path: Path, change: dict[str, Any], line: int = 0) -> None:
@@ -87,21 +86,6 @@ def test_fields_of_newer_versions_are_kept(tmp_path: Path) -> None:
     read = load(tmp_path / "run")
     assert isinstance(read, Run)
     assert read.summary == summary
-
-
-def test_seeds_must_have_the_same_classes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for seed in range(2):
-        make_run(tmp_path / f"lesson-seed{seed}", run={"seed": seed})
-    edit(tmp_path / "lesson-seed1" / "clients.json", {"class_accuracy": [0.5]})
-    assert main(["report", str(tmp_path)]) == 2
-    assert "class_accuracy" in capsys.readouterr().err
-
-
-def test_a_line_without_an_end_does_not_fill_the_memory(tmp_path: Path) -> None:
-    with (tmp_path / "metrics.jsonl").open("wb") as file:
-        file.truncate(1 << 40)
-    with pytest.raises(InputError, match="line 1 is damaged"):
-        list(each_line(tmp_path / "metrics.jsonl"))
 
 
 def test_a_resumed_run_reports_an_edited_line(tmp_path: Path) -> None:
