@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from torch import Tensor, nn
 
+import lesson
 from helpers.flights import write_flight
 from helpers.small_tasks import tiny_task
 from lesson import FedAvg, InputError, Task
@@ -28,23 +29,19 @@ INVALID = [
     ("plan --dedline 3", "'--deadline'"),
     ("plan --deadline", "--deadline"),
     ("plan --deadline -1", "--deadline"),
-    ("plan --deadline nan", "--deadline"),
     ("plan --deadline soon", "--deadline"),
     ("plan --figure --json", "--figure"),
-    ("plan --json=yes", "--json"),
     ("plan --seed 1 --seed 2", "--seed"),
     ("plan --on-time 0.9", "--on-time"),
     ("plan --deadline auto --on-time 90", "--on-time"),
     ("plan --deadline auto --on-time 0.9", "latencies vary"),
     ("plan --clients 0", "num_clients"),
-    ("plan --clients 1.5", "--clients"),
     ("plan --rounds 0", "rounds"),
     ("plan --scenario relased", "'released'"),
     ("plan --scenario none.toml", "none.toml"),
     ("plan --latencies none.csv", "none.csv"),
     ("plan --latencies fleet.csv --clients 5", "--clients"),
     ("plan --latencies fleet.csv --set fading=rayleigh", "fading"),
-    ("plan --latencies fleet.csv --set slowdown=0.5", "slowdown"),
     ("plan --set radio.powr_w=1", "'power_w'"),
     ("plan --set radio.noise_dbm=1e5", "no client can be reached"),
     (f"plan --set radio.power_w={'1' * 5000}", "power_w"),
@@ -55,8 +52,6 @@ INVALID = [
     ("plan --flight none.jsonl", "none.jsonl"),
     ("plan --flight damaged.jsonl --html plan.html", "damaged.jsonl line 2"),
     ("plan --flight rec.jsonl --latencies fleet.csv", "--latencies"),
-    ("plan --flight rec.jsonl --set latencies=fleet.csv", "latencies"),
-    ("plan --flight rec.jsonl --set fading=rayleigh", "fading"),
     ("run --strategy leson", "'lesson'"),
     ("run --strategy nowhere:Thing", "'nowhere:Thing'"),
     ("run --dataset cifar10 --data-dir none", "data_batch_1.bin"),
@@ -77,7 +72,6 @@ INVALID = [
     ("data cifar11", "'cifar10'"),
     ("sweep", "SETTINGS.toml"),
     ("sweep none.toml", "none.toml"),
-    ("sweep none.toml --tune", "none.toml"),
     ("sweep none.toml --entries lesson", "--entries"),
     ("sweep --tune --set run.rounds=2", "--set"),
     ("sweep --tune --entries leson", "'lesson'"),
@@ -93,7 +87,6 @@ INVALID = [
     ("report a b", "--output"),
     ("report . --figures x --format pdf,gif", "'gif'"),
     ("report . --figures x --width 1mm", "--width"),
-    (f"report . --figures x --width {'1' * 120_000}", "--width"),
     ("replay fleet.csv", "a recording must start with"),
     ("replay rec.jsonl --strategies ''", "--strategies"),
     ("replay rec.jsonl --strategies oort", "update_loss"),
@@ -106,7 +99,6 @@ INVALID = [
     ("replay rec.jsonl --out x", "--dataset"),
     ("replay rec.jsonl --strategies fedcs --deadline 1 --dataset mnist --out x", "fedcs, 1 s"),
     ("record", "import"),
-    ("record import", "FILE"),
     ("record import none.csv", "none.csv"),
     ("record import fleet.csv", "fleet.csv line 1"),
     ("record import fleet.csv -o x.csv", "--out"),
@@ -222,14 +214,9 @@ def test_an_exception_in_custom_code_keeps_its_traceback(
     assert shown.splitlines()[-1].startswith("lesson: ")
 
 
-def test_python_sees_the_cause() -> None:
-    from lesson.learn.template import Template
-
-    def model() -> object:
-        return _read("nowhere.csv")
-
+def test_python_sees_the_cause(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
-        Template(Task(train=tiny_task().train, test=tiny_task().test, model=model), 0)  # type: ignore[arg-type]
+        lesson.run(task=f"{__name__}:broken_task", rounds=1, out=tmp_path / "out")
     assert isinstance(caught.value.__cause__, FileNotFoundError)
 
 

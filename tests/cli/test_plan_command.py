@@ -94,13 +94,6 @@ def test_phones_need_no_network(plan: Any, monkeypatch: pytest.MonkeyPatch) -> N
     assert all(0 < tier["on_time"] < 1 for tier in found["tiers"])
 
 
-def test_an_infinite_deadline_is_fedavg(plan: Any) -> None:
-    found = plan("--deadline", "inf")
-    assert found["deadline_s"] is None
-    assert found["round_s"]["lesson"] == found["round_s"]["fedavg"]
-    assert found["round_s"]["fedcs"] is None
-
-
 def test_figure_and_page(capsys: pytest.CaptureFixture[str]) -> None:
     """The name of the file is not read as a formula."""
     Path("$x^{$日本.csv").write_text(LATENCIES)

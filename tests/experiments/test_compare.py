@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from helpers.run_folders import load_as_study
 from lesson import FedAvg, Study, load
 from lesson.cli import main
 from lesson.core.errors import DivergedError
@@ -35,9 +36,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Study]:
     with pytest.MonkeyPatch.context() as patch:
         stay_in_process(patch)
         assert main(["compare", "--out", str(out), "--seeds", "2", *SMALL]) == 0
-    loaded = load(out)
-    assert isinstance(loaded, Study)
-    return out, loaded
+    return out, load_as_study(out)
 
 
 def test_comparison_leaves_its_runs_table_and_figures(study: tuple[Path, Study]) -> None:
@@ -122,8 +121,7 @@ def test_failed_run_is_shown_in_table_page_and_json(
     assert table["fedavg"]["failures"].keys() == {"fedavg-seed0"}
     assert (table["fedavg"]["seeds"], table["fedavg"].get("accuracy_last10")) == (0, None)
     if "lesson" in table:
-        study = load(out)
-        assert isinstance(study, Study)
+        study = load_as_study(out)
         assert (len(study.runs), study.failures.keys()) == (1, {"fedavg-seed0"})
         assert "failures" not in table["lesson"]
         assert "no longer finite after round 3" in (out / "report.html").read_text()

@@ -185,16 +185,6 @@ def test_actual_latency_of_a_promoted_client(tmp_path: Path) -> None:
     assert data["fairness"][0]["tiers"][0]["tier"] == 1
 
 
-def test_configurations_with_different_fleets(tmp_path: Path) -> None:
-    """Each has its own tiers, and no sentence speaks for both."""
-    for name, num_clients, deadline_s in (("few", 6, 20.0), ("many", 9, 60.0)):
-        make_run(tmp_path / name, fleet={"num_clients": num_clients}, strategy={"deadline_s": deadline_s})
-    data = study_data(load_study([tmp_path / "few", tmp_path / "many"]), "")
-    assert "6 or 9 clients" in data["what"]
-    assert "deadline of" not in data["what"]
-    assert [[row["tier"] for row in one["tiers"]] for one in data["fairness"]] == [[1, 2], [1]]
-
-
 def test_commands_that_repeat_a_study(study: Study, tmp_path: Path) -> None:
     found = re.fullmatch(
         r"lesson compare --scenario (\S+) --strategies lesson,fedavg --seed 0 --seeds 3 --out runs/again",

@@ -90,17 +90,11 @@ def test_plots_need_no_display_and_no_pyplot(folder: Path) -> None:
     assert (result.stdout, result.stderr) == ("False\n", "")
 
 
-def test_notebook_cards_hold_numbers_and_escape_text(study: Study, tmp_path: Path) -> None:
-    """Of six evaluations, only the last, 90 %, counts as the end: over three seeds 91.0 ± 2.5; 6 · 50 J = 0.3 kJ."""
-    card = study._repr_html_()
-    assert all(text in card for text in ("fedavg", "lesson", "91.0 ± 2.5", "0.3 ± 0.0"))
-    assert not re.search(r"https?:|<script|<link|src=", card)
-    assert "92.0%" in study.runs[-1]._repr_html_()
+def test_notebook_cards_escape_text(tmp_path: Path) -> None:
     make_sweep(tmp_path / "<b>")
-    hostile = load_study([tmp_path / "<b>"])
-    assert "no &lt;reason&gt;" in hostile._repr_html_()
-    assert "/&lt;b&gt;/" in hostile.runs[0]._repr_html_()
-    assert Study([])._repr_html_()
+    study = load_study([tmp_path / "<b>"])
+    assert "no &lt;reason&gt;" in study._repr_html_()
+    assert "/&lt;b&gt;/" in study.runs[0]._repr_html_()
 
 
 def test_groups_of_a_sweep_have_the_color_of_their_strategy(tmp_path: Path) -> None:

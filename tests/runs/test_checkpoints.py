@@ -24,7 +24,6 @@ def flip_a_bit(path: Path) -> None:
 
 DAMAGE: dict[str, Callable[[Path], object]] = {
     "missing": Path.unlink,
-    "empty": lambda path: path.write_bytes(b""),
     "truncated": lambda path: path.write_bytes(path.read_bytes()[:-100]),
     "one bit": flip_a_bit,
 }

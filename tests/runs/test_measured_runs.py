@@ -54,11 +54,6 @@ def test_names_latencies_and_samples_come_from_the_file() -> None:
     assert main(["report", "run"]) == 0, "the report does not need the file"
 
 
-def test_splits_that_take_no_numbers_of_samples_decide() -> None:
-    execute(settings(split="iid", rounds=1), "run", **PARTS)
-    assert clients()["num_samples"] == [50, 50, 50, 50]
-
-
 def test_comparisons_and_sweeps() -> None:
     Path("small.csv").write_text("client,latency_s\na,3\nb,9\n")
     task = {"task": TASK, "batch_size": 5, "split": "iid", "rounds": 4, "device": "cpu"}
@@ -90,12 +85,10 @@ def test_varying_latencies_resume_bit_identically(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"latencies": "none.csv"}, "none.csv"),
         ({"num_clients": 9}, "num_clients"),
         ({"latencies": "many.csv", "split": "dirichlet-per-client"}, "num_samples"),
         ({"presence": "who.csv"}, "'watch'"),
         ({"speed_mps": (1.0, 2.0)}, "speed_mps"),
-        ({"latencies": "bare.csv", "slowdown": 0.1}, "slowdown"),
         ({"latencies": "bare.csv", "strategy": "fedcs-greedy"}, "compute_s"),
         ({"task": replace(tiny_task(), clients=[[0, 1], [2, 3], [4, 5]])}, "lab.csv lists 4 clients"),
     ],
