@@ -114,20 +114,6 @@ def test_diverged_run_is_a_result_of_an_archived_design(tmp_path: Path) -> None:
     assert again.asked == []
 
 
-def test_archived_runs_need_no_folders(tmp_path: Path) -> None:
-    design, out = archived(tmp_path), tmp_path / "out"
-    whole = run_missing(design, out, FakeEngine())
-    before = (out / ARCHIVE).read_bytes()
-    for run in whole.runs:
-        shutil.rmtree(out / run.name)
-    engine = FakeEngine()
-    study = run_missing(design, out, engine)
-    assert engine.asked == []
-    assert [run.path for run in study.runs] == [None] * 4
-    assert study.table().equals(whole.table())
-    assert (out / ARCHIVE).read_bytes() == before
-
-
 def test_runs_with_other_settings_are_not_mixed_in(tmp_path: Path) -> None:
     run_missing(grid(1), tmp_path, FakeEngine())
     longer = grid(1, run={"time_budget_s": 700.0})

@@ -5,10 +5,9 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from helpers.run_folders import RMSE, make_comparison, make_run, make_run_of
+from helpers.run_folders import RMSE, make_comparison, make_comparison_of, make_run, make_run_of
 from helpers.tuned import made
 from lesson import InputError, Settings, Study, load
 from lesson.cli import main
@@ -18,7 +17,7 @@ from lesson.experiments.measures import to_target, value_by
 from lesson.experiments.study import write_table
 from lesson.learn.metric import Metric
 
-FALLING = np.array([6.0, 5.0, 4.0, 3.0, 2.0, 1.0])
+FALLING = [6.0, 5.0, 4.0, 3.0, 2.0, 1.0]
 
 
 @pytest.fixture(scope="module", params=["folders", "archive"])
@@ -117,10 +116,7 @@ def test_study_without_runs_is_empty() -> None:
 
 def test_table_has_the_columns_of_the_metric(tmp_path: Path) -> None:
     """Means of three of lesson: 5, 4, 3, 2 at 300 to 600 s for seed 0, and 0.1 and 0.2 more for the others."""
-    for name, more in (("fedavg", 1.0), ("lesson", 0.0)):
-        for seed in range(3):
-            values = (FALLING + more + 0.1 * seed).tolist()
-            make_run_of(tmp_path / f"{name}-seed{seed}", RMSE, values, strategy={"name": name}, run={"seed": seed})
+    make_comparison_of(tmp_path, RMSE, FALLING, worse=1.0, step=0.1)
     study = load_study([tmp_path])
     assert study.metric == RMSE
     table = study.table()
@@ -139,7 +135,7 @@ def test_table_has_the_columns_of_the_metric(tmp_path: Path) -> None:
 def test_runs_with_different_metrics_are_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """They can be listed and filtered, as in a sweep over tasks."""
     make_run(tmp_path / "a-seed0", data={"dataset": "mnist"})
-    make_run_of(tmp_path / "b-seed0", RMSE, FALLING.tolist(), data={"dataset": "cifar10"})
+    make_run_of(tmp_path / "b-seed0", RMSE, FALLING, data={"dataset": "cifar10"})
     study = load_study([tmp_path])
     assert len(study.to_frame()) == 2
     for use in (study.means, study.curves, study.plot, study._repr_html_):
@@ -151,6 +147,6 @@ def test_runs_with_different_metrics_are_not_compared(tmp_path: Path, capsys: py
 
 
 def test_only_targets_that_all_runs_have_are_compared(tmp_path: Path) -> None:
-    make_run_of(tmp_path / "a-seed0", RMSE, FALLING.tolist())
-    make_run_of(tmp_path / "b-seed1", Metric("rmse", False, (3.0, 4.0)), FALLING.tolist(), run={"seed": 1})
+    make_run_of(tmp_path / "a-seed0", RMSE, FALLING)
+    make_run_of(tmp_path / "b-seed1", Metric("rmse", False, (3.0, 4.0)), FALLING, run={"seed": 1})
     assert load_study([tmp_path]).metric.targets == (4.0,)

@@ -95,6 +95,14 @@ def make_comparison(out: Path, strategies: tuple[str, ...] = ("lesson", "fedavg"
             make_run(folder, better=0.01 * seed, strategy={"name": name}, run={"seed": seed})
 
 
+def make_comparison_of(out: Path, metric: Metric, values: Sequence[float], worse: float, step: float = 0.01) -> None:
+    """Write runs of two strategies with three seeds; FedAvg is worse by `worse`, and seed s differs by `step`·s."""
+    for name, more in (("fedavg", worse), ("lesson", 0.0)):
+        for seed in range(3):
+            own = [value + more + step * seed for value in values]
+            make_run_of(out / f"{name}-seed{seed}", metric, own, strategy={"name": name}, run={"seed": seed})
+
+
 def make_sweep(out: Path) -> None:
     """Write a sweep of two strategies at two β with two seeds; one has an option, the other cannot be imported."""
     for beta in (0.1, 1.0):

@@ -112,24 +112,3 @@ def test_damaged_files_are_reported(with_table: Path, tmp_path: Path, capsys: py
     (out / "study.toml").write_text("[reproduction]\nquick = 3\n[study]\nformat = 1\nkind = 'reproduction'\n")
     assert main(["reproduce", "table1", "--out", str(out)]) == 2
     assert "study.toml" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("words", "key"),
-    [
-        (["fig55"], "'fig5'"),
-        (["fig4", "--eval-jitter", "1.5"], "eval_jitter"),
-        (["fig4", "--seeds", "0"], "seeds"),
-        (["fig4", "--quick", "--out", "{table}"], "2 seeds"),
-    ],
-)
-def test_invalid_option_is_one_line_and_status_2(
-    words: list[str], key: str, with_table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = [word.format(table=with_table) for word in words]
-    out = [] if "--out" in words else ["--out", str(tmp_path / "out")]
-    assert main(["reproduce", *words, *out]) == 2
-    error = capsys.readouterr().err
-    assert key in error
-    assert error.count("\n") == 1
-    assert not (tmp_path / "out").exists()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from helpers.pages import data_of
-from helpers.run_folders import RMSE, make_comparison, make_run, make_run_of
+from helpers.run_folders import RMSE, make_comparison, make_comparison_of, make_run
 from helpers.small_tasks import tiny_task
 from lesson import compare
 from lesson.experiments.loading import load_study
@@ -27,6 +27,7 @@ from lesson.report.page.work_data import fairness, latencies, participation, sch
 from lesson.settings.loading import load_settings
 from lesson.settings.settings import Settings
 
+FALLING = (6.0, 5.0, 4.0, 3.0, 2.0, 1.0)
 AT_20 = Settings(deadline_s=20.0, ensure_first_tier=False)
 CLIENTS: dict[str, Any] = {
     "num_clients": 3,
@@ -259,19 +260,10 @@ def test_a_target_that_others_miss_has_a_winner_only_by_a_sign_test(tmp_path: Pa
     assert all("not distinguishable" in card["who"] for card in cards)
 
 
-def make_regressions(out: Path) -> Study:
-    """Write runs of two strategies with three seeds; the errors of fedavg are higher by 1."""
-    for name, more in (("fedavg", 1.0), ("lesson", 0.0)):
-        for seed in range(3):
-            values = [value + more + 0.01 * seed for value in (6.0, 5.0, 4.0, 3.0, 2.0, 1.0)]
-            make_run_of(out / f"{name}-seed{seed}", RMSE, values, strategy={"name": name}, run={"seed": seed})
-    return load_study([out])
-
-
 def test_regressions_are_ranked_by_the_lowest_error(tmp_path: Path) -> None:
     """Seeds differ by 0.01, so half the interval is 4.303 · 0.01 / √3 = 0.02484, with the decimals of the mean."""
-    study = make_regressions(tmp_path)
-    data = study_data(study, "")
+    make_comparison_of(tmp_path, RMSE, FALLING, worse=1.0)
+    data = study_data(load_study([tmp_path]), "")
     assert data["metric"] == {"name": "rmse", "higher_is_better": False}
     best, shortest, *_ = data["verdict"]["cards"]
     assert (best["who"], best["value"], shortest["value"]) == ("lesson", "1.010 ± 0.025", "467 s")
@@ -283,7 +275,8 @@ def test_regressions_are_ranked_by_the_lowest_error(tmp_path: Path) -> None:
 
 
 def test_a_diverged_run_is_ranked_last(tmp_path: Path) -> None:
-    study = make_regressions(tmp_path)
+    make_comparison_of(tmp_path, RMSE, FALLING, worse=1.0)
+    study = load_study([tmp_path])
     lost = study.runs[3]
     summary = lost.summary | {"rmse": math.nan, "rmse_last10": math.nan, "time_to_s": {"4": None, "2": None}}
     runs = [*study.runs[:3], replace(lost, summary=summary, diverged="no longer finite"), *study.runs[4:]]

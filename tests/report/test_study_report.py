@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 from rich.console import Console
 
-from helpers.run_folders import R2, RMSE, make_comparison, make_run, make_run_of, make_sweep
+from helpers.run_folders import R2, RMSE, make_comparison, make_comparison_of, make_run, make_run_of, make_sweep
 from lesson import InputError
 from lesson.cli import main
 from lesson.core.errors import RunStoppedError
@@ -231,10 +231,7 @@ def test_tables_and_figures_of_other_metrics(
     tmp_path: Path, metric: Any, values: tuple[float, ...], worse: float, cells: tuple[str, str]
 ) -> None:
     """Seeds differ by 0.01, so half the interval is 4.303 · 0.01 / √3 = 0.02484."""
-    for name, more in (("fedavg", worse), ("lesson", 0.0)):
-        for seed in range(3):
-            own = [value + more + 0.01 * seed for value in values]
-            make_run_of(tmp_path / f"{name}-seed{seed}", metric, own, strategy={"name": name}, run={"seed": seed})
+    make_comparison_of(tmp_path, metric, values, worse)
     study = load_study([tmp_path])
     shown = text_of(comparison_table(study.table(), study.metric, "title"))
     assert all(one in shown for one in cells)

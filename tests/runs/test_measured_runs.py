@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import lesson
-from helpers.resuming import check_resumes
 from helpers.runs import PARTS
 from helpers.small_tasks import tiny_task
 from lesson import InputError, Settings
@@ -75,11 +74,6 @@ def test_presence_and_traces_use_the_names_of_the_file() -> None:
     lines = read_metrics("run/metrics.jsonl")
     assert 0 not in lines[0]["merged"]
     assert 0 in lines[-1]["merged"]
-
-
-@pytest.mark.usefixtures("round_by_round")
-def test_varying_latencies_resume_bit_identically(tmp_path: Path) -> None:
-    check_resumes(settings(checkpoint_every_s=1e-9, slowdown=0.5), tmp_path, after_round=5, **PARTS)
 
 
 @pytest.mark.parametrize(

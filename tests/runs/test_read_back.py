@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from helpers.resuming import StoppedError, stop_after
-from helpers.run_folders import RMSE, make_run, make_run_of
+from helpers.run_folders import make_run
 from helpers.runs import PARTS, settings
 from lesson import InputError, load
 from lesson.cli import main
@@ -44,21 +44,6 @@ def test_edited_files_are_reported_in_one_line(
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert (name in error, field in error) == (True, True)
-
-
-@pytest.mark.parametrize(
-    ("name", "change", "field"),
-    [
-        ("summary.json", {"metric": "mape"}, "mape is missing"),
-        ("summary.json", {"time_to_s": {"x": 1.0}}, "time_to_s"),
-        ("metrics.jsonl", {"rmse": None}, "rmse"),
-    ],
-)
-def test_edited_metrics_of_a_task_are_reported(tmp_path: Path, name: str, change: dict[str, Any], field: str) -> None:
-    make_run_of(tmp_path / "run", RMSE, [6, 5, 4, 3, 2, 1])
-    edit(tmp_path / "run" / name, change)
-    with pytest.raises(InputError, match=field):
-        Run.load(tmp_path / "run").to_frame()
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "summary.json", "clients.json"])

@@ -5,7 +5,6 @@ import math
 import os
 import signal
 import tomllib
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from helpers.small_tasks import tiny_data
 from lesson import InputError
 from lesson.clock.worlds import NominalWorld
 from lesson.core.errors import DivergedError
-from lesson.experiments.run import Run
 from lesson.learn.backend import WindowRule
 from lesson.learn.build import build
 from lesson.learn.cpu import CpuBackend
@@ -214,23 +212,6 @@ def test_finished_runs_are_reused(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "reusing" in capsys.readouterr().err
     assert content(tmp_path / "run") == before
     assert not folder.checkpoint.exists()
-
-
-def test_reading_a_damaged_folder_deletes_no_checkpoint(tmp_path: Path, finished: Path) -> None:
-    folder = interrupted(tmp_path / "run")
-    folder.summary.write_text("{}")
-    readers: list[Callable[[], object]] = [
-        folder.finished,
-        lambda: Run.load(folder.path),
-        lambda: execute(settings(), folder.path, **PARTS),
-    ]
-    for read in readers:
-        with pytest.raises(InputError, match=r"summary.json is damaged"):
-            read()
-        assert folder.checkpoint.exists()
-    folder.summary.unlink()
-    execute(settings(), folder.path, resume=True, **PARTS)
-    assert content(folder.path) == content(finished)
 
 
 def test_rejected_runs_leave_nothing(tmp_path: Path) -> None:
