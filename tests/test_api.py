@@ -161,12 +161,6 @@ def test_a_task_object_needs_a_folder() -> None:
     assert lesson.run(out="one", **TINY, **SMALL).settings.data.dataset == TINY["task"].name == "tiny"
 
 
-def test_settings_say_which_strategy_runs() -> None:
-    settings = Settings(strategy={"name": "fedavg", "fraction": 0.5}, **SMALL)
-    chosen = lesson.run(settings=settings, out="one", **TINY).settings.strategy
-    assert (chosen.name, chosen.options) == ("fedavg", {"fraction": 0.5})
-
-
 @pytest.mark.slow
 def test_script_needs_no_main_guard(tmp_path: Path) -> None:
     """Processes that train a part of a run, or a run each, do not execute it again, even if it defines the task.

@@ -80,7 +80,7 @@ def test_notebooks_run(path: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.name)
-def test_a_run_of_each_strategy_of_example_sweeps_takes_two_rounds(path: Path, tmp_path: Path) -> None:
+def test_example_sweeps_run_two_rounds(path: Path, tmp_path: Path) -> None:
     for strategy, settings in {one.strategy.name: one for one in load_grid(path).trials.values()}.items():
         assert lesson.run(strategy, settings=settings, rounds=2, out=tmp_path / strategy).summary["rounds"] == 2
 

@@ -25,7 +25,7 @@ TUNED = sorted(path.parent for path in EXPERIMENTS.glob("[rst]*/results/**/runs.
 
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", TUNED, ids=lambda folder: folder.relative_to(EXPERIMENTS).as_posix())
-def test_tables_of_tuned_comparisons_follow_from_their_runs(folder: Path) -> None:
+def test_tuned_tables_follow_from_their_runs(folder: Path) -> None:
     """All runs have the names of their settings: otherwise, they would be executed again."""
     study = load_as_study(folder)
     assert not study.failures
@@ -34,9 +34,7 @@ def test_tables_of_tuned_comparisons_follow_from_their_runs(folder: Path) -> Non
 
 
 @pytest.mark.slow
-def test_tables_claims_and_figures_of_the_paper_follow_from_its_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_results_of_the_paper_follow_from_its_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures are composed but not rendered, and the simulation behind one of them is shortened."""
 
     def write(files: Mapping[str, Figure], folder: Path) -> None:

@@ -114,7 +114,7 @@ def test_failed_run_is_shown_in_table_page_and_json(
 @pytest.mark.slow
 def test_killed_comparison_leaves_no_process_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
-    long = ["--rounds", "100", "--set", "fleet.num_clients=5", "--set", "data.samples_per_client=100"]
+    long = ["--rounds", "100", "--set", "num_clients=5", "--set", "samples_per_client=100", "--set", "eval_every_s=1e6"]
     words = ["compare", "--out", str(out), "--strategies", "lesson", "--seeds", "1", *long]
     process = subprocess.Popen([sys.executable, "-m", "lesson.cli", *words], stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 60

@@ -163,7 +163,7 @@ def test_exception_of_the_report_is_raised_and_is_no_failure(tmp_path: Path) -> 
     assert (sorted(names(load_as_study(tmp_path))), load_as_study(tmp_path).failures) == (sorted(NAMES[:2]), {})
 
 
-def test_engine_that_runs_out_of_time_is_not_called_again(tmp_path: Path) -> None:
+def test_engine_without_time_left_is_not_called_again(tmp_path: Path) -> None:
     engine = FakeEngine(at_most=1)
     study = run_missing(grid(), tmp_path, engine)
     assert (engine.asked, names(study), study.failures) == ([NAMES], [NAMES[0]], {})

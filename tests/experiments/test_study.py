@@ -146,7 +146,7 @@ def test_runs_with_different_metrics_are_not_compared(tmp_path: Path, capsys: py
     assert study.filter(dataset="cifar10").metric == RMSE
 
 
-def test_only_targets_that_all_runs_have_are_compared(tmp_path: Path) -> None:
+def test_only_common_targets_are_compared(tmp_path: Path) -> None:
     make_run_of(tmp_path / "a-seed0", RMSE, FALLING)
     make_run_of(tmp_path / "b-seed1", Metric("rmse", False, (3.0, 4.0)), FALLING, run={"seed": 1})
     assert load_study([tmp_path]).metric.targets == (4.0,)

@@ -116,13 +116,13 @@ def findings(mirrored: bool) -> dict[str, Finding]:
 
 
 @pytest.mark.parametrize("mirrored", [False, True])
-def test_all_claims_hold_in_the_world_of_the_paper_and_none_in_its_mirror(mirrored: bool) -> None:
+def test_claims_hold_only_in_the_world_of_the_paper(mirrored: bool) -> None:
     verdicts = {id: finding.verdict for id, finding in findings(mirrored).items()}
     assert sorted(verdicts) == TRAINED
     assert [id for id, verdict in verdicts.items() if (verdict == "holds") == mirrored] == []
 
 
-def test_claims_need_all_their_runs_and_use_only_the_seeds_of_their_scale() -> None:
+def test_claims_need_all_runs_of_their_scale() -> None:
     wanted = wanted_runs(select_items(["fig5"]), Scale(seeds=6))
     runs = [make_run(name, settings, False) for name, settings in wanted.items()]
     assert {finding.seeds for finding in check_claims(runs, ["fig5"], FULL)} == {5}
@@ -130,7 +130,7 @@ def test_claims_need_all_their_runs_and_use_only_the_seeds_of_their_scale() -> N
 
 
 @pytest.mark.parametrize("id", ["over-time", "deadlines-time", "asynchronous-communication"])
-def test_times_to_a_target_that_not_all_runs_reach_decide_nothing(id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_targets_that_some_runs_miss_decide_nothing(id: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One run of LESSON per series stays at 10 %, so that no target is common."""
     [claim] = [claim for claim in CLAIMS if claim.id == id]
     monkeypatch.setattr("lesson.paper.claims.base.CLAIMS", [claim])

@@ -46,7 +46,7 @@ def test_finished_runs_are_not_executed_again(made: Path, tmp_path: Path) -> Non
     assert idle.asked == []
 
 
-def test_jitter_of_evaluations_is_recorded_and_reaches_every_run(tmp_path: Path) -> None:
+def test_evaluation_jitter_reaches_every_run(tmp_path: Path) -> None:
     scale = make_scale(quick=False, num_seeds=2, eval_jitter=0.5)
     jittered = Reproduction([load_item("fig5")], scale)
     assert {settings.run.eval_jitter for settings in jittered.runs({}).values()} == {0.5}

@@ -64,12 +64,6 @@ def test_shares_are_rounded_half_up(count: int, total: int, shown: str) -> None:
     assert percent(count / total) == shown
 
 
-def test_unreachable_and_promoted_clients_are_noted() -> None:
-    shown = text(make_fleet([12.0, 25.0, np.inf], ensure_first_tier=True), 10.0, width=120)
-    assert "tier 1 would be empty" in shown
-    assert "1 of 3 clients is unreachable" in shown
-
-
 def share_of(color: str, picture: Path) -> float:
     """Return the share of a picture's pixels that have a color."""
     pixels = (imread(picture)[..., :3] * 255).round().astype(int)

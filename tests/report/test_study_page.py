@@ -103,7 +103,7 @@ def test_density_of_known_latencies() -> None:
     assert np.trapezoid(found["latency_s"]["y"], found["latency_s"]["x"]) == pytest.approx(1.0, abs=0.01)
 
 
-def test_aggregations_count_as_rounds_where_each_arrival_ends_a_round(tmp_path: Path) -> None:
+def test_fedbuff_is_drawn_over_aggregations(tmp_path: Path) -> None:
     """Every second round aggregates: FedBuff's points are at 1, 1, 2, 2, …, LESSON's at 1, 2, 3, …"""
     for name in ("fedbuff", "lesson"):
         make_run(tmp_path / name, strategy={"name": name})
@@ -239,7 +239,7 @@ def test_a_winner_is_named_only_where_seeds_support_it(tmp_path: Path) -> None:
     assert all("not distinguishable" in card["who"] for card in cards)
 
 
-def test_a_target_that_others_miss_has_a_winner_only_by_a_sign_test(tmp_path: Path) -> None:
+def test_a_sign_test_decides_if_others_miss_the_target(tmp_path: Path) -> None:
     """All of 5 lower: p = 2 / 2⁵ = 0.063; of 6: 2 / 2⁶ = 0.031; 6 of 7: 2 · (1 + 7) / 2⁷ = 0.125; 8 of 9: 0.039."""
 
     def has_winner(num_seeds: int, *wins_of_b: float) -> bool:
