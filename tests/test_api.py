@@ -1,5 +1,6 @@
 """The public API: what `import lesson` offers, and one function for each thing that users do."""
 
+import inspect
 import subprocess
 import sys
 import threading
@@ -14,19 +15,13 @@ import lesson
 from helpers.engines import FakeEngine
 from helpers.small_tasks import TinyNet, tiny_task
 from helpers.trackers import Told, Unpicklable
-from lesson import InputError, Run, Settings, Study
+from lesson import InputError, Run, Settings
 from lesson.experiments.engines import InProcessEngine
 from lesson.experiments.folder import MARKER, StudyFolder
 
 TINY: dict[str, Any] = {"task": tiny_task(600)}
-SMALL: dict[str, Any] = {
-    "num_clients": 6,
-    "batch_size": 5,
-    "split": "iid",
-    "rounds": 3,
-    "eval_every_s": 20.0,
-    "device": "cpu",
-}
+SMALL: dict[str, Any] = {"num_clients": 6, "batch_size": 5, "split": "iid", "device": "cpu"}
+SMALL |= {"rounds": 3, "eval_every_s": 20.0}
 
 
 @pytest.fixture(autouse=True)
@@ -40,6 +35,12 @@ def test_every_public_name_can_be_used() -> None:
         assert getattr(lesson, name) is not None
     with pytest.raises(AttributeError):
         lesson.nothing  # noqa: B018
+
+
+def test_every_path_may_be_text() -> None:
+    for function in (getattr(lesson, name) for name in lesson.__all__):
+        for name, parameter in inspect.signature(function).parameters.items() if inspect.isfunction(function) else ():
+            assert "Path" not in str(parameter.annotation) or "str" in str(parameter.annotation), (function, name)
 
 
 def test_run_is_executed_once_and_resumed(tmp_path: Path) -> None:
@@ -72,9 +73,7 @@ def test_comparison_is_in_a_folder_that_can_be_loaded(tmp_path: Path) -> None:
         "lesson": {"late": "drop"},
         "fedavg": {"fraction": 0.5},
     }
-    loaded = lesson.load(out)
-    assert isinstance(loaded, Study)
-    assert loaded.table().equals(study.table())
+    assert lesson.load(out).table().equals(study.table())  # type: ignore[union-attr]
     marker = StudyFolder(out).read()
     assert marker is not None
     assert (marker.kind, [made.runs for made in marker.provenance]) == ("comparison", [4])
@@ -91,16 +90,16 @@ def test_your_own_task_is_trained_in_several_processes(tmp_path: Path) -> None:
         assert (one / name).read_bytes() == (two / name).read_bytes()
 
 
-def test_comparison_in_several_processes_rejects_what_cannot_be_copied(tmp_path: Path) -> None:
+def test_tasks_and_trackers_that_cannot_be_copied_are_rejected(tmp_path: Path) -> None:
     lock = threading.Lock()
 
     def model() -> TinyNet:
         with lock:
             return TinyNet()
 
-    with pytest.raises(InputError, match=r"^task cannot be copied into another process: .*lock.*use a single process"):
+    with pytest.raises(InputError, match="task cannot be copied"):
         lesson.compare(["lesson"], num_processes=2, out="mine", task=replace(tiny_task(600), model=model), **SMALL)
-    with pytest.raises(InputError, match=r"^tracker helpers.trackers:Unpicklable cannot be copied into"):
+    with pytest.raises(InputError, match="Unpicklable cannot be copied"):
         lesson.compare(["lesson"], num_processes=2, trackers=[Unpicklable()], **SMALL)
     assert not list(tmp_path.rglob("*.toml")), "something half-written"
 
@@ -111,12 +110,7 @@ def test_sweep_over_a_mapping(tmp_path: Path) -> None:
     axes = {"strategy": ["lesson", "fedavg"], "strategy.late": ["drop"], "beta": [0.5, 1.0]}
     study = lesson.sweep(axes, num_seeds=2, engine=engine, **SMALL)
     assert study.by == ("strategy.name", "strategy.late", "data.beta")
-    assert list(study.groups()) == [
-        ("lesson", "drop", 0.5),
-        ("lesson", "drop", 1.0),
-        ("fedavg", None, 0.5),
-        ("fedavg", None, 1.0),
-    ]
+    assert [(name, late) for name, late, _ in study.groups()] == [("lesson", "drop")] * 2 + [("fedavg", None)] * 2
     assert len(study.runs) == 8
     assert lesson.load(tmp_path / "runs" / "sweep").table().equals(study.table())  # type: ignore[union-attr]
 
@@ -159,18 +153,12 @@ def test_table_of_the_paper_is_reproduced(tmp_path: Path) -> None:
         lesson.reproduce("table1", out=out)
 
 
-def test_your_own_task_needs_a_folder_and_its_name_is_in_the_settings() -> None:
+def test_a_task_object_needs_a_folder() -> None:
     """Otherwise a later call with another task would find these results."""
     for call in (lesson.run, partial(lesson.compare, ["lesson"]), partial(lesson.sweep, {"beta": [0.1, 1.0]})):
         with pytest.raises(InputError, match="out must be given with a Task object"):
             call(**TINY, **SMALL)
     assert lesson.run(out="one", **TINY, **SMALL).settings.data.dataset == TINY["task"].name == "tiny"
-
-
-def test_settings_say_which_strategy_runs() -> None:
-    settings = Settings(strategy={"name": "fedavg", "fraction": 0.5}, **SMALL)
-    chosen = lesson.run(settings=settings, out="one", **TINY).settings.strategy
-    assert (chosen.name, chosen.options) == ("fedavg", {"fraction": 0.5})
 
 
 @pytest.mark.slow
@@ -196,7 +184,7 @@ def test_script_needs_no_main_guard(tmp_path: Path) -> None:
     command = [sys.executable, str(script)]
     ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120, check=False)
     assert ended.stdout.split() == ["once", "2", "3"], ended.stderr
-    assert "cannot be imported by other processes; define it in a module, or use a single process" in ended.stderr
+    assert "cannot be imported by other processes" in ended.stderr
 
 
 @pytest.mark.parametrize(
@@ -208,11 +196,9 @@ def test_script_needs_no_main_guard(tmp_path: Path) -> None:
         (lambda: lesson.run(task=5, out="x"), "task"),
         (lambda: lesson.run(dataset="cifar10", out="x", **TINY), "dataset and task"),
         (lambda: lesson.run(trackers=["tb"]), "'tb'"),
-        (lambda: lesson.compare(["leson"]), "'lesson'"),
         (lambda: lesson.compare("lesson"), "strategies"),
         (lambda: lesson.compare(["lesson"], seeds=2), "num_seeds"),
         (lambda: lesson.compare(["lesson"], num_processes=-1), "num_processes"),
-        (lambda: lesson.sweep({"bta": [0.1]}), "'beta'"),
         (lambda: lesson.sweep({"beta": [1.0]}, beta=2.0), "data.beta"),
         (lambda: lesson.sweep({"run.device": ["auto", "cpu"]}), "run.device"),
         (lambda: lesson.plan("lab.csv"), "Fleet"),
@@ -225,10 +211,3 @@ def test_mistakes_are_explained_before_anything_is_written(call: Any, key: str, 
     with pytest.raises(InputError, match=key):
         call()
     assert not list(tmp_path.iterdir())
-
-
-def test_settings_that_two_sections_have_are_given_with_their_section() -> None:
-    assert Settings(**{"training.learning_rate": 0.3}).training.learning_rate == 0.3
-    assert Settings().with_changes(**{"server.learning_rate": 0.3}).server.learning_rate == 0.3
-    with pytest.raises(InputError, match="'training'"):
-        Settings(**{"trainin.learning_rate": 0.3})

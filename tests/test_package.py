@@ -42,12 +42,9 @@ def links(markdown: str) -> list[str]:
     return ["".join(groups) for groups in LINK.findall(CODE.sub("`code`", markdown))]
 
 
-def test_links_of_the_description_are_absolute(description: str) -> None:
+def test_links_of_the_description_are_absolute_and_not_broken(description: str) -> None:
     assert len(links(description)) == len(links((ROOT / "README.md").read_text(encoding="utf-8"))) > 0
     assert [link for link in links(description) if not link.startswith("https://")] == []
-
-
-def test_links_into_the_repository_name_existing_files(description: str) -> None:
     paths = [
         link.removeprefix(start).partition("#")[0] for link in links(description) for start in FILES if start in link
     ]

@@ -5,16 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from selenium.webdriver.common.keys import Keys
 
 from helpers.chromium import Browser
-from helpers.fleets import make_fleet
 from helpers.flights import write_flight
 from lesson.cli import main
-from lesson.fleet.tiers import assign_tiers
-from lesson.planning.plan import propose_deadline_s
 
 SLIDER, FIELD = "#deadline-slider", "#deadline-field"
 pytestmark = pytest.mark.slow
@@ -129,34 +125,6 @@ def test_deadlines_are_planned_as_by_the_command(
     check_same(browser, plan(*FLEETS[fleet], "--deadline", "inf"))
     browser.type(FIELD, "-3")
     assert len(alerts(browser)) == 1
-
-
-def test_tiers_and_proposals_are_the_same_to_the_bit(page: Callable[..., Browser]) -> None:
-    """Multiples of many deadlines, a few floating-point steps to either side and around the tolerance."""
-    browser = page("slow")
-    rng = np.random.default_rng(0)
-    for deadline_s in (0.3, 7.0, 1 / 3, 1e-9, *rng.uniform(0, 50, 4).tolist()):
-        whole = np.concatenate([np.arange(1, 60), 10 ** np.arange(2, 17)]) * deadline_s
-        steps = np.multiply.outer([1, 1 + 1e-12], 1 + np.arange(-4, 5) * 2**-52).ravel()
-        latencies = np.multiply.outer(steps, whole).ravel()
-        shown = browser.script(f"Tiers.assignTiers({json.dumps(latencies.tolist())}, {deadline_s!r})")
-        assert shown == assign_tiers(latencies, deadline_s).tolist(), deadline_s
-    fleets = [[9.05], [100.0], [0.2], *(rng.lognormal(0, 4, rng.integers(1, 12)).tolist() for _ in range(100))]
-    shown = browser.script(f"{json.dumps(fleets)}.map(Tiers.proposeDeadline)")
-    assert shown == [propose_deadline_s(make_fleet(latencies)) for latencies in fleets]
-
-
-def test_a_redraw_does_not_overwrite_a_number_that_is_being_typed(page: Callable[..., Browser]) -> None:
-    """The 1 of 1e-9 is still waiting to be drawn when "1e", which is no number, is in the field."""
-    browser = page("slow")
-    browser.script(f"""(() => {{
-        const field = document.querySelector("{FIELD}");
-        for (const value of ["1", ""]) {{ field.value = value; field.dispatchEvent(new Event("input")); }}
-    }})()""")
-    browser.settle()
-    assert browser.script(f"document.querySelector('{FIELD}').value") == ""
-    browser.type(FIELD, "1e-3")
-    assert deadline(browser) == "1e-3"
 
 
 def test_files_take_the_place_of_the_fleet(page: Callable[..., Browser], plan: Callable[..., Data]) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from helpers.chromium import Browser
 from helpers.flights import flight
-from helpers.run_folders import RMSE, make_run, make_run_of
+from helpers.run_folders import RMSE, make_comparison_of, make_run
 from helpers.small_tasks import tiny_task
 from helpers.tuned import everything, small
 from lesson import compare
@@ -108,11 +108,7 @@ def test_report_of_a_run_in_real_time_with_hostile_names(tmp_path: Path, quiet_b
 
 
 def test_report_of_a_regression(tmp_path: Path, quiet_browser: Browser) -> None:
-    for name, more in (("lesson", 0.0), ("fedavg", 1.0)):
-        for seed in range(3):
-            values = [value + more + 0.1 * seed for value in (6.0, 5.0, 4.0, 3.0, 2.0, 1.5)]
-            folder = tmp_path / "runs" / f"{name}-seed{seed}"
-            make_run_of(folder, RMSE, values, strategy={"name": name}, run={"seed": seed})
+    make_comparison_of(tmp_path / "runs", RMSE, (6.0, 5.0, 4.0, 3.0, 2.0, 1.5), worse=1.0, step=0.1)
     write_study_page(load_study([tmp_path / "runs"]), tmp_path / "report.html")
     quiet_browser.open(tmp_path / "report.html")
     assert quiet_browser.script(SECTIONS) == ["what", "verdict", "metric", "deadline", "latency", "costs", "settings"]

@@ -78,51 +78,41 @@ COMPLETED = {
     "run --strategy fedb": ["fedbuff"],
     "strategies --nothing": [],
 }
-OFFERED = [word for words in COMPLETED.values() for word in words]
-
-
-def complete(
-    shell: list[str], load: str, press_tab: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> list[str]:
-    """Load the completion script into a shell that is installed; return what it prints for all of COMPLETED."""
-    if shutil.which(shell[0]) is None:
-        pytest.skip(f"{shell[0]} is not installed; on Debian: apt install {shell[0]}")
-    (folder / "_lesson").write_text(printed(capsys, "--print-completion", shell[0]))
-    (folder / "lesson").write_text(f'#!/bin/sh\nexec {shlex.join(COMMAND)} "$@"\n')
-    (folder / "lesson").chmod(0o755)
-    code = load + "".join(press_tab.format(typed=typed, place=len(typed.split())) for typed in COMPLETED)
-    path = os.pathsep.join([str(folder), os.environ["PATH"]])
-    result = subprocess.run(
-        [*shell, code], cwd=folder, env=os.environ | {"PATH": path}, capture_output=True, text=True, timeout=120
-    )
-    assert (result.returncode, result.stderr) == (0, "")
-    return [line.partition("\t")[0] for line in result.stdout.splitlines() if line]
-
-
-@pytest.mark.slow
-def test_bash_completes_commands_options_and_strategies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    press_tab = """
+TABS = {
+    "bash -ec": """
 COMPREPLY=(); COMP_WORDS=(lesson {typed}); COMP_CWORD={place}; _lesson_completion lesson; echo "${{COMPREPLY[@]}}"
-"""
-    assert complete(["bash", "-ec"], "source ./_lesson", press_tab, tmp_path, capsys) == OFFERED
-
-
-@pytest.mark.slow
-def test_fish_completes_commands_options_and_strategies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    press_tab = "; complete -C 'lesson {typed}'"
-    assert complete(["fish", "--no-config", "-c"], "source ./_lesson", press_tab, tmp_path, capsys) == OFFERED
-
-
-@pytest.mark.slow
-def test_zsh_completes_commands_options_and_strategies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Outside of its line editor, zsh cannot be asked for completions: functions that record them stand in."""
-    load = """
-autoload -U compinit; compinit -u -D; source ./_lesson
+""",
+    "fish --no-config -c": "; complete -C 'lesson {typed}'",
+    "zsh -fc": "\nwords=(lesson {typed}); CURRENT=$#words; _lesson_completion",
+}
+"""How each shell is asked for completions."""
+ZSH = """
 compadd() { print -rl -- $completions }
 _describe() { print -rl -- ${completions_with_descriptions%%:*} }
 """
-    press_tab = "words=(lesson {typed}); CURRENT=$#words; _lesson_completion\n"
-    assert complete(["zsh", "-fc"], load, press_tab, tmp_path, capsys) == OFFERED
+"""Outside of its line editor, zsh cannot be asked: functions that record completions stand in."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shell", TABS)
+def test_shells_complete_commands_options_and_strategies(
+    shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program, *flags = shell.split()
+    if shutil.which(program) is None:
+        pytest.skip(f"{program} is not installed; on Debian: apt install {program}")
+    (tmp_path / "_lesson").write_text(printed(capsys, "--print-completion", program))
+    (tmp_path / "lesson").write_text(f'#!/bin/sh\nexec {shlex.join(COMMAND)} "$@"\n')
+    (tmp_path / "lesson").chmod(0o755)
+    load = f"autoload -U compinit; compinit -u -D; source ./_lesson{ZSH}" if program == "zsh" else "source ./_lesson"
+    code = load + "".join(TABS[shell].format(typed=typed, place=len(typed.split())) for typed in COMPLETED)
+    environment = os.environ | {"PATH": os.pathsep.join([str(tmp_path), os.environ["PATH"]])}
+    result = subprocess.run(
+        [program, *flags, code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    offered = [line.partition("\t")[0] for line in result.stdout.splitlines() if line]
+    assert offered == [word for words in COMPLETED.values() for word in words]
 
 
 def test_the_shell_completes_the_last_of_several_strategies(
@@ -134,11 +124,9 @@ def test_the_shell_completes_the_last_of_several_strategies(
     assert printed(capsys) == "plain,lesson,fedbuff\n"
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_tasks_and_strategies_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed(capsys, "--version") == f"lesson {__version__}\n"
-
-
-def test_strategies_are_listed_with_their_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "mnist" in printed(capsys, "tasks")
     listed = printed(capsys, "strategies")
     for name, kind in STRATEGIES.items():
         assert name in listed
@@ -155,10 +143,6 @@ def test_settings_are_listed_and_explained(capsys: pytest.CaptureFixture[str]) -
         assert all(word in explained for word in ("radio.noise_dbm", "dBm", "-100", "-94"))
     assert [name in printed(capsys, "settings", "learning_rate") for name in ("training.", "server.")] == [True, True]
     assert all(one.full_name in printed(capsys, "settings", "guards") for one in describe_section("guards"))
-
-
-def test_tasks_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "mnist" in printed(capsys, "tasks")
 
 
 def test_a_log_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,9 +48,7 @@ def test_auto_takes_a_deadline_that_some_clients_meet(constant: str, capsys: pyt
     assert label in ("lesson, 4.4 s", "lesson, 9.9 s", "lesson, 21 s")
 
 
-def test_the_snippet_has_the_options_and_deadlines_of_the_strategy(
-    constant: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_snippet_has_the_options_of_the_strategy(constant: str, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--strategies", "fedbuff", "--deadline", "9", "--set", "fedbuff.concurrency=1"]
     assert "FedBuff(concurrency=1)" in replayed(capsys, constant, *flags)["advice"]["snippet"]
     snippet = replayed(capsys, constant, "--strategies", "fedcs", "--deadline", "30")["advice"]["snippet"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from helpers.resuming import StoppedError
+from helpers.resuming import StoppedError, stop_after
 from helpers.runs import PARTS, settings
 from lesson.core.errors import InputError
 from lesson.runs.execute import execute
@@ -30,14 +30,9 @@ def python(page: str, containing: str) -> dict[str, Any]:
 
 def run_with_resume(tracker: type, folder: Path) -> None:
     """Execute a run of five rounds that stops in round 3 and resumes from the checkpoint of round 2."""
-
-    def stop(line: dict[str, Any]) -> None:
-        if line["round"] == 3:
-            raise StoppedError
-
     often = settings(rounds=5, checkpoint_every_s=1e-9)
     with pytest.raises(StoppedError):
-        execute(often, folder, trackers=[tracker()], progress=stop, **PARTS)
+        execute(often, folder, trackers=[tracker()], progress=stop_after(3), **PARTS)
     execute(often, folder, resume=True, trackers=[tracker()], **PARTS)
 
 

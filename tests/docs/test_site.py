@@ -13,7 +13,7 @@ API = Path(__file__).parents[2] / "docs" / "reference" / "api.md"
 
 
 @pytest.mark.slow
-def test_site_has_no_broken_link_and_loads_nothing_from_elsewhere(site: Path) -> None:
+def test_site_has_no_broken_link_and_works_offline(site: Path) -> None:
     for path in site.rglob("*.html"):
         page = path.read_text()
         assert not re.findall(r'<(?:script|img|iframe)[^>]*src="?(?:https?:)?//', page), path

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from lesson import Study, draw_fleet, load, simulate
+from helpers.run_folders import load_as_study
+from lesson import draw_fleet, simulate
 from lesson.experiments.folder import StudyFolder
 from lesson.experiments.naming import run_name
 from lesson.paper.fleets import towards_zero
@@ -22,26 +23,18 @@ PAPER = EXPERIMENTS / "paper" / "results"
 TUNED = sorted(path.parent for path in EXPERIMENTS.glob("[rst]*/results/**/runs.jsonl.gz"))
 
 
-def loaded(folder: Path) -> Study:
-    study = load(folder)
-    assert isinstance(study, Study)
-    return study
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", TUNED, ids=lambda folder: folder.relative_to(EXPERIMENTS).as_posix())
-def test_tables_of_tuned_comparisons_follow_from_their_runs(folder: Path) -> None:
+def test_tuned_tables_follow_from_their_runs(folder: Path) -> None:
     """All runs have the names of their settings: otherwise, they would be executed again."""
-    study = loaded(folder)
+    study = load_as_study(folder)
     assert not study.failures
     assert all(run.name == run_name(run.settings) for run in study.runs)
     assert study.table().to_csv(index=False) == (folder / "table.csv").read_text()
 
 
 @pytest.mark.slow
-def test_tables_claims_and_figures_of_the_paper_follow_from_its_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_results_of_the_paper_follow_from_its_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures are composed but not rendered, and the simulation behind one of them is shortened."""
 
     def write(files: Mapping[str, Figure], folder: Path) -> None:
@@ -53,7 +46,7 @@ def test_tables_claims_and_figures_of_the_paper_follow_from_its_runs(
     monkeypatch.setattr("lesson.report.paper.curves.towards_zero", lambda **_: towards_zero(num_draws=2, until_s=60.0))
     for path in (StudyFolder(PAPER).marker, StudyFolder(PAPER).archive):
         shutil.copy(path, tmp_path)
-    study, scale = loaded(tmp_path), read_scale(PAPER)
+    study, scale = load_as_study(tmp_path), read_scale(PAPER)
     assert scale is not None
     design = Reproduction(items_in(PAPER), scale)
     wanted = design.runs({})
@@ -72,7 +65,7 @@ def test_tables_claims_and_figures_of_the_paper_follow_from_its_runs(
 @pytest.mark.slow
 def test_schedule_in_the_archive_follows_from_the_clock() -> None:
     """The runs were made on a GPU with an earlier version; rounds, times and uploads need no training."""
-    study = loaded(EXPERIMENTS / "strategies" / "results")
+    study = load_as_study(EXPERIMENTS / "strategies" / "results")
     for entry in ("fedavg", "fedcs", "lesson τ=20"):
         run = study.filter(entry=entry).runs[0]
         chosen, until_s = run.settings.strategy, run.settings.run.time_budget_s
@@ -84,6 +77,7 @@ def test_schedule_in_the_archive_follows_from_the_clock() -> None:
 
 
 def test_committed_study_can_be_filtered() -> None:
-    some = loaded(EXPERIMENTS / "radio" / "results" / "mnist").filter(strategy="lesson", seed=[0, 1], shadowing_db=8.0)
+    study = load_as_study(EXPERIMENTS / "radio" / "results" / "mnist")
+    some = study.filter(strategy="lesson", seed=[0, 1], shadowing_db=8.0)
     assert {(run.settings.strategy.name, run.seed) for run in some.runs} == {("lesson", 0), ("lesson", 1)}
     assert set(some.curves()["entry"]) == set(some.to_frame()["entry"])

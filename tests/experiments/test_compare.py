@@ -10,12 +10,8 @@ from typing import Any
 
 import pytest
 
-import helpers.trackers
-import lesson
-from helpers.runs import settings
-from helpers.small_tasks import tiny_task
-from helpers.trackers import Told
-from lesson import FedAvg, InputError, Study, load
+from helpers.run_folders import load_as_study
+from lesson import FedAvg, Study
 from lesson.cli import main
 from lesson.core.errors import DivergedError
 from lesson.experiments.engines import InProcessEngine
@@ -24,8 +20,6 @@ from lesson.experiments.folder import MARKER
 pytestmark = pytest.mark.usefixtures("few_test_images")
 SMALL = ["--time-budget", "200", "--set", "fleet.num_clients=8", "--set", "run.eval_every_s=50"]
 SMALL += ["--set", "data.samples_per_client=100", "--set", "ensure_first_tier=true"]  # few clients: FedCS may have none
-MANY_ROUNDS = ["--rounds", "100", "--set", "fleet.num_clients=5", "--set", "run.eval_every_s=1e6"]
-MANY_ROUNDS += ["--set", "data.samples_per_client=100"]
 
 
 def stay_in_process(patch: pytest.MonkeyPatch) -> None:
@@ -40,9 +34,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Study]:
     with pytest.MonkeyPatch.context() as patch:
         stay_in_process(patch)
         assert main(["compare", "--out", str(out), "--seeds", "2", *SMALL]) == 0
-    loaded = load(out)
-    assert isinstance(loaded, Study)
-    return out, loaded
+    return out, load_as_study(out)
 
 
 def test_comparison_leaves_its_runs_table_and_figures(study: tuple[Path, Study]) -> None:
@@ -58,61 +50,11 @@ def test_comparison_leaves_its_runs_table_and_figures(study: tuple[Path, Study])
     assert table["lesson"]["accuracy_last10"] == pytest.approx(means["lesson"])
 
 
-def test_second_comparison_runs_nothing_again(study: tuple[Path, Study]) -> None:
-    out, _ = study
-    before = {path: path.stat().st_mtime_ns for path in out.glob("*/summary.json")}
-    assert main(["compare", "--out", str(out), "--seeds", "2", *SMALL, "--resume"]) == 0
-    assert {path: path.stat().st_mtime_ns for path in out.glob("*/summary.json")} == before
-
-
 def test_comparison_gives_what_a_run_alone_gives(study: tuple[Path, Study], tmp_path: Path) -> None:
     out, _ = study
     assert main(["run", "--out", str(tmp_path / "alone"), "--seed", "1", *SMALL]) == 0
     for name in ("metrics.jsonl", "model.safetensors", "config.toml"):
         assert (tmp_path / "alone" / name).read_bytes() == (out / "lesson-seed1" / name).read_bytes()
-
-
-def test_folder_with_other_settings_is_rejected(study: tuple[Path, Study], capsys: pytest.CaptureFixture[str]) -> None:
-    out, _ = study
-    other = [word.replace("num_clients=8", "num_clients=6") for word in SMALL]
-    assert main(["compare", "--out", str(out), "--seeds", "2", *other, "--resume"]) == 2
-    assert "fleet.num_clients = 8 there, 6 here" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("flags", "key"),
-    [
-        (["compare", "--strategies", "lesson,leson"], "'lesson'"),
-        (["compare", "--strategies", "lesson,lesson"], "--strategies"),
-        (["compare", "--seeds", "0"], "--seeds"),
-        (["compare", "--dataset", "mnits", "--seeds", "1"], "'mnist'"),
-        (["compare", "--set", "strategy.name=fedcs"], "--strategies"),
-        (["compare", "--set", "strategy.lat=drop"], "'late'"),
-        (["compare", "--set", "fedbuff.concurrency=5"], "fedbuff.concurrency"),
-        (["compare", "--set", "lesson.late=drop", "--set", "strategy.late=drop"], "strategy.late"),
-        (["run", "--dataset", "cifar10", "--data-dir", "none"], "data_batch_1.bin"),
-        (["run", "--beta", "0"], "[data] beta"),
-        (["run", "--strategy", "nowhere:Thing"], "'nowhere:Thing'"),
-        (["run", "--set", "strategy.late=wait"], "[strategy] late"),
-        (["run", "--time-budget", "inf"], "time_budget_s"),
-        (["run", "--seed", "1", "--seed", "2"], "--seed"),
-        (["run", "--set", "run.rounds=1", "--set", "run.rounds=2"], "run.rounds"),
-        (["run", "--set", "strategy.deadline_s=5", "--deadline", "20"], "--deadline"),
-        (["run", "--clients", "5"], "'--clients'"),
-        (["data", "cifar11"], "'cifar10'"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_invalid_input_is_one_line_and_status_2(
-    flags: list[str], key: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(flags) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("lesson: ")
-    assert key in error
-    assert error.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(("eval_every_s", "what"), [("1e9", "model"), ("1", "loss")])
@@ -148,17 +90,6 @@ def diverging(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("diverging")
-def test_run_that_diverges_does_not_end_the_comparison(tmp_path: Path) -> None:
-    reasons = dict.fromkeys(["fedavg-seed0", "fedavg-seed1"], "the model is no longer finite after round 3")
-    parts: dict[str, Any] = {"settings": settings(rounds=5), "num_processes": 1, "task": tiny_task()}
-    study = lesson.compare(["lesson", "fedavg"], num_seeds=2, out=tmp_path / "out", **parts)
-    assert [run.name for run in study.runs] == ["lesson-seed0", "lesson-seed1"]
-    loaded = load(tmp_path / "out")
-    assert isinstance(loaded, Study)
-    assert study.failures == loaded.failures == reasons
-
-
-@pytest.mark.usefixtures("diverging")
 @pytest.mark.parametrize("strategies", ["lesson,fedavg", "fedavg"])
 def test_failed_run_is_shown_in_table_page_and_json(
     strategies: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -174,24 +105,17 @@ def test_failed_run_is_shown_in_table_page_and_json(
     assert table["fedavg"]["failures"].keys() == {"fedavg-seed0"}
     assert (table["fedavg"]["seeds"], table["fedavg"].get("accuracy_last10")) == (0, None)
     if "lesson" in table:
+        study = load_as_study(out)
+        assert (len(study.runs), study.failures.keys()) == (1, {"fedavg-seed0"})
         assert "failures" not in table["lesson"]
         assert "no longer finite after round 3" in (out / "report.html").read_text()
 
 
 @pytest.mark.slow
-def test_tracker_that_another_process_cannot_load_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As that of a notebook, whose classes other processes do not find."""
-    kind = type("Nowhere", (Told,), {"__module__": "helpers.trackers"})
-    monkeypatch.setattr(helpers.trackers, "Nowhere", kind, raising=False)
-    parts: dict[str, Any] = {"settings": settings(), "num_processes": 2, "trackers": [kind()]}
-    with pytest.raises(InputError, match=r"^lesson-seed.: tracker helpers.trackers:Nowhere cannot be copied"):
-        lesson.compare(["lesson"], num_seeds=1, out=tmp_path / "out", **parts)
-
-
-@pytest.mark.slow
 def test_killed_comparison_leaves_no_process_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
-    words = ["compare", "--out", str(out), "--strategies", "lesson", "--seeds", "1", *MANY_ROUNDS]
+    long = ["--rounds", "100", "--set", "num_clients=5", "--set", "samples_per_client=100", "--set", "eval_every_s=1e6"]
+    words = ["compare", "--out", str(out), "--strategies", "lesson", "--seeds", "1", *long]
     process = subprocess.Popen([sys.executable, "-m", "lesson.cli", *words], stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
     while not list(out.glob("*/metrics.jsonl")) and time.monotonic() < deadline:
@@ -204,7 +128,7 @@ def test_killed_comparison_leaves_no_process_and_resumes(tmp_path: Path, monkeyp
     assert not list(out.glob("*/summary.json")), "too short to be killed"
     stay_in_process(monkeypatch)
     assert main([*words, "--resume"]) == 0
-    assert main(["run", "--out", str(tmp_path / "alone"), *MANY_ROUNDS]) == 0
+    assert main(["run", "--out", str(tmp_path / "alone"), *long]) == 0
     assert (out / "lesson-seed0" / "metrics.jsonl").read_bytes() == (tmp_path / "alone" / "metrics.jsonl").read_bytes()
 
 
@@ -218,40 +142,23 @@ def open_files_in(folder: Path) -> list[str]:
     return held
 
 
-CUSTOM = """import sys
-from lesson import FedAvg
-
-
-class Mine(FedAvg):
-    pass
-
-
-class Raises(FedAvg):
-    def open_round(self, view, rng):
-        raise ZeroDivisionError("no\\nway")
-
-
-class Exits(FedAvg):
-    def open_round(self, view, rng):
-        sys.exit(0)
-"""
-
-
-def test_custom_strategy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """One that raises or exits is reported in the last line."""
-    (tmp_path / "my_strategies.py").write_text(CUSTOM)
-    (tmp_path / "exits_early.py").write_text("raise SystemExit(0)\n")
+@pytest.mark.parametrize(
+    ("code", "status", "place"),
+    [
+        ("raise SystemExit(0)", 2, "line 1"),
+        ("from lesson import FedAvg\nclass Mine(FedAvg):\n    def open_round(self, *_):\n        exit(0)", 3, "line 4"),
+    ],
+)
+def test_strategy_that_exits_is_reported(
+    code: str,
+    status: int,
+    place: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / f"exits_{status}.py").write_text(code)
     monkeypatch.chdir(tmp_path)
-
-    def run(name: str) -> tuple[int, str]:
-        flags = ["--rounds", "2", "--set", "fleet.num_clients=5", "--out", name.replace(":", ".")]
-        status = main(["run", "--strategy", name, *flags])
-        return status, (capsys.readouterr().err.splitlines() or [""])[-1]
-
-    assert run("my_strategies:Mine")[0] == 0
-    assert load(tmp_path / "my_strategies.Mine").summary["strategy"] == "my_strategies:Mine"  # type: ignore[union-attr]
-    prefix = "lesson: my_strategies:"
-    assert run("my_strategies:Raises") == (3, f"{prefix}Raises: ZeroDivisionError: no way (my_strategies.py, line 11)")
-    assert run("my_strategies:Exits") == (3, f"{prefix}Exits: SystemExit: 0 (my_strategies.py, line 16)")
-    status, error = run("exits_early:Exits")
-    assert (status, "exits_early.py, line 1" in error) == (2, True)
+    flags = ["--rounds", "2", "--set", "fleet.num_clients=5", "--out", "out"]
+    assert main(["run", "--strategy", f"exits_{status}:Mine", *flags]) == status
+    assert place in capsys.readouterr().err.splitlines()[-1]

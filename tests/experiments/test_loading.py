@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from helpers.engines import FakeEngine
-from helpers.run_folders import begin_run, make_run, make_sweep
+from helpers.run_folders import begin_run, load_as_study, make_run, make_sweep
 from helpers.tuned import small
-from lesson import InputError, Run, Settings, Study, load
+from lesson import InputError, Run, Settings
 from lesson.experiments.archive import write_archive
 from lesson.experiments.folder import UNFINISHED
 from lesson.experiments.grid import compare_strategies
@@ -16,24 +16,10 @@ from lesson.experiments.loading import load_study
 from lesson.experiments.missing import run_missing
 
 
-def loaded(folder: Path) -> Study:
-    study = load(folder)
-    assert isinstance(study, Study)
-    return study
-
-
-def test_run(tmp_path: Path) -> None:
-    make_run(tmp_path / "one")
-    run = load(str(tmp_path / "one"))
-    assert isinstance(run, Run)
-    assert run.summary["strategy"] == "lesson"
-    assert len(run.to_frame()) == 6
-
-
 def test_comparison_keeps_the_order_of_its_strategies(tmp_path: Path) -> None:
     design = compare_strategies(Settings(time_budget_s=600.0), ["lesson", "fedavg", "tifl"], 2)
     run_missing(design, tmp_path / "out", FakeEngine())
-    study = loaded(tmp_path / "out")
+    study = load_as_study(tmp_path / "out")
     assert study.by == ("strategy",)
     assert list(study.table().index) == ["lesson", "fedavg", "tifl"]
 
@@ -44,32 +30,26 @@ def test_runs_in_a_folder_without_study_toml_are_a_study(tmp_path: Path) -> None
         make_run(tmp_path / name, strategy={"name": name})
     begin_run(tmp_path / "fedcs", Settings(name="fedcs"))
     (tmp_path / "notes").mkdir()
-    study = loaded(tmp_path)
+    study = load_as_study(tmp_path)
     assert (study.by, [run.name for run in study.runs]) == (("strategy",), ["fedavg", "lesson"])
     assert study.failures == {"fedcs": UNFINISHED}
 
 
-def test_tuned_comparison_is_labeled_by_entry_with_its_folders_or_from_its_archive(tmp_path: Path) -> None:
+def test_tuned_comparison_is_labeled_by_entry(tmp_path: Path) -> None:
     run_missing(small(tmp_path), tmp_path / "out", FakeEngine())
-    with_folders = loaded(tmp_path / "out")
-    for folder in (tmp_path / "out").glob("*/"):
-        shutil.rmtree(folder)
-    archived = loaded(tmp_path / "out")
-    assert {run.path for run in archived.runs} == {None}
-    for study in (with_folders, archived):
-        assert study.by == ("entry", "group", "data.beta")
-        assert list(study.groups())[:2] == [("fedavg", "strategies", 0.1), ("fedavg", "strategies", 1.0)]
-        assert {run.seed for run in study.runs} == {0, 1}, "tuning runs are no results"
-    assert archived.table().equals(with_folders.table())
+    study = load_as_study(tmp_path / "out")
+    assert study.by == ("entry", "group", "data.beta")
+    assert list(study.groups())[:2] == [("fedavg", "strategies", 0.1), ("fedavg", "strategies", 1.0)]
+    assert {run.seed for run in study.runs} == {0, 1}, "tuning runs are no results"
 
 
-def test_runs_of_an_archive_and_of_newer_folders_are_combined(tmp_path: Path) -> None:
+def test_archived_runs_and_newer_folders_are_combined(tmp_path: Path) -> None:
     """A folder has details that an archive does not keep."""
     for seed in (0, 1, 2):
         make_run(tmp_path / f"lesson-mnist-seed{seed}", run={"seed": seed})
     write_archive(tmp_path / "runs.jsonl.gz", [Run.load(tmp_path / f"lesson-mnist-seed{seed}") for seed in (0, 1)])
     shutil.rmtree(tmp_path / "lesson-mnist-seed0")
-    study = loaded(tmp_path)
+    study = load_as_study(tmp_path)
     assert [run.seed for run in study.runs] == [0, 1, 2]
     assert [bool(run.read_clients()) for run in study.runs] == [False, True, True]
 
@@ -81,14 +61,10 @@ def test_sweep_has_what_varies_in_the_order_of_its_file(tmp_path: Path) -> None:
     begin_run(tmp_path / "new", Settings(beta=0.1, seed=1, time_budget_s=600.0))
     begin_run(tmp_path / "x", Settings(beta=0.1, seed=0, time_budget_s=600.0))
     begin_run(tmp_path / "longer", Settings(beta=0.1, time_budget_s=700.0))
-    study = loaded(tmp_path)
+    study = load_as_study(tmp_path)
     assert study.by == ("strategy.name", "data.beta", "strategy.late")
-    assert list(study.groups()) == [
-        ("lesson", 1.0, "drop"),
-        ("lesson", 0.1, "drop"),
-        ("nowhere:Mine", 1.0, None),
-        ("nowhere:Mine", 0.1, None),
-    ]
+    strategies = (("lesson", "drop"), ("nowhere:Mine", None))
+    assert list(study.groups()) == [(name, beta, late) for name, late in strategies for beta in (1.0, 0.1)]
     assert [run.summary["seed"] for run in study.runs[:2]] == [0, 1]
     assert study.failures == {"new": UNFINISHED, "x": "no <reason>"}
 
@@ -101,7 +77,7 @@ def test_several_folders_are_told_apart_by_what_differs(tmp_path: Path) -> None:
             make_run(tmp_path / f"{beta}" / name, strategy={"name": name}, **parts)
     study = load_study([tmp_path / "0.1", tmp_path / "1.0", str(tmp_path / "1.0" / "lesson")])
     assert (len(study.runs), len(study.by), len(study.groups())) == (4, 2, 4)
-    assert loaded(tmp_path / "0.1").by == ("strategy",)
+    assert load_as_study(tmp_path / "0.1").by == ("strategy",)
 
 
 def test_same_run_in_two_folders_is_rejected(tmp_path: Path) -> None:

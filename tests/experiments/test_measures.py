@@ -5,15 +5,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from helpers.tuned import made
 from lesson.experiments.measures import (
-    Series,
     accuracy_at,
     by_series,
-    client_figure,
     common_target,
     half_interval,
     last_accuracy,
@@ -28,10 +25,6 @@ from lesson.settings.settings import Settings
 def run(accuracies: list[float], seed: int = 0, strategy: str = "lesson", diverged: str = "", **settings: Any) -> Run:
     """Return a run with evaluations every 100 s and 5 rounds, and 10 uploads and 2.5 kJ between them."""
     return made(Settings(name=strategy, seed=seed, rounds=50, **settings), accuracies, diverged)
-
-
-def series(*runs: Run) -> Series:
-    return by_series(runs)
 
 
 def test_time_to_a_target_is_the_first_of_three_in_a_row() -> None:
@@ -59,23 +52,23 @@ def test_a_series_has_the_runs_that_differ_only_in_their_seed() -> None:
     assert seeds == {"lesson-mnist": [0, 1], "fedavg-mnist": [0], "lesson-mnist-beta=0.1": [0]}
 
 
-def test_last_accuracy_is_the_mean_of_ten_within_the_rounds_but_at_most_of_a_quarter() -> None:
-    long = series(run([0.0] * 20 + [0.5] * 9 + [0.6]))
+def test_last_accuracy_is_the_mean_of_ten_but_at_most_of_a_quarter() -> None:
+    long = by_series([run([0.0] * 20 + [0.5] * 9 + [0.6])])
     assert last_accuracy(long, "lesson-mnist", 150) == pytest.approx([(6 * 0.5 + 0.6) / 7])  # 7 of 30
     assert last_accuracy(long, "lesson-mnist", 120) == pytest.approx([4 * 0.5 / 6])  # 6 of 24
-    both = series(run([0.0, 0.0, *[0.5] * 9, 0.6, 0.9]), run([0.2, 0.4, 0.6], seed=1))
+    both = by_series([run([0.0, 0.0, *[0.5] * 9, 0.6, 0.9]), run([0.2, 0.4, 0.6], seed=1)])
     assert last_accuracy(both, "lesson-mnist", 65) == pytest.approx([2 / 3, 0.6])  # 3 of 13, and 1 of 3
     assert last_accuracy(both, "lesson-mnist", 10) == pytest.approx([0.0, 0.4])
 
 
 def test_a_run_that_diverged_guesses() -> None:
-    lost = series(run([0.9, 0.9, 0.9], diverged="no longer finite"))
+    lost = by_series([run([0.9, 0.9, 0.9], diverged="no longer finite")])
     assert last_accuracy(lost, "lesson-mnist", 15).tolist() == [0.1]
     assert accuracy_at(lost, "lesson-mnist", 300.0).tolist() == [0.1]
 
 
 def test_accuracy_at_a_time_is_the_mean_of_the_three_before() -> None:
-    five = series(run([0.1, 0.2, 0.3, 0.4, 0.9]))
+    five = by_series([run([0.1, 0.2, 0.3, 0.4, 0.9])])
     assert accuracy_at(five, "lesson-mnist", 450.0) == pytest.approx([0.3])
     assert accuracy_at(five, "lesson-mnist", 50.0) == pytest.approx([0.1]), "before the first evaluation: a guess"
 
@@ -90,7 +83,7 @@ def test_a_target_is_reached_with_the_mean_of_three() -> None:
     assert to_target(one, 0.7) == math.inf
 
 
-def test_energy_to_a_target_is_unknown_if_the_run_does_not_know_it() -> None:
+def test_unknown_energy_to_a_target() -> None:
     one = run([0.4, 0.5, 0.6])
     del one.curve["energy_j"]
     assert math.isnan(to_target(one, 0.5, "energy_j"))
@@ -98,9 +91,9 @@ def test_energy_to_a_target_is_unknown_if_the_run_does_not_know_it() -> None:
 
 def test_common_target_is_the_highest_that_all_reach() -> None:
     quick, slow = run([0.9] * 3), run([0.55] * 3, strategy="fedavg")
-    assert common_target(series(quick), ["lesson-mnist"]) == 0.9
-    assert common_target(series(quick, slow), ["lesson-mnist", "fedavg-mnist"]) == 0.5
-    assert math.isnan(common_target(series(run([0.1] * 9)), ["lesson-mnist"]))
+    assert common_target(by_series([quick]), ["lesson-mnist"]) == 0.9
+    assert common_target(by_series([quick, slow]), ["lesson-mnist", "fedavg-mnist"]) == 0.5
+    assert math.isnan(common_target(by_series([run([0.1] * 9)]), ["lesson-mnist"]))
     assert to_target(run([0.1] * 9), math.nan) == math.inf, "there is no time without a target"
 
 
@@ -109,7 +102,7 @@ def test_times_longer_is_paired_and_marks_censored_runs() -> None:
     slow = [run([0.0] * 3 + [0.6] * 3, strategy="fedavg"), run([0.0] * 8, seed=1, strategy="fedavg")]
 
     def ratios(ours: str, theirs: str) -> tuple[Sequence[float], Sequence[bool]]:
-        found, censored = times_longer(series(*fast, *slow), f"{ours}-mnist", f"{theirs}-mnist", 0.6, "time_s")
+        found, censored = times_longer(by_series([*fast, *slow]), f"{ours}-mnist", f"{theirs}-mnist", 0.6, "time_s")
         return found.tolist(), censored.tolist()
 
     assert ratios("fedavg", "lesson") == ([600 / 300, 800 / 400], [False, True])
@@ -117,10 +110,3 @@ def test_times_longer_is_paired_and_marks_censored_runs() -> None:
     (known, unknown), _ = ratios("lesson", "fedavg")
     assert known == 0.5
     assert np.isnan(unknown)
-
-
-def test_client_figures_are_of_the_rounds_so_far() -> None:
-    one = run([0.5])
-    one.__dict__["clients"] = pd.DataFrame({"round": [5, 10, 15], "global_loss": [3.0, 2.0, 1.0]})
-    last = client_figure(series(one), "lesson-mnist", lambda rows: float(rows["global_loss"].iloc[-1]), 10)
-    assert last.tolist() == [2.0]

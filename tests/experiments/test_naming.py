@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from lesson.experiments.grid import make_grid
-from lesson.experiments.naming import MAX_NAME, run_name, series_name, short_name
+from lesson.experiments.naming import MAX_NAME, run_name, series_name
 from lesson.settings.settings import Settings, section_of
 
 
@@ -43,13 +43,6 @@ def test_name_lists_what_differs_from_the_preset(settings: dict[str, Any], name:
 )
 def test_sweep_names_what_varies_in_its_order(axes: dict[str, Any], name: str) -> None:
     assert list(make_grid({}, axes).trials) == [name]
-
-
-def test_short_names_are_those_that_only_one_section_has() -> None:
-    assert short_name("data.beta") == "beta"
-    assert short_name("strategy.name") == "strategy"
-    assert short_name("training.learning_rate") == "learning_rate"
-    assert short_name("server.learning_rate") == "server.learning_rate"
 
 
 def test_long_names_are_cut_and_stay_different() -> None:

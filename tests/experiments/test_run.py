@@ -30,7 +30,7 @@ def archived(run: Run, folder: Path) -> Run:
     return read_archive(folder / "runs.gz")[0]
 
 
-def test_curve_has_the_evaluations_with_totals_so_far_and_the_final_score(run: Run) -> None:
+def test_curve_has_running_totals_and_the_final_score(run: Run) -> None:
     rounds = run.to_frame()
     assert list(run.curve) == ["round", "time_s", "accuracy", "loss", "uploads", "energy_j"]
     assert len(rounds) == 7
@@ -41,7 +41,7 @@ def test_curve_has_the_evaluations_with_totals_so_far_and_the_final_score(run: R
     assert run.up_to(4)["round"].max() <= 4
 
 
-def test_evaluations_on_clients_have_the_loss_of_all_and_the_accuracy_of_each_half(run: Run) -> None:
+def test_evaluations_on_clients(run: Run) -> None:
     lines = [line for line in run.lines() if "client_loss" in line]
     assert run.clients["round"].tolist() == [line["round"] for line in lines]
     assert run.clients["global_loss"].tolist() == pytest.approx([line["global_loss"] for line in lines], abs=1e-5)
@@ -64,7 +64,6 @@ def test_archived_run_is_like_that_of_its_folder(run: Run, tmp_path: Path) -> No
     for one in (back, run):
         assert isinstance(one.plot(), matplotlib.figure.Figure)
         assert "lesson" in one._repr_html_()
-        assert "lesson" in repr(one)
 
 
 def test_diverged_run_has_what_came_before_and_guesses(tmp_path: Path) -> None:

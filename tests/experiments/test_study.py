@@ -5,21 +5,19 @@ import math
 from pathlib import Path
 from typing import Any
 
-import matplotlib.figure
-import numpy as np
 import pytest
 
-from helpers.run_folders import R2, RMSE, make_comparison, make_run, make_run_of
-from helpers.tuned import everything, made, small
-from lesson import InputError, Run, Settings, Study, load
+from helpers.run_folders import RMSE, make_comparison, make_comparison_of, make_run, make_run_of
+from helpers.tuned import made
+from lesson import InputError, Settings, Study, load
 from lesson.cli import main
-from lesson.experiments.archive import read_archive, write_archive
+from lesson.experiments.archive import write_archive
 from lesson.experiments.loading import load_study
 from lesson.experiments.measures import to_target, value_by
 from lesson.experiments.study import write_table
 from lesson.learn.metric import Metric
 
-FALLING = np.array([6.0, 5.0, 4.0, 3.0, 2.0, 1.0])
+FALLING = [6.0, 5.0, 4.0, 3.0, 2.0, 1.0]
 
 
 @pytest.fixture(scope="module", params=["folders", "archive"])
@@ -67,13 +65,6 @@ def test_table_has_means_extremes_and_intervals(study: Study, tmp_path: Path) ->
     assert (list(written), written["lesson"]["time_to_0.95"]) == (["fedavg", "lesson"], None)
 
 
-def test_study_is_drawn_and_shown(study: Study) -> None:
-    assert isinstance(study.plot("time"), matplotlib.figure.Figure)
-    assert isinstance(study.plot("round"), matplotlib.figure.Figure)
-    assert "6 runs" in repr(study)
-    assert "fedavg" in study._repr_html_()
-
-
 @pytest.fixture(scope="module")
 def varied() -> Study:
     """β = 0.1 and 1 from two seeds; LESSON drops late updates in one run, FedAvg does not know the option."""
@@ -118,28 +109,6 @@ def test_filter_by_an_unknown_name_is_an_error(name: str, reason: str, varied: S
         varied.filter(**{name: 1})
 
 
-def test_tuned_comparison_is_filtered_by_its_labels(tmp_path: Path) -> None:
-    """The table has the rows of what is left, with the same numbers."""
-    design = small(tmp_path)
-    study = design.study(everything(design, lambda one: [0.1, *[0.8] * 7]), {})
-    some = study.filter(entry="lesson", beta=1.0)
-    assert [run.seed for run in some.runs] == [0, 1]
-    whole = study.table()
-    kept = whole[(whole["entry"] == "lesson") & (whole["beta"] == 1.0)].reset_index(drop=True)
-    assert some.table().equals(kept)
-    assert set(study.filter(group="deadlines").table()["entry"]) == {"lesson τ=10", "lesson τ=20"}
-
-
-def test_failures_are_counted_by_strategy(tmp_path: Path) -> None:
-    """Also those of a strategy all of whose runs failed."""
-    failures = {"lesson-seed1": "it broke", "fedcs-seed0": "no data"}
-    study = Study([made(Settings(rounds=50), [0.5])], failures=failures)
-    write_table(study, tmp_path / "table.json")
-    table = json.loads((tmp_path / "table.json").read_text())
-    assert (table["fedcs"]["seeds"], table["fedcs"]["failures"]) == (0, {"fedcs-seed0": "no data"})
-    assert table["lesson"]["failures"] == {"lesson-seed1": "it broke"}
-
-
 def test_study_without_runs_is_empty() -> None:
     empty = Study([])
     assert len(empty.to_frame()) == len(empty.curves()) == len(empty.table()) == 0
@@ -147,10 +116,7 @@ def test_study_without_runs_is_empty() -> None:
 
 def test_table_has_the_columns_of_the_metric(tmp_path: Path) -> None:
     """Means of three of lesson: 5, 4, 3, 2 at 300 to 600 s for seed 0, and 0.1 and 0.2 more for the others."""
-    for name, more in (("fedavg", 1.0), ("lesson", 0.0)):
-        for seed in range(3):
-            values = (FALLING + more + 0.1 * seed).tolist()
-            make_run_of(tmp_path / f"{name}-seed{seed}", RMSE, values, strategy={"name": name}, run={"seed": seed})
+    make_comparison_of(tmp_path, RMSE, FALLING, worse=1.0, step=0.1)
     study = load_study([tmp_path])
     assert study.metric == RMSE
     table = study.table()
@@ -169,7 +135,7 @@ def test_table_has_the_columns_of_the_metric(tmp_path: Path) -> None:
 def test_runs_with_different_metrics_are_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """They can be listed and filtered, as in a sweep over tasks."""
     make_run(tmp_path / "a-seed0", data={"dataset": "mnist"})
-    make_run_of(tmp_path / "b-seed0", RMSE, FALLING.tolist(), data={"dataset": "cifar10"})
+    make_run_of(tmp_path / "b-seed0", RMSE, FALLING, data={"dataset": "cifar10"})
     study = load_study([tmp_path])
     assert len(study.to_frame()) == 2
     for use in (study.means, study.curves, study.plot, study._repr_html_):
@@ -180,21 +146,7 @@ def test_runs_with_different_metrics_are_not_compared(tmp_path: Path, capsys: py
     assert study.filter(dataset="cifar10").metric == RMSE
 
 
-def test_only_targets_that_all_runs_have_are_compared(tmp_path: Path) -> None:
-    make_run_of(tmp_path / "a-seed0", RMSE, FALLING.tolist())
-    make_run_of(tmp_path / "b-seed1", Metric("rmse", False, (3.0, 4.0)), FALLING.tolist(), run={"seed": 1})
+def test_only_common_targets_are_compared(tmp_path: Path) -> None:
+    make_run_of(tmp_path / "a-seed0", RMSE, FALLING)
+    make_run_of(tmp_path / "b-seed1", Metric("rmse", False, (3.0, 4.0)), FALLING, run={"seed": 1})
     assert load_study([tmp_path]).metric.targets == (4.0,)
-
-
-def test_archive_keeps_the_metric_and_unknown_values(tmp_path: Path) -> None:
-    make_run_of(tmp_path / "done", R2, [-1.5, 0.25, 0.123456789, 0.5, 0.75, 0.8])
-    make_run_of(tmp_path / "lost", R2, [-1.5, 0.25, 0.5])
-    (tmp_path / "lost" / "summary.json").unlink()
-    runs = [Run.load(tmp_path / "done"), Run.load_diverged(tmp_path / "lost", "no longer finite", R2)]
-    write_archive(tmp_path / "runs.jsonl.gz", runs)
-    done, lost = read_archive(tmp_path / "runs.jsonl.gz")
-    assert done.metric == lost.metric == R2
-    assert done.curve["r2"].tolist() == [-1.5, 0.25, 0.123457, 0.5, 0.75, 0.8]
-    assert done.summary == {key: one for key, one in runs[0].summary.items() if key != "wall_s"}
-    assert math.isnan(lost.summary["r2"])
-    assert math.isnan(lost.summary["r2_last10"])

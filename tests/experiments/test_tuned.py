@@ -1,6 +1,7 @@
 """Tuned comparisons: which settings win and what is measured. Every number can be checked by hand."""
 
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,6 @@ from lesson.learn.metric import ACCURACY, Metric
 from lesson.runs.execute import execute
 
 FIVE = FILE.replace("seeds = [0, 1]", "seeds = [0, 1, 2, 3, 4]")
-FILES = sorted(Path(__file__).parents[2].glob("experiments/*/*.toml"))
 TEN, TWENTY = "lesson τ=10", "lesson τ=20"
 
 
@@ -56,14 +56,11 @@ def test_grid_is_combined_with_points(tmp_path: Path) -> None:
         ("[0.05, 0.1]", "[0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6]", "from 1 to 12"),
         ("strategy.fraction", "strategy.fractoin", "'fraction'"),
         ('[{ "strategy.deadline_s" = 20.0 }, { "strategy.deadline_s" = 10.0 }]', "[20.0]", "points"),
-        ('name = "lesson"\n', 'name = "fedavg"\n', "twice"),
         ('group = "deadlines"', 'group = "deadline"', "'deadlines'"),
         ("deadline_s = 20.0 }\n", "deadline_s = 0.0 }\n", "deadline_s"),
         ("[rules]", "[rulez]", "rules"),
-        ("betas = [0.1, 1.0]", "betas = [1.0, 0.0]", "betas"),
         ("tuning_seeds = [100]", "tuning_seeds = [1]", "tuning_seeds"),
         ("final_s = 800.0", "final_s = 99.0", "eval_every_s"),
-        ("targets = [0.5, 0.7]", "targets = [0.5, 0.3]", "targets"),
     ],
 )
 def test_invalid_file_is_one_line_and_status_2(
@@ -91,8 +88,8 @@ def test_study_toml_is_a_file_of_the_same_comparison(tmp_path: Path) -> None:
     assert [entry.name for entry in TunedComparison.load(path).entries][-1] == "more"
 
 
-def test_best_settings_at_the_end_of_tuning_win_and_the_first_of_several(tmp_path: Path) -> None:
-    """The last point diverges; what happens after 400 s does not count."""
+def test_best_settings_at_the_end_of_tuning_win(tmp_path: Path) -> None:
+    """Of two equal points the first; the last one diverges; what happens after 400 s does not count."""
     last = {(0.05, 1.0): 0.3, (0.05, 0.5): 0.5, (0.1, 1.0): 0.5, (0.1, 0.5): 0.0}
 
     def values(settings: Settings) -> list[float]:
@@ -158,7 +155,7 @@ def test_means_ratios_and_references(tmp_path: Path) -> None:
     assert (unreached["time_to_0.7_seeds"], unreached["time_to_0.5_seeds"]) == (0, 2)
 
 
-def test_reference_is_the_most_accurate_if_not_every_seed_reaches_the_target(tmp_path: Path) -> None:
+def test_reference_is_the_most_accurate_if_a_seed_misses_the_target(tmp_path: Path) -> None:
     """τ = 20 s is lucky with seed 0; τ = 10 s ends higher."""
 
     def values(settings: Settings) -> list[float]:
@@ -303,32 +300,17 @@ def test_command_tunes_draws_and_verifies(
     command = ["sweep", str(tmp_path / "entries.toml"), "--tune", "--out", str(out)]
     assert main([*command, "--entries", f"lesson,{TEN}"]) == 0
     assert [len(asked) for asked in engine.asked] == [2 + 2, 2]
-    assert {"README.md", MARKER, "runs.jsonl.gz", "table.csv"} <= {path.name for path in out.iterdir()}
+    names = ("README.md", MARKER, "runs.jsonl.gz", "table.csv", "board.html")
+    before = [(out / name).read_bytes() for name in names]
+    for run in out.glob("*/"):
+        shutil.rmtree(run)
+    (out / "table.csv").unlink()
+    assert main(["sweep", str(out / MARKER), "--tune", "--entries", f"lesson,{TEN}"]) == 0
+    assert [(out / name).read_bytes() for name in names] == before, "redrawn from the archive"
+    assert len(engine.asked) == 2
     assert main([*command, "--verify", TEN]) == 0
     assert "2 identical" in capsys.readouterr().out
     assert main([*command, "--verify", "fedavg"]) == 2
-
-
-@pytest.mark.parametrize(
-    ("words", "key"),
-    [
-        (["--tune", "--entries", "fedavgg"], "'fedavg'"),
-        (["--tune", "--seconds", "-1"], "--seconds"),
-        (["--tune", "nowhere.toml"], "nowhere.toml"),
-        (["--tune", "--set", "beta=1"], "--set"),
-        (["--entries", "lesson", "grid.toml"], "--entries"),
-        (["--verify", "fedavg"], "--verify"),
-        ([], "SETTINGS.toml"),
-    ],
-)
-def test_invalid_option_is_one_line_and_status_2(
-    words: list[str], key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["sweep", *words, "--out", str(tmp_path / "out")]) == 2
-    error = capsys.readouterr().err
-    assert key in error
-    assert error.count("\n") == 1
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow

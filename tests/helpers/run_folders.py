@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from lesson import Study, load
 from lesson.experiments.folder import FORMAT, MARKER
 from lesson.fleet.fleet import draw_fleet
 from lesson.learn.metric import ACCURACY as ACCURACY_METRIC
@@ -19,6 +20,12 @@ from lesson.settings.toml_text import to_toml
 ACCURACY = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
 RMSE = Metric("rmse", higher_is_better=False, targets=(4.0, 2.0))
 R2 = Metric("r2", targets=(0.5,))
+
+
+def load_as_study(folder: Path) -> Study:
+    study = load(folder)
+    assert isinstance(study, Study)
+    return study
 
 
 def make_run(path: Path, *, joules: float | None = 50.0, better: float = 0.0, **sections: dict[str, Any]) -> None:
@@ -86,6 +93,14 @@ def make_comparison(out: Path, strategies: tuple[str, ...] = ("lesson", "fedavg"
         for seed in range(num_seeds):
             folder = out / f"{name.replace(':', '.')}-seed{seed}"
             make_run(folder, better=0.01 * seed, strategy={"name": name}, run={"seed": seed})
+
+
+def make_comparison_of(out: Path, metric: Metric, values: Sequence[float], worse: float, step: float = 0.01) -> None:
+    """Write runs of two strategies with three seeds; FedAvg is worse by `worse`, and seed s differs by `step`·s."""
+    for name, more in (("fedavg", worse), ("lesson", 0.0)):
+        for seed in range(3):
+            own = [value + more + step * seed for value in values]
+            make_run_of(out / f"{name}-seed{seed}", metric, own, strategy={"name": name}, run={"seed": seed})
 
 
 def make_sweep(out: Path) -> None:

@@ -81,7 +81,7 @@ def test_single_changes_move_latency_as_the_equations_say() -> None:
     assert 1 < table.loc["path loss without log10", "median_s"] / 3600 < 24  # hours
 
 
-def test_a_longer_deadline_has_fewer_tiers_more_uploads_and_less_staleness() -> None:
+def test_effects_of_a_longer_deadline() -> None:
     """At any draw, not only in the mean: the paper's reason for Fig. 8."""
     frame = deadline_effects(num_draws=20)
     for name, sign in (("num_tiers", -1), ("updates_per_round", 1), ("staleness", -1)):

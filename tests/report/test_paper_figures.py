@@ -13,7 +13,7 @@ from lesson.report.paper.fleets import draw_latency_density, draw_schedule, draw
 from lesson.report.shares_figure import draw_label_shares
 
 
-def test_the_schedule_has_a_block_per_training_and_a_tick_per_upload() -> None:
+def test_schedule_has_a_block_per_training_and_a_tick_per_upload() -> None:
     """Seed 0 at τ = 20 has tiers 1 to 4: in 12 rounds 12, 6, 4 and 3 trainings."""
     axes = draw_schedule().axes[0]
     blocks = [part for part in axes.collections if isinstance(part, PolyCollection)]

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import lesson
-from helpers.resuming import check_resumes
 from helpers.runs import PARTS
 from helpers.small_tasks import tiny_task
 from lesson import InputError, Settings
@@ -54,11 +53,6 @@ def test_names_latencies_and_samples_come_from_the_file() -> None:
     assert main(["report", "run"]) == 0, "the report does not need the file"
 
 
-def test_splits_that_take_no_numbers_of_samples_decide() -> None:
-    execute(settings(split="iid", rounds=1), "run", **PARTS)
-    assert clients()["num_samples"] == [50, 50, 50, 50]
-
-
 def test_comparisons_and_sweeps() -> None:
     Path("small.csv").write_text("client,latency_s\na,3\nb,9\n")
     task = {"task": TASK, "batch_size": 5, "split": "iid", "rounds": 4, "device": "cpu"}
@@ -82,20 +76,13 @@ def test_presence_and_traces_use_the_names_of_the_file() -> None:
     assert 0 in lines[-1]["merged"]
 
 
-@pytest.mark.usefixtures("round_by_round")
-def test_varying_latencies_resume_bit_identically(tmp_path: Path) -> None:
-    check_resumes(settings(checkpoint_every_s=1e-9, slowdown=0.5), tmp_path, after_round=5, **PARTS)
-
-
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"latencies": "none.csv"}, "none.csv"),
         ({"num_clients": 9}, "num_clients"),
         ({"latencies": "many.csv", "split": "dirichlet-per-client"}, "num_samples"),
         ({"presence": "who.csv"}, "'watch'"),
         ({"speed_mps": (1.0, 2.0)}, "speed_mps"),
-        ({"latencies": "bare.csv", "slowdown": 0.1}, "slowdown"),
         ({"latencies": "bare.csv", "strategy": "fedcs-greedy"}, "compute_s"),
         ({"task": replace(tiny_task(), clients=[[0, 1], [2, 3], [4, 5]])}, "lab.csv lists 4 clients"),
     ],

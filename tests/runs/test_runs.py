@@ -5,7 +5,6 @@ import math
 import os
 import signal
 import tomllib
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,6 @@ from helpers.small_tasks import tiny_data
 from lesson import InputError
 from lesson.clock.worlds import NominalWorld
 from lesson.core.errors import DivergedError
-from lesson.experiments.run import Run
-from lesson.experiments.study import Study
 from lesson.learn.backend import WindowRule
 from lesson.learn.build import build
 from lesson.learn.cpu import CpuBackend
@@ -30,7 +27,7 @@ from lesson.learn.device import on_device
 from lesson.learn.scores import ClientScores, PendingScore, Score
 from lesson.runs.execute import EvaluationGrid, client_fields, execute
 from lesson.runs.folder import RunFolder
-from lesson.runs.summary import num_last, read_metrics
+from lesson.runs.summary import read_metrics
 from lesson.settings.loading import load_settings
 from lesson.settings.settings import Settings
 
@@ -47,9 +44,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def interrupted(path: Path, after_round: int = 5, chosen: Settings | None = None) -> RunFolder:
+def interrupted(path: Path) -> RunFolder:
     with pytest.raises(StoppedError):
-        execute(chosen or settings(**OFTEN), path, progress=stop_after(after_round), **PARTS)
+        execute(settings(**OFTEN), path, progress=stop_after(5), **PARTS)
     return RunFolder(path)
 
 
@@ -73,12 +70,8 @@ def test_folder_of_a_finished_run(finished: Path) -> None:
         assert summary[name] == pytest.approx(sum(line[name] for line in lines))
     assert (summary["rounds"], summary["time_s"], summary["accuracy"]) == (30, 600.0, lines[-1]["accuracy"])
     model = safetensors.numpy.load_file(finished / "model.safetensors")
-    assert {name: array.shape for name, array in model.items()} == {
-        "conv.weight": (2, 1, 3, 3),
-        "conv.bias": (2,),
-        "out.weight": (3, 32),
-        "out.bias": (3,),
-    }
+    assert model.keys() == {"conv.weight", "conv.bias", "out.weight", "out.bias"}
+    assert model["out.weight"].shape == (3, 32)
 
 
 def test_clients_are_recorded(finished: Path) -> None:
@@ -221,24 +214,7 @@ def test_finished_runs_are_reused(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert not folder.checkpoint.exists()
 
 
-def test_reading_a_damaged_folder_deletes_no_checkpoint(tmp_path: Path, finished: Path) -> None:
-    folder = interrupted(tmp_path / "run")
-    folder.summary.write_text("{}")
-    readers: list[Callable[[], object]] = [
-        folder.finished,
-        lambda: Run.load(folder.path),
-        lambda: execute(settings(), folder.path, **PARTS),
-    ]
-    for read in readers:
-        with pytest.raises(InputError, match=r"summary.json is damaged"):
-            read()
-        assert folder.checkpoint.exists()
-    folder.summary.unlink()
-    execute(settings(), folder.path, resume=True, **PARTS)
-    assert content(folder.path) == content(finished)
-
-
-def test_runs_rejected_in_the_first_round_leave_nothing(tmp_path: Path) -> None:
+def test_rejected_runs_leave_nothing(tmp_path: Path) -> None:
     wrong = settings("fedbuff").with_strategy("fedbuff", {"concurrency": 20})  # of 6 clients
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / ".mine").touch()
@@ -320,10 +296,6 @@ def test_a_run_resumes_only_on_its_device(tmp_path: Path) -> None:
     folder.summary.unlink()
     with pytest.raises(InputError, match="started on a GPU"):
         execute(auto, folder.path, resume=True, **PARTS)
-    for change in ({"device": "cuda"}, {"precision": "bfloat16"}):
-        with pytest.raises(InputError, match=next(iter(change))):
-            execute(settings(**change), tmp_path / "new", **PARTS)
-    assert not (tmp_path / "new").exists()
 
 
 @dataclass(frozen=True)
@@ -349,9 +321,6 @@ def test_lines_wait_for_their_scores_in_order(tmp_path: Path, monkeypatch: pytes
     execute(scored, tmp_path / "slow", progress=lines.append, **PARTS)
     assert content(tmp_path / "slow") == content(tmp_path / "at-once")
     assert [line["round"] for line in lines] == list(range(1, 31))
-    folder = interrupted(tmp_path / "stopped", 15, settings(client_scores_every_s=60.0, **OFTEN))
-    execute(scored, folder.path, resume=True, **PARTS)
-    assert content(folder.path) == content(tmp_path / "at-once")
 
 
 def test_client_scores_are_those_of_the_newest_model(tmp_path: Path, finished: Path) -> None:
@@ -422,8 +391,6 @@ def test_jitter_moves_evaluations_within_their_interval(of_clients: bool) -> Non
     assert min((number - 1) % 20 for number in half) >= 9, "by at most half an interval"
     resumed = evaluated(1000, 10.0, first=501, eval_jitter=1.0, **fixed)
     assert resumed == [number for number in whole if number > 500]
-    rare = evaluated(300, 340.0, eval_jitter=1.0, **fixed)
-    assert 280 <= len(rare) < 300 * 340 / 200, "several points in one round are one evaluation"
 
 
 @pytest.mark.parametrize("stop", [3, 4])
@@ -440,15 +407,3 @@ def test_evaluation_between_two_rounds_follows_the_second(
     assert [line["time_s"] for line in lines][:4] == [20.0, 50.0, 80.0, 110.0]
     for name in ("accuracy", "client_accuracy"):
         assert [line["round"] for line in lines if name in line] == [4, 6, 9]
-
-
-def test_curves_end_with_the_score_of_the_final_model(tmp_path: Path) -> None:
-    """Evaluated at 100 and 200 s, and once more when the run ends at 240 s."""
-    summary = execute(settings(rounds=12), tmp_path / "run", **PARTS)
-    curve = Study([Run.load(tmp_path / "run")]).curves()
-    assert curve["round"].tolist() == Run.load(tmp_path / "run").curve["round"].tolist() == [5, 10, 12]
-    assert curve["accuracy"].tolist()[-1] == summary["accuracy"] == summary["accuracy_last10"]
-
-
-def test_the_end_of_a_run_is_at_most_its_last_quarter() -> None:
-    assert [num_last(count) for count in (1, 3, 4, 8, 20, 40, 400)] == [1, 1, 1, 2, 5, 10, 10]

@@ -9,7 +9,6 @@ import pytest
 
 from helpers.run_folders import R2, RMSE
 from helpers.runs import PARTS, settings
-from helpers.tensorboard import needs_tensorboard, read_scalars
 from lesson import load
 from lesson.cli import main
 from lesson.core.errors import DivergedError
@@ -20,7 +19,6 @@ from lesson.learn.metric import Metric
 from lesson.learn.scores import Known, Score
 from lesson.runs.execute import execute
 from lesson.runs.summary import read_metrics, summarize
-from lesson.runs.trackers import TensorBoard
 from lesson.settings.settings import Settings
 
 
@@ -81,13 +79,6 @@ def test_a_diverged_run_keeps_its_metric(tmp_path: Path) -> None:
     assert run.summary["time_to_s"] == {"4": None, "2": None}
 
 
-@needs_tensorboard
-def test_tensorboard_shows_the_metrics_of_the_task(tmp_path: Path) -> None:
-    asked = settings(rounds=3, eval_every_s=0.001)
-    execute(asked, tmp_path / "run", trackers=[TensorBoard()], make=regression, **PARTS)
-    assert {"rmse", "mae", "loss"} <= {tag.partition("/")[0] for tag in read_scalars(tmp_path / "run")}
-
-
 def test_the_names_of_classes_are_kept(tmp_path: Path) -> None:
     def named(settings: Settings, **parts: Any) -> TrainingRun:
         run = build(settings, **parts)
@@ -108,10 +99,3 @@ def test_a_loss_far_above_that_of_guessing_is_noted(
     """Ten times ln(classes): 23.03 for ten and 46.05 for a hundred; other losses have no scale."""
     summary = summarize(Settings(), tmp_path / "none", R2, {"r2": 0.5}, loss, num_classes=num_classes)
     assert any("final loss" in note for note in summary["notes"]) == is_noted
-
-
-def test_accuracy_may_have_other_targets_and_further_metrics(tmp_path: Path) -> None:
-    own = Metric("accuracy", targets=(0.25, 0.5))
-    summary = summarize(Settings(), tmp_path / "none", own, {"accuracy": 0.5, "top5": 0.9}, 0.1)
-    assert (summary["accuracy"], summary["metrics"]) == (0.5, {"top5": 0.9})
-    assert Metric.of(summary) == own
