@@ -3,15 +3,17 @@
     python tools/mutate.py clock strategies --count 8 --seed 1     8 mutations of each package, run against its tests
     python tools/mutate.py learn --tests tests/learn tests/runs     run other tests
 
-A mutation swaps an operator, a comparison or a constant, negates a condition, returns None, or drops a statement. Each
-one is made in a copy of the source, so the checkout is never changed. The table is printed in Markdown, survivors last.
-The exit status is 1 if fewer than 85 % of the mutations are noticed ("killed").
+A mutation swaps an operator, a comparison or a constant, negates a condition, returns None, or drops a statement. What
+has no right or wrong value is left alone: log messages, error messages, limits such as WAIT_S = 300, and code that only
+a GPU executes. Each mutation is made in a copy of the source, so the checkout is never changed. The table is printed in
+Markdown, survivors last. The exit status is 1 if fewer than 85 % of the mutations are noticed ("killed").
 """
 
 import argparse
 import ast
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -26,6 +28,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src"
 NEEDS_GPU = "learn/cuda/"
+MESSAGE = re.compile(r"\b(_?log\w*|_?tell\w*|print|warn\w*|info|debug)\(")
 REQUIRED = 0.85
 SWAPS: dict[type[ast.AST], str] = {
     ast.Lt: "<=",
@@ -126,9 +129,14 @@ def _compiles(source: str) -> bool:
 
 
 def _mutations(path: Path, source: str, node: ast.AST) -> Iterator[Mutation]:
-    """Yield every mutation of a file except in annotations, strings, imports and error messages."""
-    if isinstance(node, (ast.Raise, ast.Import, ast.ImportFrom, ast.JoinedStr)):
-        return
+    """Yield every mutation of a file except in annotations, imports, messages and limits."""
+    match node:
+        case ast.Raise() | ast.Import() | ast.ImportFrom() | ast.JoinedStr():
+            return
+        case ast.Expr(value=ast.Call(func=function)) if MESSAGE.search(f"{ast.unparse(function)}("):
+            return
+        case ast.Assign(targets=[ast.Name(id=name)]) if name.isupper():
+            return
     yield from _operators(path, source, node)
     for changed, code in _replacements(node):
         yield Mutation(path, _start(changed), _end(changed), code)
