@@ -1,7 +1,9 @@
 """Federated evaluation: who evaluates which model, what the metrics are, and that training does not notice."""
 
+import json
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -135,14 +137,17 @@ def test_evaluation_disturbs_neither_clock_nor_latencies(make_grid: MakeGrid, ca
     assert float(line.split()[2]) < max(took_s), line
 
 
-def test_all_clients_evaluate_at_once_if_none_is_training(make_grid: MakeGrid) -> None:
+def test_all_clients_evaluate_at_once_if_none_is_training(make_grid: MakeGrid, tmp_path: Path) -> None:
     """All are in tier 1 and idle after each round, so the server waits for them before it opens the next one, for up to
     the 30 s of a round."""
     journal = Journal()
-    strategy = LessonStrategy(30.0, clock="wall", evaluate_every=1)
+    strategy = LessonStrategy(30.0, clock="wall", evaluate_every=1, out=tmp_path)
     result = start(make_grid(journal.app, 3), strategy, num_rounds=3)
     assert journal.evaluations() == [(client, round) for round in (1, 2, 3) for client in (0, 1, 2)]
     assert list(result.evaluate_metrics_clientapp) == [1, 2, 3]
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    scores = [line["client_metrics"][str(line["round"])]["score"] for line in lines[:2]]
+    assert scores == pytest.approx([1 + 7 / 6, 2 + 7 / 6])
 
 
 def test_silent_client_does_not_hold_up_the_run(make_grid: MakeGrid) -> None:

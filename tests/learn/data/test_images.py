@@ -33,6 +33,7 @@ def idx_bytes(shape: tuple[int, ...], content: bytes) -> bytes:
         (idx_bytes((3,), b"abcd"), "3 bytes.* got more"),
         (idx_bytes((47_040_001,), b""), "at most 47040000 bytes"),
         (gzip.compress(b"x", mtime=0), "not an IDX file"),
+        (gzip.compress(bytes([0, 0, 9, 1, 0, 0, 0, 0]), mtime=0), "not an IDX file"),
         (idx_bytes((3,), b"abc")[:-9], "damaged"),
     ],
 )
