@@ -155,7 +155,8 @@ def _operators(path: Path, source: str, node: ast.AST) -> Iterator[Mutation]:
             pass
         case _:
             return
-    if type(operator) in SWAPS:
+    ends = (ast.unparse(operand).rpartition(".")[2] for operand in (left, right))
+    if type(operator) in SWAPS and not (isinstance(node, ast.Compare) and any(map(str.isupper, ends))):
         (first, begin), (last, stop) = _end(left), _start(right)
         lines = [line.encode() for line in source.splitlines(keepends=True)][first - 1 : last]
         code = (b"".join(lines)[begin : stop - len(lines[-1])] if stop < len(lines[-1]) else b"").decode()
