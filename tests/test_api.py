@@ -61,7 +61,7 @@ def test_run_is_executed_once_and_resumed(tmp_path: Path) -> None:
         lesson.run("fedavg", options={"fraction": 0.5}, seed=3, out=run.path, resume=False, **TINY, **SMALL)
 
 
-def test_comparison_is_in_a_folder_that_can_be_loaded(tmp_path: Path) -> None:
+def test_comparison_can_be_loaded_from_its_folder(tmp_path: Path) -> None:
     """Changed settings are those of all strategies, options those of one."""
     base = Settings(strategy={"late": "drop"})
     out = tmp_path / "mine"
@@ -153,7 +153,7 @@ def test_table_of_the_paper_is_reproduced(tmp_path: Path) -> None:
         lesson.reproduce("table1", out=out)
 
 
-def test_a_task_object_needs_a_folder() -> None:
+def test_task_object_needs_a_folder() -> None:
     """Otherwise a later call with another task would find these results."""
     for call in (lesson.run, partial(lesson.compare, ["lesson"]), partial(lesson.sweep, {"beta": [0.1, 1.0]})):
         with pytest.raises(InputError, match="out must be given with a Task object"):

@@ -52,7 +52,7 @@ def handlers() -> Any:
 
 @pytest.mark.usefixtures("handlers", "round_by_round")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_leaves_a_checkpoint_and_is_passed_on(tmp_path: Path, number: signal.Signals) -> None:
+def test_signal_leaves_a_checkpoint_and_is_passed_on(tmp_path: Path, number: signal.Signals) -> None:
     with pytest.raises(KeyboardInterrupt if number == signal.SIGINT else StoppedError):
         execute(settings(), tmp_path / "run", progress=send_at(12, number), **PARTS)
     folder = RunFolder(tmp_path / "run")
@@ -64,7 +64,7 @@ def test_a_signal_leaves_a_checkpoint_and_is_passed_on(tmp_path: Path, number: s
     assert content(tmp_path / "run") == content(tmp_path / "whole")
 
 
-def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
+def test_signal_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         execute(settings(), tmp_path / "run", progress=send_at(12, signal.SIGHUP), **PARTS)
@@ -107,7 +107,7 @@ def test_ctrl_c_twice_in_a_moment_counts_once(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("at", ["checkpoint", "summary"])
-def test_a_full_disk_stops_a_run_that_can_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str) -> None:
+def test_full_disk_stops_a_run_that_can_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str) -> None:
     fsync = os.fsync
 
     def full(number: int) -> None:
@@ -132,7 +132,7 @@ def says(lines: list[str]) -> bool:
     return len(lines) == 2 and all(words in line for words, line in zip(STOPS, lines, strict=True))
 
 
-def test_a_stopped_command_leaves_a_checkpoint_and_says_how_to_continue(tmp_path: Path) -> None:
+def test_stopped_command_leaves_a_checkpoint_and_says_how_to_continue(tmp_path: Path) -> None:
     process = start(tmp_path, *TINY, "--rounds", "1000000")
     while process.poll() is None and not (tmp_path / "run" / "metrics.jsonl").exists():
         time.sleep(0.05)

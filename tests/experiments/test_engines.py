@@ -72,7 +72,7 @@ def test_options_select_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (ray.address, ray.cpus_per_trial, ray.gpus_per_trial, ray.task) == ("auto", 2, 0.25, task)
 
 
-def test_a_failure_does_not_stop_other_runs(tmp_path: Path) -> None:
+def test_failure_does_not_stop_other_runs(tmp_path: Path) -> None:
     plan = {tmp_path / name: settings(rounds=rounds) for name, rounds in (("a", 2), ("b", 3), ("c", 1))}
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "thesis.tex").touch()
@@ -106,7 +106,7 @@ def test_run_resumes_after_an_exception_of_the_listener(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_killed_runs_are_repeated_in_other_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_runs_are_resumed_in_other_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run continues from its checkpoint, in the round in which it was killed. One that is always killed fails."""
     (tmp_path / "dies.py").write_text(STRATEGIES)
     monkeypatch.chdir(tmp_path)

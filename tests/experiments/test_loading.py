@@ -69,7 +69,7 @@ def test_sweep_has_what_varies_in_the_order_of_its_file(tmp_path: Path) -> None:
     assert study.failures == {"new": UNFINISHED, "x": "no <reason>"}
 
 
-def test_several_folders_are_told_apart_by_what_differs(tmp_path: Path) -> None:
+def test_folders_are_labeled_by_what_differs(tmp_path: Path) -> None:
     """By β once, not by the batch size that goes with it; the trainer does not matter."""
     for beta, batch, trainer in ((0.1, 10, "auto"), (1.0, 20, "reference")):
         for name in ("lesson", "fedavg"):
@@ -99,7 +99,7 @@ def test_same_run_in_two_folders_is_rejected(tmp_path: Path) -> None:
         ("damaged", r"metrics.jsonl line 1 is damaged"),
     ],
 )
-def test_folders_of_something_else(name: str, message: str, tmp_path: Path) -> None:
+def test_folders_that_cannot_be_loaded(name: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "empty").mkdir()
     for folder in ("begun", "all_begun/a", "all_begun/b"):

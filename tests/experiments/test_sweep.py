@@ -81,7 +81,7 @@ def test_interrupted_sweep_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert all(folder.finished() for folder in folders)
 
 
-def test_table_has_what_varies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_shows_varied_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lesson.experiments.engines.make_engine", lambda *_, **__: FakeEngine())
     axes = {"strategy.name": ["lesson", "fedavg"], "strategy.late": ["merge"], "data.beta": [0.5, 1]}
     (tmp_path / "grid.toml").write_text(make_grid({"run": {"time_budget_s": 600.0}}, axes, 2).toml)

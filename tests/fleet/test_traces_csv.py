@@ -29,7 +29,7 @@ def read_places(path: Path, names: Any) -> Any:
     return read_positions(path, names, area_km=2.0)
 
 
-def test_work_is_looked_up_and_begins_again(tmp_path: Path) -> None:
+def test_work_is_looked_up_and_repeats(tmp_path: Path) -> None:
     """Client 7 has two pieces of work, client 3 one; the fleet's order is its own, the file's is any."""
     text = "client,round,compute_s,upload_s\n3,1,5,0.5\n7,2,2,0\n7,1,1,0.25\n"
     work = read_work(write(tmp_path, text), [7, 3])
@@ -60,7 +60,7 @@ def test_presence(tmp_path: Path) -> None:
     st.integers(0, 31),
     st.integers(0, 31),
 )
-def test_presence_is_what_the_intervals_say(turns: list[list[int]], now_s: int, later_s: int) -> None:
+def test_presence_follows_from_the_intervals(turns: list[list[int]], now_s: int, later_s: int) -> None:
     """A client comes and leaves in turn at its times; one with an odd number of them stays for ever."""
     rows = [
         (client, begin, end)
@@ -96,7 +96,7 @@ def read_channels(path: Path, _: Any) -> Any:
     return read_snr(path)
 
 
-def test_snr_traces_are_in_the_order_of_their_first_rows_and_sorted_by_time(tmp_path: Path) -> None:
+def test_order_of_snr_traces_and_their_rows(tmp_path: Path) -> None:
     text = "snr_db,trace,time_s\n-3.5,b,10\n20,a,7\n1,b,0\n-200,c,0\n"
     time_s, snr_db, offsets = read_channels(write(tmp_path, text), None)
     assert (time_s.tolist(), snr_db.tolist()) == ([0, 10, 7, 0], [1, -3.5, 20, -200])
@@ -131,7 +131,7 @@ WORK, PRESENCE, PLACES = "client,round,compute_s,upload_s\n", "client,from_s,to_
         (read_places, None, "does not exist"),
     ],
 )
-def test_bad_files_are_one_line_with_the_place(
+def test_errors_name_the_place_in_one_line(
     tmp_path: Path, read: Callable[[Path, Any], Any], text: str | bytes | None, message: str
 ) -> None:
     with pytest.raises(InputError) as caught:

@@ -6,7 +6,7 @@ from lesson import Lesson
 from lesson.flower.strategy import MeasuredFirst
 
 
-def test_cold_first_replies_put_nobody_into_a_high_tier() -> None:
+def test_cold_first_replies_do_not_raise_tiers() -> None:
     """First replies come after 48, 50 and 47 s, later ones after 9, 16 and 38 s; rounds of 10 s, tiers 1, 2 and 4.
 
     Round 1 waits for everybody, until 50 s. All are then still estimated at 10 s and start in tier 1. Client 0 is there

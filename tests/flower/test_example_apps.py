@@ -160,7 +160,7 @@ def flwr_run(command: str, env: dict[str, str], folder: Path) -> str:
 
 
 @pytest.mark.deployment
-def test_documented_command_works_as_typed(env: dict[str, str], tmp_path: Path) -> None:
+def test_documented_command_works(env: dict[str, str], tmp_path: Path) -> None:
     """In a clone, without settings for Flower: it installs nothing, trains and completes."""
     command = "flwr run examples/flower_app --stream"
     assert f"$ {command}\n" in (QUICKSTART / "README.md").read_text()
@@ -201,7 +201,7 @@ def train(message, context):
 
 
 @pytest.mark.deployment
-def test_latencies_are_those_of_partitions_in_flowers_simulation(env: dict[str, str], tmp_path: Path) -> None:
+def test_simulated_partitions_have_their_latencies(env: dict[str, str], tmp_path: Path) -> None:
     """Tiers 1, 2 and 3: in four rounds of 10 s they are sent four models, two and two."""
     app, journal = tmp_path / "app", tmp_path / "journal"
     (app / "plain_app").mkdir(parents=True)

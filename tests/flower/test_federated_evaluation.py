@@ -56,7 +56,7 @@ def virtual(**options: Any) -> LessonStrategy:
     return LessonStrategy(10.0, clock="virtual", latency_s=[5.0, 6.0, 7.0], **options)
 
 
-def test_metrics_are_those_of_fedavg(make_grid: MakeGrid) -> None:
+def test_metrics_equal_those_of_fedavg(make_grid: MakeGrid) -> None:
     """After every round: (10·0 + 30·1 + 20·2)/60 = 7/6 more than the model, which has the round's number."""
     config = ConfigRecord({"batch": 8})
     theirs = start(make_grid(Journal().app, 3), FlowerFedAvg(), evaluate_config=config)

@@ -186,7 +186,7 @@ def test_rejected_replies(make_grid: MakeGrid, reply: Any, fault: str, detail: s
     assert not asking.received.held
 
 
-def test_clients_need_not_report_weights_that_the_server_knows(make_grid: MakeGrid) -> None:
+def test_weights_known_to_the_server_need_not_be_reported(make_grid: MakeGrid) -> None:
     """Metrics of several records count as one, without lists."""
 
     def answer(message: Message) -> Message:
@@ -198,7 +198,7 @@ def test_clients_need_not_report_weights_that_the_server_knows(make_grid: MakeGr
     assert asking.reply() == Reply(0, 0, None, {"own": 3.0, "loss": 1.0})
 
 
-def test_update_that_was_given_up_comes_too_late(make_grid: MakeGrid) -> None:
+def test_late_reply_of_a_given_up_update_is_discarded(make_grid: MakeGrid) -> None:
     """Client 0 is given up; both then answer. The model of the late one is not kept, the other one's is."""
     given_up = threading.Event()
 
@@ -216,7 +216,7 @@ def test_update_that_was_given_up_comes_too_late(make_grid: MakeGrid) -> None:
     assert list(asking.post.poll()) == []
 
 
-def test_error_of_an_update_that_was_given_up_is_ignored(make_grid: MakeGrid) -> None:
+def test_late_error_of_a_given_up_update_is_ignored(make_grid: MakeGrid) -> None:
     asking = Asking(make_grid, lambda _: None)
     asking.send(0, patience_s=0.02)
     asking.post.give_up(np.array([0]))

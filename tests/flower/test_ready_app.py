@@ -73,7 +73,7 @@ def lines(out: Path) -> list[dict[str, Any]]:
         ("tifl", 5, "strategy.num_tiers=2 strategy.interval=3"),
     ],
 )
-def test_virtual_clock_gives_the_numbers_of_the_simulator(
+def test_virtual_clock_is_bit_identical_to_the_simulator(
     make_grid: MakeGrid, tmp_path: Path, strategy: str, rounds: int, changes: str
 ) -> None:
     """Bit by bit; on Flower, the notes of a line say more. TiFL needs the accuracy of clients on samples held out."""
@@ -200,7 +200,7 @@ def answer_profile(message: Message, there: Context) -> Message:
     return Message(RecordDict({"metrics": MetricRecord(told)}), reply_to=message)
 
 
-def test_invalid_profile_is_no_answer() -> None:
+def test_invalid_profile_is_ignored() -> None:
     profiler = Profiler(MODEL)
 
     def read(**changed: Any) -> Profile | None:
@@ -238,7 +238,7 @@ def test_first_registered_node_keeps_its_partition(three: LocalGrid, later: int)
     assert find(three)[1] == 1007
 
 
-def test_too_few_usable_nodes_are_an_error_that_says_why(three: LocalGrid) -> None:
+def test_error_for_too_few_usable_nodes_says_why(three: LocalGrid) -> None:
     three.intercept(fail, partition=0)
     assert find(three) == {1: 1007, 2: 1014}
     with pytest.raises(InputError, match="min-nodes is 3, but only 2 of 3 nodes are usable: node 1000"):
@@ -252,7 +252,7 @@ def test_node_that_reports_another_number_of_partitions_is_left_out(three: Local
     assert find(three) == {1: 1007, 2: 1014}
 
 
-def test_clock_follows_the_nodes(three: LocalGrid) -> None:
+def test_default_clock_depends_on_the_nodes(three: LocalGrid) -> None:
     assert (clock_of("auto", three, 1.0), clock_of("virtual", three, 1.0)) == ("wall", "virtual")
     three.simulated = True
     assert (clock_of("auto", three, 1.0), clock_of("wall", three, 1.0)) == ("virtual", "wall")

@@ -162,9 +162,7 @@ def test_model_of_a_finished_run_must_fit(make_grid: MakeGrid, tmp_path: Path) -
         (lambda number, _: MetricRecord({"f1": 0.5}) if number == 2 else None, "f1", True),
     ],
 )
-def test_metric_by_which_models_are_compared(
-    make_grid: MakeGrid, tmp_path: Path, fn: Any, metric: str, higher_is_better: bool
-) -> None:
+def test_metric_of_a_run(make_grid: MakeGrid, tmp_path: Path, fn: Any, metric: str, higher_is_better: bool) -> None:
     start(make_grid(APP, 3), tmp_path / "run", num_rounds=3, fn=fn)
     run = loaded(tmp_path / "run")
     assert (run.metric.name, run.metric.higher_is_better) == (metric, higher_is_better)
@@ -233,7 +231,7 @@ def test_clients_keep_their_numbers_on_the_wall_clock(
     assert recording.names == tuple(sorted(names))
 
 
-def test_node_that_comes_back_under_its_key_is_the_same_client(
+def test_node_that_rejoins_with_its_key_is_the_same_client(
     make_grid: MakeGrid, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lesson.flower.post.LOOK_EVERY_S", 0.02)

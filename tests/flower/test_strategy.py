@@ -61,7 +61,7 @@ def values(result: Result) -> np.ndarray:
     return np.concatenate(result.arrays.to_numpy_ndarrays())
 
 
-def test_long_deadline_is_flowers_fedavg(make_grid: MakeGrid) -> None:
+def test_long_deadline_equals_flowers_fedavg(make_grid: MakeGrid) -> None:
     """All in tier 1: the same model and the same means of the metrics."""
     theirs = run(make_grid(client_app([]), 3), FlowerFedAvg(fraction_evaluate=0.0))
     ours = run(make_grid(client_app([]), 3), virtual())
@@ -111,7 +111,7 @@ def test_server_evaluates_every_model(make_grid: MakeGrid) -> None:
     assert {round: told["bias"] for round, told in result.evaluate_metrics_serverapp.items()} == biases
 
 
-def test_rounds_on_the_wall(make_grid: MakeGrid) -> None:
+def test_rounds_on_the_wall_clock(make_grid: MakeGrid) -> None:
     """Round 1 waits for everybody, and round 2 starts everybody, as first replies are no measurements. The slow client
     then needs more than one round of 0.4 s: it starts in fewer rounds, with a step size that follows its tier, 0.2 for
     tier 2 and more on a machine that is slow itself."""

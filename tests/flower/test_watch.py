@@ -36,7 +36,7 @@ def test_error_counts_the_reasons() -> None:
     assert both.round == 4
 
 
-def test_healthy_client_in_a_high_tier_is_waited_for() -> None:
+def test_run_waits_for_a_healthy_client_in_a_high_tier() -> None:
     assert counts(federation([["client error"], [118.0]], [5.0, 118.0]), 13) == 13 * [0]
 
 
@@ -45,7 +45,7 @@ def test_aggregation_resets_the_count() -> None:
     assert counts(federation(takes, [5.0]), 6) == [1, 2, 3, 0, 1, 2]
 
 
-def test_client_that_has_recovered_is_waited_for() -> None:
+def test_run_waits_for_a_client_that_has_recovered() -> None:
     """Client 0 always fails. Client 1 fails once, so rounds count until its second update, of 118 s, is aggregated.
 
     While it trains the third one, they do not count.
@@ -65,7 +65,7 @@ def test_silent_clients_count_when_they_are_given_up() -> None:
     assert [round for round, (before, after) in enumerate(pairwise([0, *told]), 1) if after > before] == [6, 30]
 
 
-def test_buffer_that_fills_is_no_failure() -> None:
+def test_filling_buffer_is_not_a_failure() -> None:
     """Client 0 has updates in the buffer, which is aggregated with every second one, while client 1 only fails."""
     both = federation([[3.0], ["client error"]], [3.0, 3.0], FedBuff(buffer_size=2, concurrency=2))
     assert max(counts(both, 12)) <= 1
@@ -77,7 +77,7 @@ def test_deadline_that_nobody_meets_counts() -> None:
         counts(federation([[15.0]], [5.0], FedCS(10.0)), 99, UpdateWatch(10, ""))
 
 
-def test_client_that_is_lost_once_does_not_count() -> None:
+def test_client_lost_once_does_not_count() -> None:
     lost, clients = on_the_wall(FedAvg(), make_fleet([5.0, 6.0]), [[5.0], [6.0]])
     clients.clock.at(1.0, Left(1))
     assert counts(lost, 3) == [0, 0, 0]

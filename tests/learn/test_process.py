@@ -21,7 +21,7 @@ def three_threads(one_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_num_threads(3)
 
 
-def test_a_run_restores_the_threads_of_its_caller_even_if_it_fails(tmp_path: Path) -> None:
+def test_run_restores_the_threads_of_its_caller_even_if_it_fails(tmp_path: Path) -> None:
     during = []
 
     def fail(line: dict[str, Any]) -> None:

@@ -34,14 +34,14 @@ class Noted(Told):
         (self.folder / "told.json").write_text(json.dumps(self.calls, default=str))
 
 
-def test_a_tracker_receives_every_round_once(tmp_path: Path) -> None:
+def test_tracker_receives_every_round_once(tmp_path: Path) -> None:
     tracker = Told()
     for _ in range(2):  # a finished run is not reported again
         execute(settings(rounds=3), tmp_path / "run", trackers=[tracker], **PARTS)
         assert tracker.calls == [("lesson", tmp_path / "run", []), 1, 2, 3, 3]
 
 
-def test_a_resumed_run_passes_its_kept_lines(tmp_path: Path) -> None:
+def test_tracker_of_a_resumed_run_receives_the_saved_rounds(tmp_path: Path) -> None:
     """A checkpoint after every round. The third is written down, but the run breaks off before it is kept."""
     often, tracker = settings(rounds=5, checkpoint_every_s=1e-9), Told()
     with pytest.raises(StoppedError):
@@ -96,7 +96,7 @@ def test_tensorboard_shows_metrics_on_both_axes_and_settings(tmp_path: Path) -> 
 
 
 @needs_tensorboard
-def test_tensorboard_shows_nothing_twice_after_a_resume(tmp_path: Path) -> None:
+def test_tensorboard_shows_no_duplicates_after_a_resume(tmp_path: Path) -> None:
     """A viewer watches before and after."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -140,9 +140,7 @@ def test_trackers_on_the_command_line(
 
 @pytest.mark.usefixtures("round_by_round")
 @pytest.mark.parametrize(("method", "last", "calls"), [("begin", 1, []), ("line", 4, [1, 2, 3, 4, None])])
-def test_a_run_whose_tracker_fails_can_resume_without_it(
-    method: str, last: int, calls: list[Any], tmp_path: Path
-) -> None:
+def test_run_can_resume_without_a_failed_tracker(method: str, last: int, calls: list[Any], tmp_path: Path) -> None:
     """The round in which it failed is kept, although checkpoints are far apart."""
     failing, other = Failing(method), Told()
     with pytest.raises(RunStoppedError, match=r"Failing: OSError: .* No space left "):
@@ -156,7 +154,7 @@ def test_a_run_whose_tracker_fails_can_resume_without_it(
     assert content(tmp_path / "run") == content(tmp_path / "plain")
 
 
-def test_a_tracker_that_fails_gets_no_more_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tracker_that_fails_gets_no_more_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All 30 rounds are one window, so the run has ended when the tracker fails; the other one gets all lines."""
     monkeypatch.setattr(CpuBackend, "window", WindowRule(10**6))
     failing, other = Failing("line"), Told()

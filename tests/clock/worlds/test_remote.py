@@ -63,7 +63,7 @@ def check_freed(federation: Federation, clients: Holding) -> None:
 
 
 @everyone
-def test_records_are_those_of_the_simulation(kind: type[Any], tmp_path: Path) -> None:
+def test_records_equal_those_of_the_simulation(kind: type[Any], tmp_path: Path) -> None:
     """Clients 0, 3 and 6 leave during their training, and rejoin; all are slower at times."""
     rows = "0,0,2 0,7,inf 3,0,4 3,20,90 3,99,400 6,0,5 6,30,38 6,50,inf"
     presence = traced(tmp_path / "presence.csv", f"client,from_s,to_s {rows}")
@@ -78,7 +78,7 @@ def test_records_are_those_of_the_simulation(kind: type[Any], tmp_path: Path) ->
     assert federation.fleet.client_weight.max() == 2.0
 
 
-def test_a_restart_changes_no_record() -> None:
+def test_restart_changes_no_record() -> None:
     """SAFA drops updates of client 5, which takes 95 s."""
     simulation = Simulation(make(Safa), make_fleet(LATENCIES_S), seed=3)
     records = [fields(simulation.step()) for _ in range(30)]
@@ -94,7 +94,7 @@ def test_a_restart_changes_no_record() -> None:
         check_freed(after, clients)
 
 
-def test_a_fault_costs_its_client_the_round() -> None:
+def test_fault_costs_its_client_the_round() -> None:
     """Tiers 1 and 2. The second update of client 0 is rejected for its content, so it has been uploaded; the first one
     of client 1 fails. Both are due at 20 s."""
     clients = Somewhere(1, {(0, 1): "not finite", (1, 0): "client error"})
@@ -106,7 +106,7 @@ def test_a_fault_costs_its_client_the_round() -> None:
     assert federation.rejected == {"not finite": 1, "client error": 1}
 
 
-def test_a_reply_that_arrives_again_is_rejected() -> None:
+def test_repeated_reply_is_rejected() -> None:
     class Twice(Somewhere):
         again: ClassVar[list[Event]] = []
 

@@ -168,7 +168,7 @@ def test_rounds_by_hand(name: str) -> None:
     assert not federation.stop_reason
 
 
-def test_a_run_ends_at_its_time_limit() -> None:
+def test_run_ends_at_its_time_limit() -> None:
     """Rounds of 10 s: two of them end within 25 s, and nobody waits longer for a third. The clock starts with the first
     round."""
     federation, clients = on_the_wall(Lesson(10.0), make_fleet([5.0, 16.0]), [[5.0], [16.0]])
@@ -179,7 +179,7 @@ def test_a_run_ends_at_its_time_limit() -> None:
     assert 25.0 <= federation.world.elapsed_s < 25.2
 
 
-def test_clients_that_always_fail_do_not_run_past_the_end() -> None:
+def test_failing_clients_do_not_exceed_the_time_limit() -> None:
     """A round lasts a second, and another one passes between rounds."""
     federation, clients = on_the_wall(FedAvg(), make_fleet([5.0]), [[ERROR]])
     for _ in range(1000):
@@ -189,7 +189,7 @@ def test_clients_that_always_fail_do_not_run_past_the_end() -> None:
     assert (federation.stop_reason, federation.rejected[ERROR]) == ("time limit reached", 10)
 
 
-def test_a_run_stops_after_a_long_time_without_connected_clients() -> None:
+def test_run_stops_after_a_long_time_without_connected_clients() -> None:
     federation, clients = on_the_wall(Lesson(10.0), make_fleet([5.0, 16.0]), [[5.0], [16.0]])
     clients.clock.at(12.0, Left(0))
     clients.clock.at(14.0, Left(1))
@@ -211,9 +211,7 @@ def test_transferred_bytes_are_counted() -> None:
 @pytest.mark.parametrize(
     ("estimate_s", "timeout_s", "waited_s"), [(5.0, math.inf, 60.0), (20.0, math.inf, 80.0), (20.0, 30.0, 30.0)]
 )
-def test_a_client_without_reply_is_given_up_and_estimated_slow(
-    estimate_s: float, timeout_s: float, waited_s: float
-) -> None:
+def test_silent_client_is_given_up_and_estimated_slow(estimate_s: float, timeout_s: float, waited_s: float) -> None:
     """After 4 times the estimate, or 60 s."""
     fleet = make_fleet([5.0, estimate_s])
     federation, _ = on_the_wall(FedAvg(), fleet, [[5.0], ["silent", 6.0]], timeout_s=timeout_s)
@@ -224,7 +222,7 @@ def test_a_client_without_reply_is_given_up_and_estimated_slow(
     assert federation.fleet.latency_s.tolist() == [5.0, 6.0]
 
 
-def test_a_reported_latency_replaces_the_estimate() -> None:
+def test_reported_latency_replaces_the_estimate() -> None:
     """Client 1 takes 50 s, and rejoins with 4 s, of which 3 s are compute time. Client 2 reports nothing, and is
     assumed to take 7 s."""
     federation, clients = on_the_wall(FedAvg(), make_fleet([5.0, 50.0, math.inf]), [[5.0], [50.0, 4.0], [7.0]])
@@ -240,7 +238,7 @@ def test_a_reported_latency_replaces_the_estimate() -> None:
 
 
 @pytest.mark.parametrize(("parts_s", "scale"), [((0.0, 6.0, 4.0), 2.2), ((2.0, 5.0, 3.0), 2.0)])
-def test_measured_latencies_keep_the_shares_of_their_parts(parts_s: tuple[float, float, float], scale: float) -> None:
+def test_measured_latency_keeps_the_proportions_of_its_parts(parts_s: tuple[float, float, float], scale: float) -> None:
     """A client that is estimated at 10 s takes 20 s: every part is twice as long. Three times the local steps then take
     `scale` times as long, which is the usual 20 s."""
     fleet = make_fleet([10.0], shared_upload_s=[parts_s[2]])
@@ -256,7 +254,7 @@ def test_measured_latencies_keep_the_shares_of_their_parts(parts_s: tuple[float,
     assert fleet.latency_s.tolist() == [10.0]
 
 
-def test_a_latency_without_known_parts_is_upload_time() -> None:
+def test_latency_without_known_parts_is_upload_time() -> None:
     federation, _ = on_the_wall(FedAvg(), make_fleet([0.0]), [[20.0]])
     federation.step()
     fleet = federation.fleet
@@ -275,7 +273,7 @@ def test_server_time_between_rounds_is_not_part_of_a_latency() -> None:
     assert federation.fleet.latency_s[0] == pytest.approx(9.0)
 
 
-def test_a_reply_arrives_when_it_is_pulled() -> None:
+def test_reply_arrives_when_it_is_pulled() -> None:
     """Each pull takes the server a second."""
     federation, clients = on_the_wall(FedAvg(), make_fleet([5.0] * 3), [[5.0]] * 3)
 
@@ -308,7 +306,7 @@ def test_rejected_content_counts_as_an_upload_and_toward_exclusion() -> None:
     assert [record.excluded for record in records] == [(), (0,), ()]
 
 
-def test_a_restarted_server_gives_up_updates_in_flight_and_keeps_arrivals() -> None:
+def test_restarted_server_gives_up_updates_in_flight_and_keeps_arrivals() -> None:
     """Stopped after 20 s, when client 2 has an update waiting for 30 s and client 3 is training. An hour later the run
     continues at 20 s: the waiting update is aggregated in its slot, and client 3 starts again."""
 
@@ -330,7 +328,7 @@ def test_a_restarted_server_gives_up_updates_in_flight_and_keeps_arrivals() -> N
     assert not clients.held, "models of aggregated updates are discarded"
 
 
-def test_a_restarted_server_works_with_the_connected_clients() -> None:
+def test_restarted_server_continues_with_connected_clients() -> None:
     """Of clients 0 and 1 only 1 is connected again; 0 joins later, with a new latency."""
     before, _ = on_the_wall(FedAvg(), make_fleet([5.0, 6.0]), [[5.0], [6.0]])
     before.step()
@@ -342,7 +340,7 @@ def test_a_restarted_server_works_with_the_connected_clients() -> None:
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_a_run_continues_while_clients_join_and_leave(name: str) -> None:
+def test_run_continues_while_clients_join_and_leave(name: str) -> None:
     """Up to four of six clients are gone at a time, an unknown one joins at 40 s; all are connected from 300 s on."""
     estimated_s = [3.0, 15.0, 25.0, 8.0, math.inf, 35.0, 9.5]
     takes: list[list[Took]] = [[min(seconds, 36.0)] for seconds in estimated_s]
