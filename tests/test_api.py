@@ -14,7 +14,7 @@ import pytest
 import lesson
 from helpers.engines import FakeEngine
 from helpers.small_tasks import TinyNet, tiny_task
-from helpers.trackers import Told, Unpicklable
+from helpers.trackers import RecordingTracker, Unpicklable
 from lesson import InputError, Run, Settings
 from lesson.experiments.engines import InProcessEngine
 from lesson.experiments.folder import MARKER, StudyFolder
@@ -44,7 +44,7 @@ def test_every_path_may_be_text() -> None:
 
 
 def test_run_is_executed_once_and_resumed(tmp_path: Path) -> None:
-    tracker = Told()
+    tracker = RecordingTracker()
     run = lesson.run("fedavg", options={"fraction": 0.5}, seed=3, out="one", trackers=[tracker], **TINY, **SMALL)
     assert isinstance(run, Run)
     assert run.path == Path("one")

@@ -15,10 +15,10 @@ def browser() -> Iterator[Browser]:
     programs = find_programs()
     if programs is None:
         remedy = "on Debian: apt install chromium chromium-driver"
-        told = f"Chromium and its driver must be installed for tests of pages; {remedy}"
+        reason = f"Chromium and its driver must be installed for tests of pages; {remedy}"
         if os.environ.get("LESSON_BROWSER") == "required":
-            pytest.fail(told)
-        pytest.skip(told)
+            pytest.fail(reason)
+        pytest.skip(reason)
     screenshots = Path(os.environ.get("LESSON_SCREENSHOTS", ROOT / "build" / "screenshots"))
     with running_browser(*programs, screenshots) as running:
         yield running

@@ -6,10 +6,10 @@ from lesson.clock.estimates import RecentLatencies
 
 def measured(estimates: RecentLatencies, *seconds: float) -> list[float]:
     """Return the estimate for client 0, 10 s to begin with, after each of these latencies."""
-    told = [10.0]
-    for one in seconds:
-        told.append(estimates.see(0, one, told[-1]))
-    return told[1:]
+    estimates_s = [10.0]
+    for latency_s in seconds:
+        estimates_s.append(estimates.see(0, latency_s, estimates_s[-1]))
+    return estimates_s[1:]
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def rounds_of(
     return steps(loop, rounds)
 
 
-def told(record: RoundRecord) -> tuple[float, list[int], list[int], int | None]:
+def outline(record: RoundRecord) -> tuple[float, list[int], list[int], int | None]:
     return record.end_s, record.started.tolist(), sorted(record.merged.tolist()), record.lost
 
 
@@ -37,7 +37,7 @@ def test_client_disconnects_during_training_and_rejoins() -> None:
     """Client 1 computes for 10 s and disconnects after half of that, for 40 s: it is back at 45 s, in time for the
     third round. It has used 1 of its 2 J for computing and uploaded nothing."""
     records = rounds_of([10, 20, 30], 3, script={(1, 0): (0.5, 40.0)})
-    assert [told(record) for record in records] == [
+    assert [outline(record) for record in records] == [
         (30.0, [0, 1, 2], [0, 2], 1),
         (60.0, [0, 2], [0, 2], 0),
         (90.0, [0, 1, 2], [0, 1, 2], 0),
@@ -50,7 +50,7 @@ def test_disconnection_is_noticed_after_the_delay() -> None:
     """Client 1 disconnects at 0 s, which the server notices at 36 s: FedAvg waits for that. It costs nothing. Back at
     20 s, it starts with the others."""
     records = rounds_of([10, 20, 30], 2, script={(1, 0): (0.0, 20.0)}, detection_delay_s=36.0)
-    assert [told(record) for record in records] == [(36.0, [0, 1, 2], [0, 2], 1), (66.0, [0, 1, 2], [0, 1, 2], 0)]
+    assert [outline(record) for record in records] == [(36.0, [0, 1, 2], [0, 2], 1), (66.0, [0, 1, 2], [0, 1, 2], 0)]
     assert records[0].compute_j == pytest.approx(4)
 
 
@@ -58,7 +58,7 @@ def test_deadline_does_not_wait_for_disconnected_clients() -> None:
     """τ = 20 s: client 0 is in tier 1, client 1 in tier 2. Client 0's second training starts at 20 s and computes 8 s;
     it disconnects at 24 s and is back at 47 s, for the round that opens at 60 s."""
     records = rounds_of([16, 36], 4, Lesson(20.0), script={(0, 1): (0.5, 23.0)})
-    assert [told(record) for record in records] == [
+    assert [outline(record) for record in records] == [
         (20.0, [0, 1], [0], 0),
         (40.0, [0], [1], 1),
         (60.0, [1], [], 0),
@@ -68,7 +68,7 @@ def test_deadline_does_not_wait_for_disconnected_clients() -> None:
 
 def test_without_clients_the_next_round_opens_when_one_rejoins() -> None:
     records = rounds_of([10, 20], 2, script={(0, 0): (0.0, 70.0), (1, 0): (0.0, 50.0)})
-    assert [told(record) for record in records] == [(0.0, [0, 1], [], 2), (70.0, [1], [1], 0)]
+    assert [outline(record) for record in records] == [(0.0, [0, 1], [], 2), (70.0, [1], [1], 0)]
 
 
 @pytest.mark.parametrize(

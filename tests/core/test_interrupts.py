@@ -137,8 +137,8 @@ def test_stopped_command_leaves_a_checkpoint_and_says_how_to_continue(tmp_path: 
     while process.poll() is None and not (tmp_path / "run" / "metrics.jsonl").exists():
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
-    _, told = process.communicate(timeout=120)
-    assert says(told.splitlines())
+    _, errors = process.communicate(timeout=120)
+    assert says(errors.splitlines())
     assert process.returncode == 128 + signal.SIGTERM
     assert (tmp_path / "run" / "checkpoint.safetensors").exists()
 
@@ -183,10 +183,10 @@ sys.meta_path.insert(0, Interrupt())
     )
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     process = start(tmp_path, "run", "--rounds", "1", env=os.environ | {"PYTHONPATH": path})
-    out, told = process.communicate(timeout=120)
+    out, errors = process.communicate(timeout=120)
     assert (process.returncode, out) == (130, "")
-    assert told.startswith("lesson: interrupted")
-    assert told.count("\n") == 1
+    assert errors.startswith("lesson: interrupted")
+    assert errors.count("\n") == 1
 
 
 def test_main_restores_the_handlers_of_its_caller() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from helpers.runs import settings
 from helpers.small_tasks import tiny_task
-from helpers.trackers import Told
+from helpers.trackers import RecordingTracker
 from lesson.experiments.engines import InProcessEngine, Line, LocalEngine, RayEngine, make_engine
 from lesson.runs.folder import RunFolder
 
@@ -76,11 +76,11 @@ def test_failure_does_not_stop_other_runs(tmp_path: Path) -> None:
     plan = {tmp_path / name: settings(rounds=rounds) for name, rounds in (("a", 2), ("b", 3), ("c", 1))}
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "thesis.tex").touch()
-    told: list[tuple[str, Line]] = []
-    tracker = Told()
-    InProcessEngine(task=tiny_task()).run(plan, lambda path, line: told.append((path.name, line)), [tracker])
-    assert [(name, line["round"]) for name, line in told if "round" in line] == [("a", 1), ("a", 2), ("c", 1)]
-    assert [(name, line.get("kind", "done")) for name, line in told if "round" not in line] == [
+    reported: list[tuple[str, Line]] = []
+    tracker = RecordingTracker()
+    InProcessEngine(task=tiny_task()).run(plan, lambda path, line: reported.append((path.name, line)), [tracker])
+    assert [(name, line["round"]) for name, line in reported if "round" in line] == [("a", 1), ("a", 2), ("c", 1)]
+    assert [(name, line.get("kind", "done")) for name, line in reported if "round" not in line] == [
         ("a", "done"),
         ("b", "InputError"),
         ("c", "done"),
@@ -113,12 +113,12 @@ def test_killed_runs_are_resumed_in_other_processes(tmp_path: Path, monkeypatch:
     monkeypatch.syspath_prepend(tmp_path)
     names = ("Hungry", "Once", "Always", "Exits", "Raises")
     plan = {tmp_path / name: settings(f"dies:{name}", rounds=6, checkpoint_every_s=1e-9) for name in names}
-    told: dict[str, list[Line]] = {name: [] for name in names}
+    reported: dict[str, list[Line]] = {name: [] for name in names}
     engine = LocalEngine(2, max_restarts=1, task=tiny_task())
-    engine.run(plan, lambda path, line: told[path.name].append(line) if "round" not in line else None)
-    ends = {name: lines[-1] for name, lines in told.items()}
-    assert "postponed" in told["Hungry"][0]
-    assert [told[name][0].get("killed") for name in ("Once", "Always")] == [1, 1]
+    engine.run(plan, lambda path, line: reported[path.name].append(line) if "round" not in line else None)
+    ends = {name: lines[-1] for name, lines in reported.items()}
+    assert "postponed" in reported["Hungry"][0]
+    assert [reported[name][0].get("killed") for name in ("Once", "Always")] == [1, 1]
     assert [ends[name].get("done") for name in names] == [True, True, None, None, None]
     assert ends["Raises"]["kind"] == "ZeroDivisionError"
     assert ends["Raises"]["error"].startswith("ZeroDivisionError: nobody there (dies.py, line ")

@@ -53,12 +53,12 @@ def test_finished_runs_are_skipped(tmp_path: Path) -> None:
     run_missing(grid(1), tmp_path, FakeEngine())
     checkpoint = tmp_path / "lesson-seed0" / "checkpoint.safetensors"
     checkpoint.touch()
-    told: list[tuple[str, Line]] = []
+    reported: list[tuple[str, Line]] = []
     again = FakeEngine()
-    run_missing(grid(2), tmp_path, again, report=lambda name, line: told.append((name, line)))
+    run_missing(grid(2), tmp_path, again, report=lambda name, line: reported.append((name, line)))
     assert again.asked == [NAMES[2:]]
-    assert {name for name, line in told if line == {"done": True}} == set(NAMES[:2])
-    assert {name for name, line in told if "limits" in line} == set(NAMES[2:])
+    assert {name for name, line in reported if line == {"done": True}} == set(NAMES[:2])
+    assert {name for name, line in reported if "limits" in line} == set(NAMES[2:])
     assert not checkpoint.exists()
     nothing = FakeEngine()
     assert len(run_missing(grid(2), tmp_path, nothing).runs) == 4

@@ -52,20 +52,20 @@ def updates_of(*clients: int, index: int = 0, lr_scale: float = 1.0) -> Updates:
 
 
 class Asking:
-    """A post on a grid of two nodes that answer as told, and a clock of its own."""
+    """A post on a grid of two nodes that answer with `answer`, and a clock of its own."""
 
     def __init__(self, make_grid: MakeGrid, answer: Callable[[Message], Message | None], **options: Any) -> None:
         self.grid: LocalGrid = make_grid(ClientApp(), 2)
         self.grid.handle = lambda message, _: answer(message)
         self.now_s = 0.0
-        self.told: list[str] = []
+        self.log: list[str] = []
         record = arrays_of()
         layout, self.received = Layout.of(record), Received()
         settings = Settings()
         parts = settings.training, ServerOptimizer(settings.server), MergeGuard(settings.guards)
         server = ModelServer(as_tensor(layout.vector(record)), self.received, *parts)
         node_of = dict(enumerate(sorted(self.grid.nodes)))
-        options = {"tell": self.told.append, "warn": self.told.append} | options
+        options = {"tell": self.log.append, "warn": self.log.append} | options
         self.post = GridClients(
             self.grid, 2, node_of, layout, server, self.received, clock=lambda: self.now_s, **options
         )
@@ -93,8 +93,8 @@ class Asking:
 
 
 def good(message: Message, **changed: Any) -> Message:
-    told = {"train_loss": 0.5, "num-examples": 20} | changed
-    return Message(RecordDict({"arrays": arrays_of(), "metrics": MetricRecord(told)}), reply_to=message)
+    metrics = {"train_loss": 0.5, "num-examples": 20} | changed
+    return Message(RecordDict({"arrays": arrays_of(), "metrics": MetricRecord(metrics)}), reply_to=message)
 
 
 def test_what_a_client_receives(make_grid: MakeGrid) -> None:
@@ -157,9 +157,9 @@ def test_simulation_that_returns_no_id_for_a_missing_node(make_grid: MakeGrid) -
     assert [event.fault for event in asking.events(2) if isinstance(event, Reply)] == ["not sent", ""]
 
 
-def content(*records: ArrayRecord, **told: Any) -> RecordDict:
+def content(*records: ArrayRecord, **metrics: Any) -> RecordDict:
     named = {f"arrays {place}": record for place, record in enumerate(records)}
-    return RecordDict({**named, "metrics": MetricRecord(told)})
+    return RecordDict({**named, "metrics": MetricRecord(metrics)})
 
 
 @pytest.mark.parametrize(

@@ -40,13 +40,13 @@ def client_app(
     def on_train(message: Message, context: Context) -> Message:
         client = int(context.node_config["partition-id"])
         trained = train(client, message.content["arrays"].to_numpy_ndarrays())
-        told = MetricRecord({"num-examples": NUM_SAMPLES[client % 3], "loss": client / 7, "energy-j": 2.5})
-        return Message(RecordDict({"arrays": ArrayRecord(trained), "metrics": told}), reply_to=message)
+        metrics = MetricRecord({"num-examples": NUM_SAMPLES[client % 3], "loss": client / 7, "energy-j": 2.5})
+        return Message(RecordDict({"arrays": ArrayRecord(trained), "metrics": metrics}), reply_to=message)
 
     @app.evaluate()
     def on_evaluate(message: Message, context: Context) -> Message:
-        told = MetricRecord({"num-examples": 7, "loss": 1.0})
-        return Message(RecordDict({"metrics": told}), reply_to=message)
+        metrics = MetricRecord({"num-examples": 7, "loss": 1.0})
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
     return app
 
@@ -170,9 +170,9 @@ def test_nodes_that_connect_and_leave(make_grid: MakeGrid, tmp_path: Path, monke
     start(recorded)
     grid.offline = {1000}
     start(recorded)
-    told = [(line["event"], line.get("client")) for line in lines(path, "connected", "left", "round")]
-    assert told[:3] == [("connected", "phone"), ("left", "phone"), ("connected", "phone")]
-    assert told[3:] == [("round", None), ("round", None), ("connected", "phone (1014)"), ("round", None)]
+    events = [(line["event"], line.get("client")) for line in lines(path, "connected", "left", "round")]
+    assert events[:3] == [("connected", "phone"), ("left", "phone"), ("connected", "phone")]
+    assert events[3:] == [("round", None), ("round", None), ("connected", "phone (1014)"), ("round", None)]
 
 
 def test_unsent_message_is_recorded_as_failed(make_grid: MakeGrid, tmp_path: Path) -> None:

@@ -16,13 +16,13 @@ from lesson.strategies import FedCS
 
 def counts(federation: Federation, num_rounds: int, watch: UpdateWatch | None = None) -> list[int]:
     """Return the number of rounds that count after each round."""
-    watch, told = watch or UpdateWatch(99, "fix them"), []
+    watch, numbers = watch or UpdateWatch(99, "fix them"), []
     for _ in range(num_rounds):
         record = federation.step()
         assert record is not None
         watch.see(record, federation.ledger)
-        told.append(watch.num_rounds)
-    return told
+        numbers.append(watch.num_rounds)
+    return numbers
 
 
 def federation(takes: list[list[Took]], latency_s: list[float], strategy: Any = None, **options: Any) -> Federation:
@@ -51,18 +51,18 @@ def test_run_waits_for_a_client_that_has_recovered() -> None:
     While it trains the third one, they do not count.
     """
     takes: list[list[Took]] = [["client error"], ["client error", 118.0]]
-    told = counts(federation(takes, [5.0, 118.0]), 22)
-    merged = told.index(0)
-    assert told[:merged] == list(range(1, merged + 1))
+    numbers = counts(federation(takes, [5.0, 118.0]), 22)
+    merged = numbers.index(0)
+    assert numbers[:merged] == list(range(1, merged + 1))
     assert 10 < merged < 16
-    assert told[merged:] == (22 - merged) * [0]
+    assert numbers[merged:] == (22 - merged) * [0]
 
 
 def test_silent_clients_count_when_they_are_given_up() -> None:
     """Nobody replies. After 60 s, both are given up, which is a failure; they are asked again, and given up after
     240 s, four times the latency that they are estimated to have by then."""
-    told = counts(federation([["silent"], ["silent"]], [5.0, 5.0]), 31)
-    assert [round for round, (before, after) in enumerate(pairwise([0, *told]), 1) if after > before] == [6, 30]
+    numbers = counts(federation([["silent"], ["silent"]], [5.0, 5.0]), 31)
+    assert [round for round, (before, after) in enumerate(pairwise([0, *numbers]), 1) if after > before] == [6, 30]
 
 
 def test_filling_buffer_is_not_a_failure() -> None:

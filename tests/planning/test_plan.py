@@ -17,15 +17,15 @@ def test_plan_by_hand() -> None:
     assert plan.tiers.tolist() == [1, 2, 3, 4]
     assert plan.round_s == {"lesson": 10.0, "fedavg": 38.0, "fedcs": 10.0}
     assert [row.uploads_per_1000s for row in plan.tier_rows] == pytest.approx([100, 50, 1000 / 30, 25])
-    told = plan.to_dict()
-    assert told["tiers"] == [{"tier": tier, "clients": [tier - 1], "on_time": 1.0} for tier in (1, 2, 3, 4)]
-    assert told["rounds"] == [
+    found = plan.to_dict()
+    assert found["tiers"] == [{"tier": tier, "clients": [tier - 1], "on_time": 1.0} for tier in (1, 2, 3, 4)]
+    assert found["rounds"] == [
         {"round": 1, "end_s": 10.0, "tiers": [1], "clients": [0]},
         {"round": 2, "end_s": 20.0, "tiers": [1, 2], "clients": [0, 1]},
         {"round": 3, "end_s": 30.0, "tiers": [1, 3], "clients": [0, 2]},
         {"round": 4, "end_s": 40.0, "tiers": [1, 2, 4], "clients": [0, 1, 3]},
     ]
-    assert told["clients"][1] == {"client": 1, "compute_s": 8.0, "upload_s": 8.0, "latency_s": 16.0, "tier": 2}
+    assert found["clients"][1] == {"client": 1, "compute_s": 8.0, "upload_s": 8.0, "latency_s": 16.0, "tier": 2}
 
 
 def test_deadline_by_hand() -> None:
@@ -79,9 +79,9 @@ def test_empty_first_tier() -> None:
 
 def test_unreachable_clients_are_counted_without_a_tier() -> None:
     plan = make_plan(make_fleet([5.0, math.inf], ensure_first_tier=True), 10.0)
-    told = plan.to_dict()
-    assert (plan.num_unreachable, told["unreachable"]) == (1, [1])
-    assert (told["clients"][1]["tier"], told["clients"][1]["latency_s"]) == (None, None)
+    found = plan.to_dict()
+    assert (plan.num_unreachable, found["unreachable"]) == (1, [1])
+    assert (found["clients"][1]["tier"], found["clients"][1]["latency_s"]) == (None, None)
 
 
 @settings(max_examples=15)
@@ -89,10 +89,10 @@ def test_unreachable_clients_are_counted_without_a_tier() -> None:
 def test_every_plan_is_strict_json(deadline_s: float, seed: int, ensure_first_tier: bool) -> None:
     fleet = draw_fleet(Settings(ensure_first_tier=ensure_first_tier), 20, seed)
     plan = make_plan(fleet, deadline_s)
-    told = json.loads(json.dumps(plan.to_dict(), allow_nan=False))
-    assert sum(len(tier["clients"]) for tier in told["tiers"]) == 20
-    assert told["round_s"]["lesson"] <= told["round_s"]["fedavg"] * (1 + 1e-12)
-    deadlines = [row["deadline_s"] for row in told["deadlines"]]
+    found = json.loads(json.dumps(plan.to_dict(), allow_nan=False))
+    assert sum(len(tier["clients"]) for tier in found["tiers"]) == 20
+    assert found["round_s"]["lesson"] <= found["round_s"]["fedavg"] * (1 + 1e-12)
+    deadlines = [row["deadline_s"] for row in found["deadlines"]]
     assert deadlines == sorted(set(deadlines))
 
 

@@ -10,7 +10,7 @@ import pytest
 from helpers.fleets import make_fleet, resume, sealed, steps
 from helpers.scripted import FakeServer, Scripted, ids
 from helpers.strategies import make
-from helpers.wall import Took, on_the_wall, reasons, told
+from helpers.wall import Took, on_the_wall, outline, reasons
 from lesson import FedAvg, Lesson
 from lesson.clock.records import RoundRecord
 from lesson.clock.worlds import Event, Joined, Left, Reply, Returned
@@ -31,7 +31,7 @@ def test_lesson_by_hand() -> None:
     takes: list[list[Took]] = [[5.0], [8.0, 8.0, 8.0, 8.0, 8.0, 34.0, 8.0], [24.0], [37.0]]
     federation, clients = on_the_wall(Lesson(10.0), make_fleet([5.0, 16.0, 8.0, 38.0]), takes)
     records = steps(federation, 11)
-    assert [told(record) for record in records] == [
+    assert [outline(record) for record in records] == [
         (10.0, [0, 1, 2, 3], [0]),
         (20.0, [0], [1, 0]),
         (30.0, [0, 1], [2, 0, 1]),
@@ -163,7 +163,7 @@ def test_rounds_by_hand(name: str) -> None:
     for at_s, some in events.items():
         for event in some:
             clients.clock.at(at_s, event)
-    assert [told(federation.step()) for _ in rounds] == rounds
+    assert [outline(federation.step()) for _ in rounds] == rounds
     assert federation.rejected == rejected
     assert not federation.stop_reason
 
@@ -173,7 +173,7 @@ def test_run_ends_at_its_time_limit() -> None:
     round."""
     federation, clients = on_the_wall(Lesson(10.0), make_fleet([5.0, 16.0]), [[5.0], [16.0]])
     clients.clock.now_s += 100.0
-    assert [told(federation.step(25.0))[0] for _ in range(2)] == [10.0, 20.0]
+    assert [outline(federation.step(25.0))[0] for _ in range(2)] == [10.0, 20.0]
     assert federation.step(25.0) is None
     assert federation.stop_reason == "time limit reached"
     assert 25.0 <= federation.world.elapsed_s < 25.2
@@ -216,9 +216,9 @@ def test_silent_client_is_given_up_and_estimated_slow(estimate_s: float, timeout
     fleet = make_fleet([5.0, estimate_s])
     federation, _ = on_the_wall(FedAvg(), fleet, [[5.0], ["silent", 6.0]], timeout_s=timeout_s)
     first = federation.step()
-    assert (told(first), reasons(first)) == ((waited_s, [0, 1], [0]), [(1, NO_REPLY)])
+    assert (outline(first), reasons(first)) == ((waited_s, [0, 1], [0]), [(1, NO_REPLY)])
     assert federation.fleet.latency_s.tolist() == [5.0, waited_s]
-    assert told(federation.step()) == (waited_s + 6, [0, 1], [0, 1])
+    assert outline(federation.step()) == (waited_s + 6, [0, 1], [0, 1])
     assert federation.fleet.latency_s.tolist() == [5.0, 6.0]
 
 
@@ -323,7 +323,7 @@ def test_restarted_server_gives_up_updates_in_flight_and_keeps_arrivals() -> Non
         assert getattr(after.fleet, name).tolist() == getattr(before.fleet, name).tolist()
     assert clients.held.keys() == {(2, 0)}
     (record,) = steps(after, 1)
-    assert (told(record), reasons(record)) == ((30.0, [0, 1, 3], [2, 0, 1]), [(3, RESTARTED)])
+    assert (outline(record), reasons(record)) == ((30.0, [0, 1, 3], [2, 0, 1]), [(3, RESTARTED)])
     assert after.world.reports.of_round(record) == [(0.6, {"loss": 2.0}), (3.0, {"loss": 0.0}), (1.0, {"loss": 1.0})]
     assert not clients.held, "models of aggregated updates are discarded"
 
@@ -335,7 +335,7 @@ def test_restarted_server_continues_with_connected_clients() -> None:
     after, clients = on_the_wall(FedAvg(), make_fleet([math.inf, 6.5]), [[4.0], [6.0]])
     resume(before, after)
     clients.clock.after(2.0, Joined(0, 4.0, 2.0))
-    assert [told(after.step()) for _ in range(2)] == [(12.0, [1], [1]), (18.0, [0, 1], [0, 1])]
+    assert [outline(after.step()) for _ in range(2)] == [(12.0, [1], [1]), (18.0, [0, 1], [0, 1])]
     assert after.fleet.latency_s.tolist() == [4.0, 6.0]
 
 
