@@ -1,4 +1,4 @@
-"""The public API: what `import lesson` offers, and one function for each thing that users do."""
+"""The public API: what `import lesson` offers, and its functions."""
 
 import inspect
 import subprocess
@@ -85,9 +85,9 @@ def test_your_own_task_is_trained_in_several_processes(tmp_path: Path) -> None:
     for num in (1, 2):
         study = lesson.compare(["lesson"], num_seeds=2, num_processes=num, out=f"with-{num}", task=task, **SMALL)
         assert [run.summary["dataset"] for run in study.runs] == ["tiny", "tiny"]
-    one, two = (tmp_path / f"with-{num}" / "lesson-seed1" for num in (1, 2))
+    single, parallel = (tmp_path / f"with-{num}" / "lesson-seed1" for num in (1, 2))
     for name in ("metrics.jsonl", "model.safetensors"):
-        assert (one / name).read_bytes() == (two / name).read_bytes()
+        assert (single / name).read_bytes() == (parallel / name).read_bytes()
 
 
 def test_tasks_and_trackers_that_cannot_be_copied_are_rejected(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def _points(paired: Paired) -> str:
 
 def _accuracy(study: TunedStudy, entry: str, beta: float) -> str:
     """The mean accuracy of the runs that have not collapsed, and how many have."""
-    [case] = [one for one in study.design.cases if (one.entry.name, one.beta) == (entry, beta)]
+    [case] = [case for case in study.design.cases if (case.entry.name, case.beta) == (entry, beta)]
     rows = by_seed(case, study.done)
     lost, values = int(rows[COLLAPSED].sum()), rows[value_names(case.rules)[-1]][~rows[COLLAPSED]].to_numpy()
     paired = Paired(values, 0.0, 0.0)

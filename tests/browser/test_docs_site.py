@@ -24,7 +24,7 @@ def test_search_works_offline(browser: Browser, site: Path) -> None:
     browser.press("shadowing")
 
     def is_found(_: object) -> bool:
-        """Whether the field holds the whole word and the best result is about it: any letter has some results."""
+        """Whether the whole word is typed and the best result is about it: any prefix has results."""
         typed, *titles = browser.script(SEARCH) or [""]
         return typed == "shadowing" and bool(titles) and "shadowing" in titles[0].lower()
 

@@ -109,7 +109,7 @@ def check_same(browser: Browser, expected: Data) -> None:
 def test_page_agrees_with_the_command(
     fleet: str, written: str, page: Callable[..., Browser], plan: Callable[..., Data]
 ) -> None:
-    """Moved, written and proposed. 0.9 and 2.1 are exactly 3 and 7 times 0.3, which division alone gets wrong."""
+    """Deadlines from the slider, typed in, and proposed. 0.9 and 2.1 are 3 and 7 times 0.3, despite rounding."""
     browser = page(fleet)
     check_same(browser, plan(*FLEETS[fleet]))
     browser.script(f"document.querySelector('{SLIDER}').focus()")

@@ -74,7 +74,7 @@ def test_report_draws_every_section(quiet_browser: Browser, report: Path, width:
 
 
 def test_controls_of_a_report(quiet_browser: Browser, report: Path) -> None:
-    """Another axis, another strategy's schedule, the other theme, and the command on the clipboard."""
+    """Switch the axis, the strategy of the schedule and the theme, and copy the command."""
     browser = quiet_browser
     browser.open(report)
     axis, ink = text(browser, "#accuracy .xtitle"), "getComputedStyle(document.querySelector('#accuracy .xtitle')).fill"

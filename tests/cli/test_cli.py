@@ -50,7 +50,7 @@ def test_help_describes_every_command_and_option(
 
 
 def test_commands_in_their_own_process() -> None:
-    """Help needs no heavy library; string hashes, terminals without Unicode and a reader that leaves do no harm."""
+    """Help imports no heavy library; ASCII terminals and closed pipes cause no errors."""
     code = """
 import sys
 from lesson.cli import main

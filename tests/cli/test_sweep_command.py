@@ -57,7 +57,7 @@ def test_dry_run_counts_runs_and_writes_nothing(tmp_path: Path, capsys: pytest.C
 
 
 def test_sweep_continues_from_its_study_toml(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Also without the file that began it, and with what --set changed then."""
+    """Even without the original file; changes made with --set still apply."""
     assert main(["sweep", "sweep.toml", "--set", "run.rounds=1", "--out", "out"]) == 0
     (tmp_path / "sweep.toml").unlink()
     files = [tmp_path / "out" / name / "metrics.jsonl" for name in NAMES]

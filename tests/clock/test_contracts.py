@@ -142,7 +142,7 @@ def test_invalid_plan_changes_nothing() -> None:
 
 
 class Remembering(Scripted):
-    """Saves and restores what the test says."""
+    """Saves and restores the given states."""
 
     def __init__(self, saved: Any, restored: Any) -> None:
         super().__init__(AllOf(ids(0)))
@@ -204,6 +204,6 @@ def test_times_returned_by_a_world_are_checked(method: str, returned: Any) -> No
 def test_membership_of_many_or_sparse_ids(ids: list[int], wanted: list[int], apart: int, more: int) -> None:
     ids += range(50, 50 + more)
     wanted += range(50 + more // 2, 60 + more)
-    there, places = membership(apart * np.array(ids, dtype=np.int64), apart * np.array(wanted, dtype=np.int64))
-    assert there.tolist() == [one in wanted for one in ids]
+    is_member, places = membership(apart * np.array(ids, dtype=np.int64), apart * np.array(wanted, dtype=np.int64))
+    assert is_member.tolist() == [one in wanted for one in ids]
     assert [wanted[place] for place in places] == [one for one in ids if one in wanted]

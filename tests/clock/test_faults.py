@@ -107,7 +107,7 @@ def test_disconnections_with_a_presence_file(
 
 
 def test_dropped_client_that_disconnected_for_good_stays_offline() -> None:
-    """Client 2 disconnects for good at 0 s, unnoticed. SAFA drops its update and starts it again: lost, too."""
+    """Client 2 disconnects for good at 0 s, unnoticed. SAFA drops its update and starts it again, in vain."""
     strategy = Safa(round_limit_s=20.0, lag_tolerance=3)
     records = rounds_of([10, 12, 14], 8, strategy, script={(2, 0): (0.0, NEVER)}, detection_delay_s=1000.0)
     assert sum(record.started.tolist().count(2) for record in records) > 1

@@ -164,8 +164,8 @@ def test_waiting_for_the_channel_uses_no_transmit_energy() -> None:
     )
     loop = Simulation(strategy, fleet)
     loop.step()
-    for one in (resume(loop, Simulation(strategy, fleet)), loop):
-        (record,) = steps(one, 1)
+    for each in (resume(loop, Simulation(strategy, fleet)), loop):
+        (record,) = steps(each, 1)
         assert (record.compute_j, record.transmit_j) == (3.0, pytest.approx(5 * 3.0))
 
 
@@ -212,7 +212,7 @@ def test_updates_that_arrive_together_are_in_order_of_start() -> None:
 
 
 def aggregate_first(*counts: int) -> Callable[[Updates], Merge]:
-    """Aggregate so many of the updates at the server in each round."""
+    """Return a merge that aggregates this many of the updates at the server in each round."""
     left = iter(counts)
 
     def merge(arrived: Updates) -> Merge:
@@ -286,7 +286,7 @@ def test_draws_depend_on_seed_and_round() -> None:
 
 
 def test_memory_of_a_round_depends_only_on_its_clients() -> None:
-    """Ten clients are due in every round: no array as long as the fleet is made."""
+    """Ten clients are due in every round: no array of the length of the fleet is allocated."""
     loop = Simulation(Lesson(1.0), make_fleet([1.0] * 10 + [1e9] * 50_000))
     assert peak_bytes(loop) < 50_000, "more than a byte per client"
 
@@ -344,8 +344,8 @@ def test_client_is_excluded_after_consecutive_rejections() -> None:
     assert [record.started.tolist() for record in records] == [[0, 1, 2]] * 2 + [[0, 2]] * 7
     assert [record.excluded for record in records] == [(), (1,)] + [()] * 7
     assert "client 1" in records[1].note
-    kept = rounds_with(FakeServer(1), FedAvg(), [10, 20, 30], 9, exclude_after_rejections=0)
-    assert all(len(record.started) == 3 for record in kept)
+    records = rounds_with(FakeServer(1), FedAvg(), [10, 20, 30], 9, exclude_after_rejections=0)
+    assert all(len(record.started) == 3 for record in records)
 
 
 def test_updates_of_an_excluded_client_are_dropped() -> None:

@@ -1,4 +1,4 @@
-"""Files that appear complete or not at all, and folders that one process has at a time."""
+"""Files that are written completely or not at all, and folders that only one process may use at a time."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP: a checkpoint, one line and a status, whenever they come."""
+"""Ctrl-C, SIGTERM and SIGHUP at any time leave a checkpoint, one line and an exit status."""
 
 import os
 import signal

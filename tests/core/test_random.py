@@ -1,6 +1,6 @@
-"""Random numbers by counter and named streams: what they depend on, and that they are as random as their use needs.
+"""Counter-based random numbers and named streams: what they depend on, and their statistics.
 
-Of n numbers of variance 1 the mean strays by 1/√n and the correlation of two such rows by the same; tests allow five
+For n numbers of variance 1, the mean and the correlation of two rows have a standard error of 1/√n; tests allow five
 times that.
 """
 

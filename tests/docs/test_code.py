@@ -1,4 +1,4 @@
-"""Code on pages of the documentation runs."""
+"""Code on pages of the documentation that needs its own test."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""Engines: which one is made of which options, and how runs in one or several processes begin, fail and end."""
+"""Engines: which options select which one, and how runs in one or several processes begin, fail and end."""
 
 import math
 import time

@@ -1,4 +1,4 @@
-"""What `lesson.load` makes of folders."""
+"""Loading runs, studies and archives with `lesson.load`."""
 
 import shutil
 from pathlib import Path

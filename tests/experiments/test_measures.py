@@ -74,19 +74,19 @@ def test_accuracy_at_a_time_is_the_mean_of_the_three_before() -> None:
 
 
 def test_target_is_reached_with_the_mean_of_three() -> None:
-    one = run([0.4, 0.5, 0.6, 0.7])
-    assert to_target(one, 0.5) == 300.0
-    assert to_target(one, 0.5, "round") == 15
-    assert to_target(one, 0.5, "uploads") == 30
-    assert to_target(one, 0.5, "energy_j") == 7500.0
-    assert to_target(one, 0.5, rounds=10) == math.inf
-    assert to_target(one, 0.7) == math.inf
+    finished = run([0.4, 0.5, 0.6, 0.7])
+    assert to_target(finished, 0.5) == 300.0
+    assert to_target(finished, 0.5, "round") == 15
+    assert to_target(finished, 0.5, "uploads") == 30
+    assert to_target(finished, 0.5, "energy_j") == 7500.0
+    assert to_target(finished, 0.5, rounds=10) == math.inf
+    assert to_target(finished, 0.7) == math.inf
 
 
 def test_unknown_energy_to_a_target() -> None:
-    one = run([0.4, 0.5, 0.6])
-    del one.curve["energy_j"]
-    assert math.isnan(to_target(one, 0.5, "energy_j"))
+    finished = run([0.4, 0.5, 0.6])
+    del finished.curve["energy_j"]
+    assert math.isnan(to_target(finished, 0.5, "energy_j"))
 
 
 def test_common_target_is_the_highest_that_all_reach() -> None:

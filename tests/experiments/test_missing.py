@@ -1,4 +1,4 @@
-"""run_missing: what is executed, what is skipped, and what a folder holds afterwards. No run is trained here."""
+"""run_missing: what is executed, what is skipped, and what the folder contains afterwards. No run is trained here."""
 
 import shutil
 from pathlib import Path
@@ -260,7 +260,7 @@ def test_damaged_study_is_reported_before_anything_is_run(text: str, tmp_path: P
 
 
 def test_runs_without_results_are_failures(tmp_path: Path) -> None:
-    """As from a node with storage of its own."""
+    """As on a cluster node whose storage is not shared."""
 
     class Nowhere(FakeEngine):
         def execute(self, path: Path, settings: Settings, hear: Hear) -> None:

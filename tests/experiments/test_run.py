@@ -61,9 +61,9 @@ def test_archived_run_equals_its_folder(run: Run, tmp_path: Path) -> None:
     assert frame["uploads"].sum() == run.summary["uploads"]
     assert frame["energy_j"].sum() == pytest.approx(run.summary["energy_j"], abs=1e-3)
     assert (back.read_clients(), bool(run.read_clients())) == ({}, True)
-    for one in (back, run):
-        assert isinstance(one.plot(), matplotlib.figure.Figure)
-        assert "lesson" in one._repr_html_()
+    for each in (back, run):
+        assert isinstance(each.plot(), matplotlib.figure.Figure)
+        assert "lesson" in each._repr_html_()
 
 
 def test_diverged_run_keeps_its_curve_and_counts_as_guessing(tmp_path: Path) -> None:

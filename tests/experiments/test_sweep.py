@@ -1,4 +1,4 @@
-"""The command `lesson sweep` on every engine: runs that fail or are interrupted, and what comes after."""
+"""The command `lesson sweep` on every engine: runs that fail, are interrupted and resume."""
 
 import json
 import signal

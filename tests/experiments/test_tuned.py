@@ -217,10 +217,10 @@ def test_reference_with_fewer_collapsed_runs_is_preferred(tmp_path: Path) -> Non
 
 def test_only_complete_entries_are_in_the_table(tmp_path: Path) -> None:
     design = small(tmp_path)
-    kept = everything(design, rising)
-    kept = {name: run for name, run in kept.items() if not name.startswith("fedavg") or run.seed == 100}
-    kept.pop(run_name(design.by_name[TWENTY].settings({}, 0.1, 1, design.rules)))
-    table = design.study(kept, {}).table()
+    done = everything(design, rising)
+    done = {name: run for name, run in done.items() if not name.startswith("fedavg") or run.seed == 100}
+    done.pop(run_name(design.by_name[TWENTY].settings({}, 0.1, 1, design.rules)))
+    table = design.study(done, {}).table()
     assert set(table["entry"]) == {"lesson", TEN}
     assert set(table["reference"]) == {"", TEN}
 

@@ -1,4 +1,4 @@
-"""Traces of work, presence and positions: what they say, and one line about every file that cannot be used."""
+"""Traces of work, presence, positions and SNR, and one-line errors for invalid files."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -30,7 +30,7 @@ def read_places(path: Path, names: Any) -> Any:
 
 
 def test_work_is_looked_up_and_repeats(tmp_path: Path) -> None:
-    """Client 7 has two pieces of work, client 3 one; the fleet's order is its own, the file's is any."""
+    """Client 7 has two pieces of work, client 3 one; the order of the file does not matter."""
     text = "client,round,compute_s,upload_s\n3,1,5,0.5\n7,2,2,0\n7,1,1,0.25\n"
     work = read_work(write(tmp_path, text), [7, 3])
     compute_s, upload_s = work.at(ids(0, 1, 0, 0, 1), ids(0, 0, 1, 2, 9))
@@ -40,12 +40,12 @@ def test_work_is_looked_up_and_repeats(tmp_path: Path) -> None:
 
 
 def test_presence(tmp_path: Path) -> None:
-    """0 is there 0–10 and 20–30 s, 1 from 10 s on, 2 always; 3 at 5–15 s, in two intervals that touch."""
+    """Client 0 is present 0–10 and 20–30 s, 1 from 10 s on, 2 always, 3 at 5–15 s, in two intervals that touch."""
     text = "client,from_s,to_s\n0,20,30\n0,0,10\n1,10,inf\n3,8,15\n3,5,8\n"
     presence = read_presence(write(tmp_path, text), range(4))
-    there = [np.flatnonzero(presence.is_available(now_s)).tolist() for now_s in (0, 4.9, 5, 10, 15, 20, 30)]
+    present = [np.flatnonzero(presence.is_available(now_s)).tolist() for now_s in (0, 4.9, 5, 10, 15, 20, 30)]
     expected = [[0, 2], [0, 2], [0, 2, 3], [1, 2, 3], [1, 2], [0, 1, 2], [1, 2]]
-    assert there == expected
+    assert present == expected
     assert presence.leaves_s(ids(0, 2, 3), 5.0).tolist() == [10, INF, 15]
     assert presence.leaves_s(ids(2, 0, 1), 20.0).tolist() == [INF, 30, INF]
     assert presence.leaves_s(ids(), 20.0).tolist() == []

@@ -1,4 +1,4 @@
-"""Federated evaluation: who evaluates which model, what the metrics are, and that training does not notice."""
+"""Federated evaluation: who evaluates which model, what the metrics are, and that training is not affected."""
 
 import threading
 import time

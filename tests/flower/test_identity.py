@@ -20,7 +20,7 @@ class Device:
 
 
 def test_names_of_nodes() -> None:
-    """By the registered name, else the key, else the id; equal names are told apart. printf first | sha256sum begins
+    """By the registered name, else the key, else the id; equal names are made distinct. printf first | sha256sum begins
     with a7937b64."""
     nodes = [Device(7, "pi-3", b"first"), Device(8, "", b"first"), Device(9)]
     assert names_of(nodes) == {7: "pi-3", 8: "key-a7937b64", 9: "9"}

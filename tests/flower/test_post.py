@@ -74,7 +74,7 @@ class Asking:
         return self.post.send(updates_of(*clients, **options), 5, np.full(len(clients), patience_s))
 
     def events(self, count: int = 1) -> list[Event]:
-        """Wait for so many events."""
+        """Wait for this many events."""
         events, until_s = list[Event](), time.monotonic() + 60
         while len(events) < count and time.monotonic() < until_s:
             events += self.post.poll()
@@ -87,7 +87,7 @@ class Asking:
         return event
 
     def look(self) -> list[Event]:
-        """Poll when it is time to look at who is connected."""
+        """Poll when the connected nodes are checked again."""
         self.now_s += LOOK_EVERY_S
         return list(self.post.poll())
 

@@ -306,7 +306,7 @@ WRONG: list[tuple[dict[str, Any], set[str]]] = [
 
 
 def test_invalid_times_and_numbers_are_left_out(make_grid: MakeGrid, tmp_path: Path) -> None:
-    """Each client reports another one."""
+    """Each client reports a different one."""
     app, path = client_app(mods=[report_times]), tmp_path / "f"
     grid = make_grid(app, len(WRONG))
 

@@ -10,7 +10,7 @@ from lesson.settings.settings import Settings
 
 
 class RecordingTracker:
-    """Records its calls."""
+    """A tracker that records its calls."""
 
     def __init__(self) -> None:
         self.calls: list[Any] = []

@@ -315,7 +315,7 @@ class StoppedError(Exception):
 def test_repeated_or_resumed_run_is_bit_identical(
     strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scores of clients change nothing, and graphs of ended runs do not disturb later ones, whenever rubbish is
+    """Scores of clients change nothing, and graphs of ended runs do not disturb later ones, whenever garbage is
     collected."""
     monkeypatch.setattr("lesson.learn.cuda.backend.MAX_WINDOW_STEPS", 100)  # several windows in 40 rounds
     chosen = Settings(strategy={"name": strategy}, run={"rounds": 40, "eval_every_s": 100.0, "device": "cuda"})

@@ -123,18 +123,18 @@ def test_schedules_by_hand() -> None:
 def simulated(strategy: Any, latencies: list[float], num_rounds: int) -> tuple[list[set[int]], Tensor]:
     """Return the versions in memory after each round, relative to the newest one, and the last model."""
     server = make_server(tiny_workload(len(latencies)))
-    loop, kept = Simulation(strategy, make_fleet(latencies), model_server=server), []
+    loop, held = Simulation(strategy, make_fleet(latencies), model_server=server), []
     for _ in range(num_rounds):
         loop.step()
-        kept.append({version - loop.version for version in server.versions})
-    return kept, server.versions[loop.version]
+        held.append({version - loop.version for version in server.versions})
+    return held, server.versions[loop.version]
 
 
 def test_versions_are_kept_while_a_client_trains_from_them() -> None:
     """Tiers 1 to 4: the newest version and the four before it; only the newest one for FedAvg."""
-    kept, _ = simulated(Lesson(10.0), [5.0, 16.0, 30.0, 38.0], 12)
-    assert all({0} <= versions <= {0, -1, -2, -3, -4} for versions in kept)
-    assert any(len(versions) > 1 for versions in kept)
+    held, _ = simulated(Lesson(10.0), [5.0, 16.0, 30.0, 38.0], 12)
+    assert all({0} <= versions <= {0, -1, -2, -3, -4} for versions in held)
+    assert any(len(versions) > 1 for versions in held)
     assert simulated(FedAvg(), [5.0, 16.0, 30.0], 4)[0] == [{0}] * 4
 
 

@@ -231,10 +231,10 @@ def test_every_client_update_and_step_draws_its_own_random_numbers() -> None:
             return self.scale * torch.rand(len(features), 1)
 
     workload = make(feature_task(Noisy, loss=lambda outputs, targets: outputs.mean(), metrics=lambda *_: 1.0))
-    one = [float(train(workload, client, index=index)[0]) for client, index in ((0, 0), (0, 1), (1, 0))]
-    assert len(set(one)) == 3
-    two = float(train(workload, 0, local_steps=2)[0])
-    assert two - one[0] != pytest.approx(one[0] - 1.0), "the second step drew the same numbers"
+    one_step = [float(train(workload, client, index=index)[0]) for client, index in ((0, 0), (0, 1), (1, 0))]
+    assert len(set(one_step)) == 3
+    two_steps = float(train(workload, 0, local_steps=2)[0])
+    assert two_steps - one_step[0] != pytest.approx(one_step[0] - 1.0), "the second step drew the same numbers"
 
 
 def test_scores_of_a_random_model_depend_on_the_seed_alone() -> None:

@@ -1,4 +1,4 @@
-"""A run leaves torch's threads to its caller as they were."""
+"""A run restores the number of torch's threads."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -86,7 +86,6 @@ def test_unknown_names_and_options_of_built_in_tasks_are_errors() -> None:
 
 @pytest.mark.parametrize("name", ["mnist", "synthetic"])
 def test_count_values(name: str) -> None:
-    """`count_values` does not load the data."""
     assert count_values(Settings(dataset=name)) == Template(load_task(name), 0).num_values
 
 

@@ -95,7 +95,7 @@ def test_fused_agrees_for_dropout_and_other_precisions(make: Callable[[], Worklo
 
 @pytest.fixture(scope="module")
 def batched() -> Iterator[tuple[BatchedTrainer, ReferenceTrainer, Workload]]:
-    """Two worker processes, for a task with closures, which they cannot import, and every kind of layer and state."""
+    """Two worker processes; the task has every kind of layer and state, and closures, which they cannot import."""
     scale = 2.0
 
     class Local(Adapted):

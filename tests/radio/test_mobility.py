@@ -1,4 +1,4 @@
-"""Moving clients: positions worked by hand on itineraries; what holds of random waypoints whatever is drawn."""
+"""Moving clients: positions on itineraries by hand, and properties of random waypoints."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Clients that share one band, by hand and against what must hold for any of them."""
+"""Clients that share one band: worked examples and properties."""
 
 import math
 from typing import Literal

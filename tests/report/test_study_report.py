@@ -168,8 +168,8 @@ def test_drawn_clients_come_from_the_run(tmp_path: Path) -> None:
         "x_km": [0.1, 0.2, 0.3, 0.4],
         "y_km": [0.0, 0.0, 0.5, -0.5],
     }
-    kept = {"num_clients": 100, "class_accuracy": [0.9], "promoted": {"client": 8, "latency_s": 40.5}}
-    (tmp_path / "run" / "clients.json").write_text(json.dumps(kept | {"clients": columns}))
+    rest = {"num_clients": 100, "class_accuracy": [0.9], "promoted": {"client": 8, "latency_s": 40.5}}
+    (tmp_path / "run" / "clients.json").write_text(json.dumps(rest | {"clients": columns}))
     figures, notes = draw_figures(load_study([tmp_path / "run"]), 3.5)
     served, lost = figures["clients"].axes[0].collections[:2]
     assert np.asarray(served.get_offsets()).tolist() == [[0.1, 0.0], [0.2, 0.0], [0.3, 0.5]]
@@ -179,7 +179,7 @@ def test_drawn_clients_come_from_the_run(tmp_path: Path) -> None:
     assert list(lines["latency (sum)"]) == [41.0, 45.0, 20.0]
     assert notes == []
     measured = columns | {"x_km": None, "y_km": None, "compute_s": [None] * 4, "upload_s": [None] * 4}
-    (tmp_path / "run" / "clients.json").write_text(json.dumps(kept | {"clients": measured}))
+    (tmp_path / "run" / "clients.json").write_text(json.dumps(rest | {"clients": measured}))
     figures, _ = draw_figures(load_study([tmp_path / "run"]), 3.5)
     assert ("clients" in figures, "latency" in figures) == (False, True)
 

@@ -1,4 +1,4 @@
-"""Run folders: their content, their rules, and that an interrupted run resumes bit-identically."""
+"""Run folders: their content, which ones are reused or rejected, and resuming bit-identically."""
 
 import json
 import math
@@ -75,29 +75,29 @@ def test_folder_of_a_finished_run(finished: Path) -> None:
 
 
 def test_clients_are_recorded(finished: Path) -> None:
-    kept = json.loads((finished / "clients.json").read_text())
+    saved = json.loads((finished / "clients.json").read_text())
     run = build(settings(), **PARTS)
-    fleet, holdings, columns = run.loop.fleet, run.evaluator.workload.holdings, kept["clients"]
-    assert kept["num_clients"] == len(fleet) == 6
+    fleet, holdings, columns = run.loop.fleet, run.evaluator.workload.holdings, saved["clients"]
+    assert saved["num_clients"] == len(fleet) == 6
     assert columns["latency_s"] == fleet.latency_s.tolist()
     assert columns["x_km"] == fleet.population.x_km.tolist()
     assert columns["num_samples"] == holdings.num_samples.tolist()
     # A client's accuracy weights the accuracy on each class by the class's share of its data.
     labels = tiny_data().train_labels[holdings[3]]
-    assert columns["accuracy"][3] == pytest.approx(np.mean([kept["class_accuracy"][label] for label in labels]))
+    assert columns["accuracy"][3] == pytest.approx(np.mean([saved["class_accuracy"][label] for label in labels]))
     by_class = np.bincount(tiny_data().test_labels) / len(tiny_data().test_labels)
     summary = json.loads((finished / "summary.json").read_text())
-    assert by_class @ kept["class_accuracy"] == pytest.approx(summary["accuracy"])
+    assert by_class @ saved["class_accuracy"] == pytest.approx(summary["accuracy"])
     run.close()
 
 
 def test_moving_clients_are_recorded_as_they_start(tmp_path: Path) -> None:
-    kept = {}
+    clients = {}
     for name, strategy, speed_mps in (("still", "lesson", 0.0), ("moving", "lesson", 50.0), ("other", "fedavg", 50.0)):
         execute(settings(strategy, rounds=8).with_changes(speed_mps=(speed_mps,) * 2), tmp_path / name, **PARTS)
-        kept[name] = json.loads((tmp_path / name / "clients.json").read_text())["clients"]
+        clients[name] = json.loads((tmp_path / name / "clients.json").read_text())["clients"]
     for column in ("x_km", "y_km", "compute_s", "upload_s", "latency_s"):
-        assert kept["moving"][column] == kept["other"][column] == kept["still"][column]
+        assert clients["moving"][column] == clients["other"][column] == clients["still"][column]
 
 
 def test_only_strategies_with_a_deadline_count_late_updates(tmp_path: Path) -> None:
@@ -113,8 +113,8 @@ def test_large_fleets_are_sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("lesson.runs.execute.MAX_NAMED", 5)
     monkeypatch.setattr("lesson.runs.summary.MAX_CLIENTS", 3)
     execute(settings(rounds=3), tmp_path / "run", **PARTS)
-    kept = json.loads((tmp_path / "run" / "clients.json").read_text())
-    assert (kept["num_clients"], kept["clients"]["number"]) == (6, [1, 2, 4])  # the fastest, one between, the slowest
+    saved = json.loads((tmp_path / "run" / "clients.json").read_text())
+    assert (saved["num_clients"], saved["clients"]["number"]) == (6, [1, 2, 4])  # the fastest, one between, the slowest
     assert "merged" not in read_metrics(tmp_path / "run" / "metrics.jsonl")[0]
 
 

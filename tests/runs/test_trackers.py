@@ -42,7 +42,7 @@ def test_tracker_receives_every_round_once(tmp_path: Path) -> None:
 
 
 def test_tracker_of_a_resumed_run_receives_the_saved_rounds(tmp_path: Path) -> None:
-    """A checkpoint after every round. The third is written down, but the run breaks off before it is kept."""
+    """A checkpoint after every round. The line of round 3 is written, but the run stops before its checkpoint."""
     often, tracker = settings(rounds=5, checkpoint_every_s=1e-9), RecordingTracker()
     with pytest.raises(StoppedError):
         execute(often, tmp_path / "run", trackers=[tracker], progress=stop_after(3), **PARTS)

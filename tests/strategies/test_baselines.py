@@ -162,7 +162,7 @@ def test_semisync_steps_trains_at_least_one_step(fleet: Fleet) -> None:
 
 
 def test_semisync_steps_continues_when_computing_takes_no_time(tmp_path: Path) -> None:
-    """Client 0 computes for 1 s, then for no time, by which no number of steps can be told: it then trains one step, as
+    """Client 0 computes for 1 s, then for no time, from which no number of steps follows: it then trains one step, as
     usual, which takes 1 s again. Client 1 always takes 5 s: of 10 s, that is 2 steps, and client 0's are 10."""
     rows = "client,round,compute_s,upload_s 0,1,1,1 0,2,0,1 0,3,1,1 1,1,5,1"
     settings = Settings(trace=traced(tmp_path / "trace.csv", rows))

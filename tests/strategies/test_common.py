@@ -1,4 +1,4 @@
-"""What every strategy must keep, whatever it decides, and the registry."""
+"""What holds for every strategy, and the registry."""
 
 import math
 from itertools import islice, pairwise
@@ -120,10 +120,10 @@ def test_relabeled_clients_give_the_relabeled_plan(kind: type[Any], fleet: list[
     """For strategies that draw nothing."""
     latencies = [latency / 1e4 for latency in fleet] + [3.00005, 15.00005, 25.00005]
     relabel = np.array(data.draw(st.permutations(range(len(latencies)))))
-    there = np.empty(len(latencies))
-    there[relabel] = latencies
+    reordered = np.empty(len(latencies))
+    reordered[relabel] = latencies
     records = run(make(kind), make_fleet(latencies), rounds=10)
-    relabeled = run(make(kind), make_fleet(there.tolist()), rounds=10)
+    relabeled = run(make(kind), make_fleet(reordered.tolist()), rounds=10)
     for record, other in zip(records, relabeled, strict=True):
         assert record.end_s == other.end_s
         assert set(relabel[record.started]) == set(other.started)

@@ -21,7 +21,7 @@ from lesson.strategies.base import AllOf, Arrivals, Deadline, RoundPlan
 
 
 def made(settings: Settings) -> Fleet:
-    """Three clients of 1 W for computing, for 1, 1 and 3 s, and 10, 20 and 30 W for uploading 12 bits, alone in 2 s."""
+    """Three clients that compute 1, 1 and 3 s at 1 W, and upload 12 bits at 10, 20 and 30 W, alone in 2 s."""
     compute_s, upload_s = np.array([1.0, 1.0, 3.0]), np.full(3, 2.0)
     return replace(
         draw_fleet(settings, 3),
@@ -36,7 +36,7 @@ def made(settings: Settings) -> Fleet:
 
 @pytest.fixture
 def _six_bits_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For all uploads together, whoever they are from."""
+    """The total rate of all uploads, whatever their clients."""
 
     def rate_bps(self: Airtime, clients: IntArray, block: int, num_sharing: int) -> FloatArray:
         return np.full(len(clients), 6.0 / num_sharing)

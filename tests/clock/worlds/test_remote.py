@@ -23,7 +23,7 @@ LATENCIES_S = [3.0, 15.0, 25.0, 8.0, math.inf, 95.0, 9.5]
 
 
 class Somewhere(Holding):
-    """Clients whose replies arrive in any order, now and then none; replies that are given up arrive too late."""
+    """Clients that reply in any order and sometimes not at all; replies that were given up arrive late."""
 
     def __init__(self, seed: int, faults: dict[tuple[int, int], str] | None = None) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ def _nobody_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check_freed(federation: Federation, clients: Holding) -> None:
-    """Fail if models are kept of updates that are neither in flight nor at the server."""
+    """Fail if a model is kept for an update that is neither in flight nor at the server."""
     ledger = federation.ledger
     in_flight, at_server = set(ledger.updates_of(ledger.clients_in_flight()).keys), set(ledger.at_server.keys)
     assert at_server <= clients.held.keys() <= at_server | in_flight

@@ -49,7 +49,7 @@ def test_late_and_early_updates(late: str) -> None:
 
 
 def test_late_updates_are_dropped(late: str) -> None:
-    """Its client starts again in tier 2 all the same."""
+    """The client still starts again in tier 2."""
     loop, records = run(Lesson(10.0, late="drop"), make_fleet([8.0, 5.0, 15.0]), 4, trace=late)
     assert [record.merged.tolist() for record in records] == [[1], [2, 1], [1, 2], [0, 1, 2]]
     assert [record.started.tolist() for record in records] == [[0, 1, 2], [1], [0, 1, 2], [1, 2]]
@@ -181,7 +181,7 @@ def test_first_estimate_of_the_promoted_client_has_no_error() -> None:
 
 
 def test_latency_of_one_deadline_stays_in_tier_1() -> None:
-    """However late it is measured: the measured time equals the estimate bit by bit."""
+    """However late in the run it is measured, the measured time equals the estimate bit by bit."""
     fleet, settings = make_fleet([0.3, 0.9], compute_share=1 / 3), Settings(overhead_s=411.1, slowdown=1e-300)
     records = list(simulate(Lesson(0.3), fleet, rounds=300, settings=settings))
     assert records[-1].end_s > 100_000
