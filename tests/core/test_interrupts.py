@@ -64,7 +64,7 @@ def test_signal_leaves_a_checkpoint_and_is_passed_on(tmp_path: Path, number: sig
     assert content(tmp_path / "run") == content(tmp_path / "whole")
 
 
-def test_signal_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
+def test_ignored_signal_stays_ignored(tmp_path: Path) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         execute(settings(), tmp_path / "run", progress=send_at(12, signal.SIGHUP), **PARTS)

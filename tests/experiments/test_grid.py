@@ -13,7 +13,7 @@ from lesson.settings.settings import Settings
 RUN = {"run": {"rounds": 2}}
 
 
-def test_trials_are_named_by_what_varies() -> None:
+def test_trials_are_named_by_varied_settings() -> None:
     axes: dict[str, Any] = {"strategy.deadline_s": [10.0, 7.5], "strategy.name": ["lesson", "fedavg"]}
     trials = make_grid({"run": {"rounds": 2, "seed": 5}}, axes, 2).trials
     assert list(trials) == [

@@ -54,7 +54,7 @@ def test_archived_runs_and_newer_folders_are_combined(tmp_path: Path) -> None:
     assert [bool(run.read_clients()) for run in study.runs] == [False, True, True]
 
 
-def test_sweep_has_what_varies_in_the_order_of_its_file(tmp_path: Path) -> None:
+def test_varied_settings_of_a_sweep_keep_their_order(tmp_path: Path) -> None:
     """Runs that are no longer in the grid are left out; unfinished ones that are in it are failures."""
     make_sweep(tmp_path)
     make_run(tmp_path / "old", data={"beta": 7.0})

@@ -138,7 +138,7 @@ def test_recommended_strategy_by_hand(
     assert advice.sentence.startswith("Use " if gain > 1 or strategy == "FedCS" else "Keep ")
 
 
-def test_recorded_run_without_updates_is_no_baseline(tmp_path: Path) -> None:
+def test_recorded_run_without_updates_is_not_a_baseline(tmp_path: Path) -> None:
     path = write_flight(tmp_path / "f", [[4.0, 9.0]] * 8, strategy="other")
     path.write_text(re.sub(r'"merged": \[.*?\]', '"merged": []', path.read_text()))
     advice = recommend(replay(fit(read_recording(path)), [Candidate("fedavg", 10.0)], num_replicates=2))

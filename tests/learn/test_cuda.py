@@ -389,7 +389,7 @@ class Waits(Mlp):
         (lambda: feature_task(Waits), ["reference"] * 2, "CUDA graph"),
     ],
 )
-def test_what_graphs_cannot_record_is_trained_by_the_reference(task: Any, expected: list[str], reason: str) -> None:
+def test_reference_trains_what_graphs_cannot_record(task: Any, expected: list[str], reason: str) -> None:
     for steps, name in zip((1, 3), expected, strict=True):
         workload = workload_of(task(), "cuda")
         clients, asked = SimulatedClients(workload, CudaBackend(workload, "float32")), updates([0])

@@ -270,7 +270,7 @@ def test_server_restored_after_every_merge_is_bit_identical(steps: list[Step], o
 # Guards, with models that remote clients have sent. Version 0 is (2, 2).
 
 
-def test_rejected_updates_leave_their_weight_to_the_others() -> None:
+def test_weight_of_rejected_updates_goes_to_the_others() -> None:
     """Weights of 0.3 each: 0.4 of (2, 2) stays, and (3, 5) counts for 0.6."""
     server = received_server({0: [3, 5], 1: [np.nan, 5], 2: [9, 9]})
     assert aggregate(server, updates([0, 1]), [0.3, 0.3]) == [Rejection(1, 0, NOT_FINITE)]
@@ -294,7 +294,7 @@ def test_merge_without_accepted_updates_creates_no_version() -> None:
     assert list(server.versions) == [0]
 
 
-def test_group_without_accepted_updates_stays_as_it_was() -> None:
+def test_group_without_accepted_updates_is_unchanged() -> None:
     server = received_server({0: [4, 4], 1: [np.nan, 1]})
     groups = GroupMemory(["fast", "slow"], {"fast": 0.5, "slow": 0.5})
     assert len(aggregate(server, updates([0, 1]), [1.0, 1.0], groups=groups)) == 1

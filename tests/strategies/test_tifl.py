@@ -73,7 +73,7 @@ def test_only_tiers_with_credits_are_ranked() -> None:
     assert script.chances[2:] == [{1: 0.666666667, 2: third}] * 2 + [{2: 1.0}]
 
 
-def test_tier_that_is_absent_at_a_look_can_be_drawn_later(tmp_path: Path) -> None:
+def test_tier_absent_at_an_evaluation_can_be_drawn_later(tmp_path: Path) -> None:
     """Tier 2 is absent at the look before round 3, at 32 s. From 40 s on it is the only one, until 230 s, when round 8
     ends. Then both are present, and tier 2, ranked first, is twice as likely."""
     rows = "client,from_s,to_s 0,0,40 1,0,40 0,200,inf 1,200,inf 2,40,inf 3,40,inf"
