@@ -122,8 +122,8 @@ def test_switched_fleet_app_is_recorded(make_grid: MakeGrid, load_app: LoadApp, 
     config = {"num-server-rounds": 2, "min-nodes": 2, "learning-rate": 0.1, "local-steps": 2, "deadline": 0.5}
     config |= {"data": str(trial["DATA"]), "flight": str(tmp_path / "flight.jsonl")}
     grid = make_grid(client, 2, config)
-    for context in grid.nodes.values():
-        context.node_config |= {"data": str(trial["DATA"]), "slow-s": 0.0}
+    for node in grid.nodes.values():
+        node.node_config |= {"data": str(trial["DATA"]), "slow-s": 0.0}
     server(grid=grid, context=context(config))
     recording = read_recording(tmp_path / "flight.jsonl")
     assert [one.round for one in recording.rounds] == [1, 2]

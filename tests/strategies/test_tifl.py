@@ -43,9 +43,9 @@ class Script:
 
 
 def test_trace() -> None:
-    """Looks before rounds 1, 3 and 5, at versions 0, 2 and 4. The second: tier 2, drawn last, has gone from 0.1 to 0.2.
-    The third: tier 1, drawn last, stays at (0.5 + 0.3) / 2, so that tier 2, less accurate, gets 2/3 and tier 1
-    gets 1/3. Nothing changes until the next look."""
+    """Evaluations before rounds 1, 3 and 5, at versions 0, 2 and 4. The second: tier 2, drawn last, has gone from 0.1
+    to 0.2. The third: tier 1, drawn last, stays at (0.5 + 0.3) / 2, so that tier 2, less accurate, gets 2/3 and tier 1
+    gets 1/3. Nothing changes until the next evaluation."""
     server = accuracies({0: [0.1, 0.1, 0.1, 0.1], 2: [0.5, 0.3, 0.2, 0.2], 4: [0.4, 0.4, np.nan, 0.2]})
     script, fleet = Script([0, 1, 0, 0, 1, 1]), make_fleet([5.0, 16.0, 30.0, 38.0])
     run = follow(TiFL(num_tiers=2, interval=2), fleet, 6, rng=script, model_server=server)
@@ -74,8 +74,8 @@ def test_only_tiers_with_credits_are_ranked() -> None:
 
 
 def test_tier_absent_at_an_evaluation_can_be_drawn_later(tmp_path: Path) -> None:
-    """Tier 2 is absent at the look before round 3, at 32 s. From 40 s on it is the only one, until 230 s, when round 8
-    ends. Then both are present, and tier 2, ranked first, is twice as likely."""
+    """Tier 2 is absent at the evaluation before round 3, at 32 s. From 40 s on it is the only one, until 230 s, when
+    round 8 ends. Then both are present, and tier 2, ranked first, is twice as likely."""
     rows = "client,from_s,to_s 0,0,40 1,0,40 0,200,inf 1,200,inf 2,40,inf 3,40,inf"
     presence = traced(tmp_path / "presence.csv", rows)
     server = accuracies({version: [0.5, 0.5, 0.1, 0.1] for version in range(9)})
