@@ -44,7 +44,7 @@ test-all: $(VENV)/.installed-dev
 	$(MAKE) --no-print-directory test-avx2; avx2=$$?; \
 	wait $$deployments && exit $$((others + avx2))
 
-# What a CPU without AVX-512 computes: every trainer, task and built-in network.
+# Training as on a CPU without AVX-512: every trainer, task and built-in network.
 test-avx2: $(VENV)/.installed-dev
 	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(PYTEST) -n 2 --dist worksteal tests/learn
 

@@ -1,4 +1,4 @@
-"""The public API: what `import lesson` offers, and one function for each thing that users do."""
+"""The public API: what `import lesson` offers, and its functions."""
 
 import inspect
 import subprocess
@@ -14,7 +14,7 @@ import pytest
 import lesson
 from helpers.engines import FakeEngine
 from helpers.small_tasks import TinyNet, tiny_task
-from helpers.trackers import Told, Unpicklable
+from helpers.trackers import RecordingTracker, Unpicklable
 from lesson import InputError, Run, Settings
 from lesson.experiments.engines import InProcessEngine
 from lesson.experiments.folder import MARKER, StudyFolder
@@ -44,7 +44,7 @@ def test_every_path_may_be_text() -> None:
 
 
 def test_run_is_executed_once_and_resumed(tmp_path: Path) -> None:
-    tracker = Told()
+    tracker = RecordingTracker()
     run = lesson.run("fedavg", options={"fraction": 0.5}, seed=3, out="one", trackers=[tracker], **TINY, **SMALL)
     assert isinstance(run, Run)
     assert run.path == Path("one")
@@ -61,7 +61,7 @@ def test_run_is_executed_once_and_resumed(tmp_path: Path) -> None:
         lesson.run("fedavg", options={"fraction": 0.5}, seed=3, out=run.path, resume=False, **TINY, **SMALL)
 
 
-def test_comparison_is_in_a_folder_that_can_be_loaded(tmp_path: Path) -> None:
+def test_comparison_can_be_loaded_from_its_folder(tmp_path: Path) -> None:
     """Changed settings are those of all strategies, options those of one."""
     base = Settings(strategy={"late": "drop"})
     out = tmp_path / "mine"
@@ -85,9 +85,9 @@ def test_your_own_task_is_trained_in_several_processes(tmp_path: Path) -> None:
     for num in (1, 2):
         study = lesson.compare(["lesson"], num_seeds=2, num_processes=num, out=f"with-{num}", task=task, **SMALL)
         assert [run.summary["dataset"] for run in study.runs] == ["tiny", "tiny"]
-    one, two = (tmp_path / f"with-{num}" / "lesson-seed1" for num in (1, 2))
+    single, parallel = (tmp_path / f"with-{num}" / "lesson-seed1" for num in (1, 2))
     for name in ("metrics.jsonl", "model.safetensors"):
-        assert (one / name).read_bytes() == (two / name).read_bytes()
+        assert (single / name).read_bytes() == (parallel / name).read_bytes()
 
 
 def test_tasks_and_trackers_that_cannot_be_copied_are_rejected(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_table_of_the_paper_is_reproduced(tmp_path: Path) -> None:
         lesson.reproduce("table1", out=out)
 
 
-def test_a_task_object_needs_a_folder() -> None:
+def test_task_object_needs_a_folder() -> None:
     """Otherwise a later call with another task would find these results."""
     for call in (lesson.run, partial(lesson.compare, ["lesson"]), partial(lesson.sweep, {"beta": [0.1, 1.0]})):
         with pytest.raises(InputError, match="out must be given with a Task object"):

@@ -41,7 +41,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> R
     return run
 
 
-def test_no_benchmark_is_forgotten() -> None:
+def test_every_benchmark_is_tested() -> None:
     files = [*SCRIPTS, *BENCHMARKS.glob("peers/*.py"), *BENCHMARKS.glob("peers/*/*.py")]
     commands = {path for path in files if 'if __name__ == "__main__"' in path.read_text(encoding="utf-8")}
     assert commands == {*SCRIPTS, RUN, STRATEGIES, *RECIPES}

@@ -33,7 +33,7 @@ DEPLOYED = [
 """Tested in tests/flower: test_deployment.py, test_example_apps.py and test_operations.py."""
 
 
-def test_no_example_is_forgotten() -> None:
+def test_every_example_is_tested() -> None:
     files = {path for path in EXAMPLES.rglob("*.*") if path.suffix not in {".md", ".pyc"}}
     assert files == {*SCRIPTS, *FLEETS, *NOTEBOOKS, *SWEEPS, *SETTINGS, *DEPLOYED}
 
@@ -91,7 +91,7 @@ def test_example_settings_run_two_rounds(path: Path, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.slow
-def test_figures_about_replays_are_the_real_ones(capsys: pytest.CaptureFixture[str]) -> None:
+def test_documented_figures_of_replays_are_current(capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(ROOT / "tools" / "fleet_figures.py"), run_name="__main__")
     pages = [ROOT / "docs" / name for name in ("tutorials/fleet.md", "explanation/replay.md")]
     shown = {line.strip() for page in pages for line in page.read_text().splitlines()}

@@ -58,7 +58,7 @@ def test_flower_and_its_simulation_have_the_same_versions(metadata: dict[str, An
     assert [one.replace("[simulation]", "") for one in simulation] == deployment
 
 
-def test_packages_that_are_imported_are_declared(metadata: dict[str, Any]) -> None:
+def test_imported_packages_are_declared(metadata: dict[str, Any]) -> None:
     project = metadata["project"]
     listed = [*project["dependencies"], *(one for extra in project["optional-dependencies"].values() for one in extra)]
     declared = {canonicalize_name(Requirement(one).name) for one in listed}
@@ -81,7 +81,7 @@ def test_missing_flower_is_an_error_that_names_the_extras() -> None:
     assert "'lesson-fl[flower]'" in result.stderr
 
 
-def test_changelog_and_the_citation_have_the_version() -> None:
+def test_changelog_and_citation_have_the_version() -> None:
     version = re.escape(lesson.__version__)
     dated = re.search(
         rf"^## \[?{version}\]? - (\d{{4}}-\d\d-\d\d)$", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE

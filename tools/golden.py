@@ -1,16 +1,16 @@
 """Golden runs: short simulations and training runs whose results must not change by a single bit unintentionally.
 
     python tools/golden.py                   compare this checkout with the digests in tests/golden.json
-    python tools/golden.py --before COMMIT   compare this checkout with a commit, value by value, with any versions
+    python tools/golden.py --before COMMIT   compare this checkout with a commit, value by value
     python tools/golden.py --write           record the digests of this checkout in tests/golden.json
-    python tools/golden.py --gpu             compare losses on this GPU with tests/golden_gpu.json, or --write them
+    python tools/golden.py --gpu             compare losses on this GPU with tests/golden_gpu.json; --write records them
 
 The cases are in golden_cases.py. Digests of timing hold on every machine. Those of training hold on every x86-64 CPU
 with the versions in tests/golden.json: there are two sets, `avx2` and `avx512`, and environment variables make torch,
-oneDNN and MKL use the same kernels on all CPUs. A CPU with AVX-512 compares both sets. Cases with square roots have no
-digests, because nothing fixes MKL's kernels for them; `--before` compares these cases, too. Losses on a GPU are
-compared with a relative tolerance. The exit status is 0 if all cases are equal, 1 if one differs or fails, and 2 if the
-comparison is not possible.
+oneDNN and MKL use the same kernels on all CPUs. A CPU with AVX-512 compares both sets. Training cases in which the
+server takes square roots have no digests, because nothing fixes MKL's kernels for them; only `--before`, which works
+with any versions, compares them. Losses on a GPU are compared with a relative tolerance. The exit status is 0 if all
+cases are equal, 1 if one differs or fails, and 2 if the comparison is not possible.
 """
 
 import argparse
@@ -38,7 +38,7 @@ KERNELS = {
     "avx2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_CBWR": "COMPATIBLE"},
     "avx512": {"ATEN_CPU_CAPABILITY": "avx512", "ONEDNN_MAX_CPU_ISA": "AVX512_CORE", "MKL_CBWR": "COMPATIBLE"},
 }
-"""Variables that fix the kernels of an instruction set. MKL chooses by vendor, too, unless it must be compatible."""
+"""Variables that fix the kernels of an instruction set. MKL also considers the CPU's vendor unless it is COMPATIBLE."""
 GPU_TOLERANCE = 1e-3
 """Largest relative difference of losses on a GPU, where the composition of a batch affects rounding."""
 ABSENT = "(absent)"
@@ -55,10 +55,10 @@ def main() -> int:
     """Run the command line and return the exit status."""
     parser = argparse.ArgumentParser(description="Compare this checkout with the digests in tests/golden.json.")
     options = parser.add_mutually_exclusive_group()
-    options.add_argument("--before", metavar="COMMIT", help="compare with this commit instead, with any versions")
+    options.add_argument("--before", metavar="COMMIT", help="compare with this commit instead")
     options.add_argument("--write", action="store_true", help="record the results of this checkout")
     options.add_argument("--json", metavar="FILE", type=Path, help="only write the values of all cases to FILE")
-    parser.add_argument("--gpu", action="store_true", help="losses on this GPU instead")
+    parser.add_argument("--gpu", action="store_true", help="compare or record losses on this GPU instead")
     chosen = parser.parse_args()
     try:
         if chosen.gpu:
@@ -177,7 +177,7 @@ def gpu_losses() -> dict[str, list[float]]:
     import torch
 
     if not torch.cuda.is_available():
-        raise GoldenError("there is no GPU")
+        raise GoldenError("torch sees no GPU")
     import golden_cases
 
     return golden_cases.gpu_losses()

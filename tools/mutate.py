@@ -190,7 +190,10 @@ def _end(node: ast.expr | ast.stmt) -> tuple[int, int]:
 
 
 def run_tests(tests: list[str], timeout_s: float | None, mutation: Mutation | None = None) -> int:
-    """Return the exit status of pytest on a copy of the source with a mutation; 1 if it takes too long."""
+    """Return the exit status of pytest on a copy of the source with a mutation; 1 if it takes too long.
+
+    Test files named after the mutated module run first.
+    """
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder, "src")
         shutil.copytree(SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__"))

@@ -131,13 +131,13 @@ def paper_table(name: str) -> str:
         lines = (RESULTS / f"{name}.md").read_text(encoding="utf-8").splitlines()
         return "\n".join(line for line in lines if line.startswith("|"))
     claims = json.loads((RESULTS / "claims.json").read_text(encoding="utf-8"))
-    told = []
+    totals = []
     for what, added in (("claims of the paper", False), ("that we added", True)):
         verdicts = [f"**{claim['verdict']}**" for claim in claims if claim["added"] is added]
         counts = ", ".join(f"{verdict} {number}" for verdict, number in Counter(verdicts).most_common())
-        told.append(f"{len(verdicts)} {what}: {counts}")
+        totals.append(f"{len(verdicts)} {what}: {counts}")
     rows = [[claim["statement"] + " (added)" * claim["added"], f"**{claim['verdict']}**"] for claim in claims]
-    return f"{'; '.join(told)}.\n\n{_table([['claim', 'verdict'], ['---'] * 2, *rows])}"
+    return f"{'; '.join(totals)}.\n\n{_table([['claim', 'verdict'], ['---'] * 2, *rows])}"
 
 
 def study(name: str) -> str:

@@ -40,7 +40,7 @@ RADIO: dict[str, dict[str, Any]] = {
 
 
 def study_table(name: str) -> list[list[str]]:
-    """Return the head and the rows of a table."""
+    """Return the header and the rows of a table."""
     return list(TABLES[name]())
 
 
@@ -112,14 +112,14 @@ def _load(experiment: str, dataset: str = "") -> TunedStudy:
 
 
 def _ratio(paired: Paired) -> str:
-    """A ratio with its verdict, or how many pairs there are if some run does not reach the target."""
+    """A ratio with its verdict, or the number of pairs if a run does not reach the target."""
     if len(paired.values) < 5:
         return f"{len(paired.values)} of 5 pairs"
     return f"{paired.mean:.2f} ± {paired.half:.2f} ({paired.verdict})"
 
 
 def _points(paired: Paired) -> str:
-    """A difference in points with its verdict, and how many pairs there are if some run has collapsed."""
+    """A difference in points with its verdict, and the number of pairs if a run has collapsed."""
     pairs = f", {len(paired.values)} pairs" if 3 <= len(paired.values) < 5 else ""
     value = f"{100 * paired.mean:+.1f} ± {100 * paired.half:.1f}".replace("-", "−")
     return f"{value if np.isfinite(paired.half) else f'{len(paired.values)} of 5 pairs'} ({paired.verdict}{pairs})"
@@ -127,7 +127,7 @@ def _points(paired: Paired) -> str:
 
 def _accuracy(study: TunedStudy, entry: str, beta: float) -> str:
     """The mean accuracy of the runs that have not collapsed, and how many have."""
-    [case] = [one for one in study.design.cases if (one.entry.name, one.beta) == (entry, beta)]
+    [case] = [case for case in study.design.cases if (case.entry.name, case.beta) == (entry, beta)]
     rows = by_seed(case, study.done)
     lost, values = int(rows[COLLAPSED].sum()), rows[value_names(case.rules)[-1]][~rows[COLLAPSED]].to_numpy()
     paired = Paired(values, 0.0, 0.0)

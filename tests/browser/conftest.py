@@ -11,14 +11,14 @@ ROOT = Path(__file__).parent.parent.parent
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    """One browser for all tests. Its pictures go to LESSON_SCREENSHOTS; LESSON_BROWSER=required allows no skipping."""
+    """One browser for all tests. With LESSON_BROWSER=required, a missing browser is an error."""
     programs = find_programs()
     if programs is None:
         remedy = "on Debian: apt install chromium chromium-driver"
-        told = f"Chromium and its driver must be installed for tests of pages; {remedy}"
+        reason = f"Chromium and its driver must be installed for tests of pages; {remedy}"
         if os.environ.get("LESSON_BROWSER") == "required":
-            pytest.fail(told)
-        pytest.skip(told)
+            pytest.fail(reason)
+        pytest.skip(reason)
     screenshots = Path(os.environ.get("LESSON_SCREENSHOTS", ROOT / "build" / "screenshots"))
     with running_browser(*programs, screenshots) as running:
         yield running
@@ -26,7 +26,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def quiet_browser(browser: Browser) -> Iterator[Browser]:
-    """The browser; afterwards no page may have complained of anything or asked for more than itself."""
+    """The browser; fails if a page logs a warning or requests anything but its own file."""
     yield browser
     assert browser.errors == []
     asked = {request for request in browser.requests if not request.startswith("data:")}  # pictures inside the page

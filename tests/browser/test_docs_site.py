@@ -17,14 +17,14 @@ SEARCH = """[...document.querySelectorAll("*")].filter((element) => element.shad
 """The text in the search field, then the titles of the results; the theme shows its search in a shadow root."""
 
 
-def test_search_finds_a_word_and_asks_no_other_host(browser: Browser, site: Path) -> None:
+def test_search_works_offline(browser: Browser, site: Path) -> None:
     browser.open(site / "index.html")
     ActionChains(browser.driver).key_down(Keys.CONTROL).send_keys("k").key_up(Keys.CONTROL).perform()
     browser.settle()
     browser.press("shadowing")
 
     def is_found(_: object) -> bool:
-        """Whether the field holds the whole word and the best result is about it: any letter has some results."""
+        """Whether the whole word is typed and the best result is about it: any prefix has results."""
         typed, *titles = browser.script(SEARCH) or [""]
         return typed == "shadowing" and bool(titles) and "shadowing" in titles[0].lower()
 

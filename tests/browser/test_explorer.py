@@ -106,10 +106,10 @@ def check_same(browser: Browser, expected: Data) -> None:
 
 
 @pytest.mark.parametrize(("fleet", "written"), [("drawn", "7.123"), ("slow", "10"), ("mixed", "0.3")])
-def test_deadlines_are_planned_as_by_the_command(
+def test_page_agrees_with_the_command(
     fleet: str, written: str, page: Callable[..., Browser], plan: Callable[..., Data]
 ) -> None:
-    """Moved, written and proposed. 0.9 and 2.1 are exactly 3 and 7 times 0.3, which division alone gets wrong."""
+    """Deadlines from the slider, typed in, and proposed. 0.9 and 2.1 are 3 and 7 times 0.3, despite rounding."""
     browser = page(fleet)
     check_same(browser, plan(*FLEETS[fleet]))
     browser.script(f"document.querySelector('{SLIDER}').focus()")
@@ -127,7 +127,7 @@ def test_deadlines_are_planned_as_by_the_command(
     assert len(alerts(browser)) == 1
 
 
-def test_files_take_the_place_of_the_fleet(page: Callable[..., Browser], plan: Callable[..., Data]) -> None:
+def test_file_replaces_the_fleet(page: Callable[..., Browser], plan: Callable[..., Data]) -> None:
     """Latencies, a recording, and a file that is neither."""
     browser = page("drawn")
     recording = write_flight(Path("flight.jsonl"), [[5.0, -20, 7.5], [5.5, -20, 8], [6, -30, 9]])

@@ -73,8 +73,8 @@ def test_report_draws_every_section(quiet_browser: Browser, report: Path, width:
     assert browser.script(f"{unnamed}.length") == 0
 
 
-def test_report_can_be_used(quiet_browser: Browser, report: Path) -> None:
-    """Another axis, another strategy's schedule, the other theme, and the command on the clipboard."""
+def test_controls_of_a_report(quiet_browser: Browser, report: Path) -> None:
+    """Switch the axis, the strategy of the schedule and the theme, and copy the command."""
     browser = quiet_browser
     browser.open(report)
     axis, ink = text(browser, "#accuracy .xtitle"), "getComputedStyle(document.querySelector('#accuracy .xtitle')).fill"
@@ -93,7 +93,7 @@ def test_report_can_be_used(quiet_browser: Browser, report: Path) -> None:
     assert browser.script("navigator.clipboard.readText()") == browser.script("Page.data.command")
 
 
-def test_report_of_a_run_in_real_time_with_hostile_names(tmp_path: Path, quiet_browser: Browser) -> None:
+def test_report_of_a_real_time_run_with_hostile_names(tmp_path: Path, quiet_browser: Browser) -> None:
     make_run(tmp_path / "run", joules=None)
     names = ["<b>cat</b>", *(f"class {place}" for place in range(1, 10))]
     for file, change in (("summary.json", {"clock": "wall"}), ("clients.json", {"class_names": names})):

@@ -49,8 +49,8 @@ def test_help_describes_every_command_and_option(
             assert param.help
 
 
-def test_a_separate_process() -> None:
-    """Help needs no heavy library; string hashes, terminals without Unicode and a reader that leaves do no harm."""
+def test_commands_in_their_own_process() -> None:
+    """Help imports no heavy library; ASCII terminals and closed pipes cause no errors."""
     code = """
 import sys
 from lesson.cli import main
@@ -95,7 +95,7 @@ _describe() { print -rl -- ${completions_with_descriptions%%:*} }
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shell", TABS)
-def test_shells_complete_commands_options_and_strategies(
+def test_completion_of_commands_options_and_strategies(
     shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     program, *flags = shell.split()
@@ -115,7 +115,7 @@ def test_shells_complete_commands_options_and_strategies(
     assert offered == [word for words in COMPLETED.values() for word in words]
 
 
-def test_the_shell_completes_the_last_of_several_strategies(
+def test_last_of_several_strategies_is_completed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("_LESSON_COMPLETE", "bash_complete")
@@ -145,7 +145,7 @@ def test_settings_are_listed_and_explained(capsys: pytest.CaptureFixture[str]) -
     assert all(one.full_name in printed(capsys, "settings", "guards") for one in describe_section("guards"))
 
 
-def test_a_log_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     Path("log.csv").write_text("client,asked_s,arrived_s\npi,3,5\nphone,3,9.5\n")
     assert "2 jobs of 2 clients" in printed(capsys, "record", "import", "log.csv")

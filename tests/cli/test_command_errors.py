@@ -112,7 +112,7 @@ INVALID = [
 
 
 @pytest.mark.parametrize(("command", "names"), INVALID, ids=lambda value: value[:60])
-def test_invalid_input_is_one_line_and_status_2(
+def test_invalid_input_prints_one_line_and_exits_with_2(
     command: str, names: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -137,7 +137,7 @@ def test_invalid_input_is_one_line_and_status_2(
         (ConnectionError("the server is down"), "the server is down"),
     ],
 )
-def test_an_os_error_says_what_failed(
+def test_os_error_says_what_failed(
     error: OSError, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(_: object) -> None:
@@ -205,7 +205,7 @@ TASK = ["--task", "helpers.small_tasks:tiny_task"]
         (["compare", "--strategies", f"{__name__}:Broken", "--seeds", "1", *TASK], "in _divide"),
     ],
 )
-def test_an_exception_in_custom_code_keeps_its_traceback(
+def test_exception_in_custom_code_shows_its_traceback(
     command: list[str], frame: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("lesson.experiments.engines.make_engine", lambda **_: InProcessEngine())
@@ -217,12 +217,12 @@ def test_an_exception_in_custom_code_keeps_its_traceback(
     assert shown.splitlines()[-1].startswith("lesson: ")
 
 
-def test_python_sees_the_cause(tmp_path: Path) -> None:
+def test_input_error_has_its_cause(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         lesson.run(task=f"{__name__}:broken_task", rounds=1, out=tmp_path / "out")
     assert isinstance(caught.value.__cause__, FileNotFoundError)
 
 
-def test_processes_send_the_traceback(tmp_path: Path) -> None:
+def test_traceback_is_sent_by_worker_processes(tmp_path: Path) -> None:
     line = execute_trial(tmp_path, Settings(dataset=f"{__name__}:broken_task", rounds=1), progress=None)
     assert "in _read" in line["traceback"]

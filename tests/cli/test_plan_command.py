@@ -62,7 +62,7 @@ def test_tiers_of_measured_latencies_by_hand(plan: Any) -> None:
     assert found["unreachable"] == ["gone"]
 
 
-def test_a_client_is_promoted_only_on_request(plan: Any) -> None:
+def test_client_is_promoted_only_on_request(plan: Any) -> None:
     fleet = ["--latencies", "fleet.csv", "--deadline", "8"]
     assert plan(*fleet)["promoted"] is None
     assert plan(*fleet)["round_s"]["fedcs"] is None
@@ -107,7 +107,7 @@ def test_figure_and_page(capsys: pytest.CaptureFixture[str]) -> None:
     assert Path("plan.html").read_text().startswith("<!doctype html>")
 
 
-def test_a_deadline_that_most_updates_meet(plan: Any) -> None:
+def test_on_time_raises_the_proposed_deadline(plan: Any) -> None:
     auto = ["--clients", "20", "--set", "fading=rayleigh", "--set", "coherence_s=5.0", "--deadline", "auto"]
     proposed, raised = plan(*auto), plan(*auto, "--on-time", "0.97", "--html", "plan.html")
     shares = [{row["deadline_s"]: row["on_time"] for row in one["deadlines"]} for one in (proposed, raised)]
@@ -140,7 +140,7 @@ def test_settings_without_effect_are_noted(plan: Any) -> None:
         assert sum(name in note for note in notes) == 1
 
 
-def test_recorded_clients_have_their_median_latency(plan: Any) -> None:
+def test_recorded_clients_are_planned_with_median_latencies(plan: Any) -> None:
     """a: 4, 4, 5, 4, 6 without its cold first reply; b: 10, 12, 11, 14, 11; c: 30, 28, 32, 31, 30 and a failure."""
     nan = float("nan")
     rounds = [[9.0, 10, 30, -20], [4, 12, 28, nan], [4, 11, -60, nan], [5, 14, 32, -20], [4, 11, 31, nan]]

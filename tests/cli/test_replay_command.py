@@ -25,7 +25,9 @@ def replayed(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
     return dict(json.loads(capsys.readouterr().out))
 
 
-def test_reality_and_alternatives(constant: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_recording_is_compared_with_other_strategies(
+    constant: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """In 20 s, LESSON aggregates two updates of a, two of b and one of c: 900 per hour. FedAvg: three in 19 s."""
     flags = [constant, "--strategies", "lesson,fedavg,fedcs", "--deadline", "10"]
     assert main(["replay", *flags, *QUICK]) == 0
@@ -43,25 +45,25 @@ def test_reality_and_alternatives(constant: str, tmp_path: Path, capsys: pytest.
     assert inside["outcomes"] == found["outcomes"]
 
 
-def test_auto_takes_a_deadline_that_some_clients_meet(constant: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_auto_chooses_a_deadline_that_some_clients_meet(constant: str, capsys: pytest.CaptureFixture[str]) -> None:
     label = replayed(capsys, constant, "--strategies", "lesson")["outcomes"][0]["label"]
     assert label in ("lesson, 4.4 s", "lesson, 9.9 s", "lesson, 21 s")
 
 
-def test_the_snippet_has_the_options_of_the_strategy(constant: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_snippet_has_the_options_of_the_strategy(constant: str, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--strategies", "fedbuff", "--deadline", "9", "--set", "fedbuff.concurrency=1"]
     assert "FedBuff(concurrency=1)" in replayed(capsys, constant, *flags)["advice"]["snippet"]
     snippet = replayed(capsys, constant, "--strategies", "fedcs", "--deadline", "30")["advice"]["snippet"]
     assert "LessonStrategy(deadline_s=30, strategy=FedCS(deadline_s=30))" in snippet
 
 
-def test_missing_compute_times_name_the_remedy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_note_on_missing_compute_times_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_flight(tmp_path / "f.jsonl", [[4.0, 9.0]] * 5, compute_share=None)
     found = replayed(capsys, str(path), "--strategies", "lesson-filled", "--deadline", "10")
     assert any("report_times" in note for note in found["notes"])
 
 
-def test_a_check_predicts_the_second_half(constant: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_predicts_the_second_half(constant: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(0)
     path = write_flight(tmp_path / "f.jsonl", (np.array([5.0, 9.0]) * rng.lognormal(0, 0.1, (30, 2))).tolist())
     assert main(["replay", str(path), "--check", "--replicates", "20"]) == 0

@@ -35,7 +35,7 @@ def test_page_of_the_paper(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert str(PAPER) in capsys.readouterr().err
 
 
-def test_a_reproduction_without_runs_has_a_page_and_figures(tmp_path: Path) -> None:
+def test_reproduction_without_runs_has_a_page_and_figures(tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert main(["reproduce", "table1", "fig4", "--quick", "--out", str(out)]) == 0
     (out / "report.html").unlink()

@@ -43,7 +43,7 @@ def provenance(out: Path) -> list[int]:
     return [made.runs for made in marker.provenance]
 
 
-def test_a_dry_run_counts_runs_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dry_run_counts_runs_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = sorted(tmp_path.iterdir())
     assert main(["sweep", "sweep.toml", "--dry-run"]) == 0
     assert "2 runs, 0 done" in capsys.readouterr().out
@@ -56,8 +56,8 @@ def test_a_dry_run_counts_runs_and_writes_nothing(tmp_path: Path, capsys: pytest
     assert main(["sweep", "sweep.toml", "--out", "out", "--dry-run"]) == 2
 
 
-def test_a_sweep_continues_from_its_study_toml(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Also without the file that began it, and with what --set changed then."""
+def test_sweep_continues_from_its_study_toml(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Even without the original file; changes made with --set still apply."""
     assert main(["sweep", "sweep.toml", "--set", "run.rounds=1", "--out", "out"]) == 0
     (tmp_path / "sweep.toml").unlink()
     files = [tmp_path / "out" / name / "metrics.jsonl" for name in NAMES]
@@ -72,7 +72,7 @@ def test_a_sweep_continues_from_its_study_toml(tmp_path: Path, capsys: pytest.Ca
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_comparison_continues_from_its_study_toml(tmp_path: Path) -> None:
+def test_comparison_continues_from_its_study_toml(tmp_path: Path) -> None:
     (tmp_path / "common.toml").write_text(COMMON)
     flags = ["--scenario", "common.toml", "--strategies", "lesson,fedavg", "--seeds", "1", "--out", "out"]
     assert main(["compare", *flags]) == 0

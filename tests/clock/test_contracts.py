@@ -107,7 +107,7 @@ def test_extreme_values_are_valid(plan: RoundPlan) -> None:
 
 @pytest.mark.parametrize("kind", [list, tuple, lambda some: np.array(some, dtype=np.int32)])
 @pytest.mark.parametrize("closes", [AllOf, lambda clients: AnyOf([clients])])
-def test_plans_and_merges_may_hold_sequences(kind: Any, closes: Any) -> None:
+def test_plans_and_merges_may_contain_sequences(kind: Any, closes: Any) -> None:
     parts = {"lr_scale": kind([1, 2]), "local_steps": kind([2, 1]), "drops": kind([])}
     plan = RoundPlan(kind([0, 1]), closes(kind([0, 1])), **parts)
 
@@ -126,12 +126,12 @@ def test_only_idle_clients_may_start(latency_s: float, state: str) -> None:
         loop.step()
 
 
-def test_a_dropped_client_may_start_again_in_the_same_plan() -> None:
+def test_dropped_client_may_start_again_in_the_same_plan() -> None:
     plans = Deadline(9.0), RoundPlan(ids(0), Deadline(18.0), drops=ids(0))
     assert [record.started.tolist() for record in simulate(Scripted(*plans), make_fleet([20.0]), rounds=2)] == [[0]] * 2
 
 
-def test_an_invalid_plan_changes_nothing() -> None:
+def test_invalid_plan_changes_nothing() -> None:
     plans = Deadline(9.0), RoundPlan(ids(0), Deadline(18.0), drops=ids(1), lr_scale=-1.0)
     loop = Simulation(Scripted(*plans), make_fleet([1.0, 20.0]))
     loop.step()
@@ -142,7 +142,7 @@ def test_an_invalid_plan_changes_nothing() -> None:
 
 
 class Remembering(Scripted):
-    """Saves and restores what the test says."""
+    """Saves and restores the given states."""
 
     def __init__(self, saved: Any, restored: Any) -> None:
         super().__init__(AllOf(ids(0)))
@@ -156,19 +156,19 @@ class Remembering(Scripted):
 
 
 @pytest.mark.parametrize("saved", [{"count": np.arange(3)}, None])
-def test_a_state_that_cannot_be_saved_is_an_error(saved: Any) -> None:
+def test_state_that_cannot_be_saved_is_an_error(saved: Any) -> None:
     with pytest.raises(InputError, match=r"^Remembering\.state "):
         Simulation(Remembering(saved, saved), make_fleet([1.0])).state()
 
 
-def test_a_strategy_must_restore_its_state() -> None:
+def test_strategy_must_restore_its_state() -> None:
     good, bad = (Simulation(Remembering({"count": 1}, count), make_fleet([1.0])) for count in ({"count": 1}, {}))
     resume(good, good)
     with pytest.raises(InputError, match=r"^Remembering\.restore "):
         resume(bad, bad)
 
 
-def test_a_strategy_that_cannot_be_copied_is_an_error() -> None:
+def test_strategy_that_cannot_be_copied_is_an_error() -> None:
     strategy = Mine(Deadline(9.0))
     strategy.lock = threading.Lock()
     with pytest.raises(InputError, match="Mine cannot be copied"):
@@ -186,7 +186,7 @@ def test_invalid_client_weights_are_an_error(weights: list[float]) -> None:
     ("method", "returned"),
     [("open", -1.0), ("wait", (-1.0, "")), ("start", np.array([5.0])), ("start", np.array([5.0, -1.0]))],
 )
-def test_times_that_a_world_returns_are_checked(method: str, returned: Any) -> None:
+def test_times_returned_by_a_world_are_checked(method: str, returned: Any) -> None:
     class MyWorld(NominalWorld):
         pass
 
@@ -204,6 +204,6 @@ def test_times_that_a_world_returns_are_checked(method: str, returned: Any) -> N
 def test_membership_of_many_or_sparse_ids(ids: list[int], wanted: list[int], apart: int, more: int) -> None:
     ids += range(50, 50 + more)
     wanted += range(50 + more // 2, 60 + more)
-    there, places = membership(apart * np.array(ids, dtype=np.int64), apart * np.array(wanted, dtype=np.int64))
-    assert there.tolist() == [one in wanted for one in ids]
+    is_member, places = membership(apart * np.array(ids, dtype=np.int64), apart * np.array(wanted, dtype=np.int64))
+    assert is_member.tolist() == [one in wanted for one in ids]
     assert [wanted[place] for place in places] == [one for one in ids if one in wanted]

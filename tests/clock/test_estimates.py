@@ -6,10 +6,10 @@ from lesson.clock.estimates import RecentLatencies
 
 def measured(estimates: RecentLatencies, *seconds: float) -> list[float]:
     """Return the estimate for client 0, 10 s to begin with, after each of these latencies."""
-    told = [10.0]
-    for one in seconds:
-        told.append(estimates.see(0, one, told[-1]))
-    return told[1:]
+    estimates_s = [10.0]
+    for latency_s in seconds:
+        estimates_s.append(estimates.see(0, latency_s, estimates_s[-1]))
+    return estimates_s[1:]
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ def measured(estimates: RecentLatencies, *seconds: float) -> list[float]:
         ([99.0, 98.0, 9.0, 7.0, 30.0, 6.0, 5.0], 9.0),  # the first two are forgotten
     ],
 )
-def test_the_estimate_is_the_second_longest_of_five(seen_s: list[float], estimate_s: float) -> None:
+def test_estimate_is_the_second_longest_of_five(seen_s: list[float], estimate_s: float) -> None:
     estimates = RecentLatencies(2)
     assert measured(estimates, *seen_s)[-1] == estimate_s
     assert np.isnan(estimates.seen_s[1]).all()
@@ -31,13 +31,13 @@ def test_the_estimate_is_the_second_longest_of_five(seen_s: list[float], estimat
     assert measured(estimates, 3.0) == [3.0]
 
 
-def test_a_cold_first_reply_can_only_lower_the_estimate() -> None:
+def test_cold_first_reply_can_only_lower_the_estimate() -> None:
     """48 s on first contact are ignored. 4 s are believed, but not kept: the next latency, 12 s, is the only one."""
     assert measured(RecentLatencies(1, first_is_cold=True), 48.0, 9.0, 9.5) == [10.0, 9.0, 9.0]
     assert measured(RecentLatencies(1, first_is_cold=True), 4.0, 12.0) == [4.0, 12.0]
 
 
-def test_after_a_first_contact_without_reply_no_reply_is_cold() -> None:
+def test_no_reply_is_cold_after_an_unanswered_first_contact() -> None:
     estimates = RecentLatencies(1, first_is_cold=True)
     assert estimates.see(0, 60.0, 10.0, is_complete=False) == 60.0
     assert estimates.see(0, 9.0, 60.0) == 9.0

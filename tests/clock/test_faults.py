@@ -29,15 +29,15 @@ def rounds_of(
     return steps(loop, rounds)
 
 
-def told(record: RoundRecord) -> tuple[float, list[int], list[int], int | None]:
+def outline(record: RoundRecord) -> tuple[float, list[int], list[int], int | None]:
     return record.end_s, record.started.tolist(), sorted(record.merged.tolist()), record.lost
 
 
-def test_a_client_disconnects_during_training_and_rejoins() -> None:
+def test_client_disconnects_during_training_and_rejoins() -> None:
     """Client 1 computes for 10 s and disconnects after half of that, for 40 s: it is back at 45 s, in time for the
     third round. It has used 1 of its 2 J for computing and uploaded nothing."""
     records = rounds_of([10, 20, 30], 3, script={(1, 0): (0.5, 40.0)})
-    assert [told(record) for record in records] == [
+    assert [outline(record) for record in records] == [
         (30.0, [0, 1, 2], [0, 2], 1),
         (60.0, [0, 2], [0, 2], 0),
         (90.0, [0, 1, 2], [0, 1, 2], 0),
@@ -46,19 +46,19 @@ def test_a_client_disconnects_during_training_and_rejoins() -> None:
     assert [record.transmit_j for record in records] == pytest.approx([40, 40, 60])
 
 
-def test_a_disconnection_is_noticed_after_the_delay() -> None:
+def test_disconnection_is_noticed_after_the_delay() -> None:
     """Client 1 disconnects at 0 s, which the server notices at 36 s: FedAvg waits for that. It costs nothing. Back at
     20 s, it starts with the others."""
     records = rounds_of([10, 20, 30], 2, script={(1, 0): (0.0, 20.0)}, detection_delay_s=36.0)
-    assert [told(record) for record in records] == [(36.0, [0, 1, 2], [0, 2], 1), (66.0, [0, 1, 2], [0, 1, 2], 0)]
+    assert [outline(record) for record in records] == [(36.0, [0, 1, 2], [0, 2], 1), (66.0, [0, 1, 2], [0, 1, 2], 0)]
     assert records[0].compute_j == pytest.approx(4)
 
 
-def test_a_deadline_does_not_wait_for_disconnected_clients() -> None:
+def test_deadline_does_not_wait_for_disconnected_clients() -> None:
     """τ = 20 s: client 0 is in tier 1, client 1 in tier 2. Client 0's second training starts at 20 s and computes 8 s;
     it disconnects at 24 s and is back at 47 s, for the round that opens at 60 s."""
     records = rounds_of([16, 36], 4, Lesson(20.0), script={(0, 1): (0.5, 23.0)})
-    assert [told(record) for record in records] == [
+    assert [outline(record) for record in records] == [
         (20.0, [0, 1], [0], 0),
         (40.0, [0], [1], 1),
         (60.0, [1], [], 0),
@@ -68,7 +68,7 @@ def test_a_deadline_does_not_wait_for_disconnected_clients() -> None:
 
 def test_without_clients_the_next_round_opens_when_one_rejoins() -> None:
     records = rounds_of([10, 20], 2, script={(0, 0): (0.0, 70.0), (1, 0): (0.0, 50.0)})
-    assert [told(record) for record in records] == [(0.0, [0, 1], [], 2), (70.0, [1], [1], 0)]
+    assert [outline(record) for record in records] == [(0.0, [0, 1], [], 2), (70.0, [1], [1], 0)]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_without_clients_the_next_round_opens_when_one_rejoins() -> None:
         (FedCS(20.0), [10, 30, 40], 2 + 100, "the strategy started no client in 100 rounds"),  # nobody in tier 1
     ],
 )
-def test_a_run_ends_when_its_clients_have_left_for_good(
+def test_run_ends_when_its_clients_have_left_for_good(
     strategy: Any, latencies: list[float], rounds: int, reason: str
 ) -> None:
     loop = disconnecting(strategy, make_fleet(latencies), Scripted({(0, 1): (0.5, NEVER)}))
@@ -96,7 +96,7 @@ def test_a_run_ends_when_its_clients_have_left_for_good(
         ("1,0,5 1,50,inf", {(1, 0): (0.9, NEVER)}, 0.0, [[0, 1], [0], [0], [0], [0, 1]], [1, 0, 0, 0, 0]),
     ],
 )
-def test_disconnections_and_a_presence_file_go_together(
+def test_disconnections_with_a_presence_file(
     tmp_path: Path, presence: str, script: Any, delay_s: float, starts: list[list[int]], lost: list[int]
 ) -> None:
     settings = Settings(presence=traced(tmp_path / "presence.csv", f"client,from_s,to_s {presence}"))
@@ -106,15 +106,15 @@ def test_disconnections_and_a_presence_file_go_together(
     assert [record.lost for record in records] == lost
 
 
-def test_a_client_that_disconnected_for_good_stays_offline_after_a_drop() -> None:
-    """Client 2 disconnects for good at 0 s, unnoticed. SAFA drops its update and starts it again: lost, too."""
+def test_dropped_client_that_disconnected_for_good_stays_offline() -> None:
+    """Client 2 disconnects for good at 0 s, unnoticed. SAFA drops its update and starts it again, in vain."""
     strategy = Safa(round_limit_s=20.0, lag_tolerance=3)
     records = rounds_of([10, 12, 14], 8, strategy, script={(2, 0): (0.0, NEVER)}, detection_delay_s=1000.0)
     assert sum(record.started.tolist().count(2) for record in records) > 1
     assert all(2 not in record.merged for record in records)
 
 
-def test_disconnected_clients_leave_a_shared_band_to_the_others() -> None:
+def test_disconnected_clients_free_a_shared_band() -> None:
     settings = Settings(num_clients=2, spectrum="equal")
     fleet = draw_fleet(settings, seed=3)
     (alone,) = simulate(FedAvg(), fleet, rounds=1, settings=settings, seed=3)
@@ -150,7 +150,7 @@ def test_corrupted_uploads() -> None:
 PARTS: dict[str, Any] = {"task": tiny_task(), "num_threads": 1}
 
 
-def test_a_run_folder_with_faults_resumes_and_counts_them(tmp_path: Path) -> None:
+def test_run_with_faults_resumes_and_counts_them(tmp_path: Path) -> None:
     faults = {
         "disconnect_before": 0.1,
         "disconnect_during": 0.1,
@@ -172,14 +172,14 @@ def test_a_run_folder_with_faults_resumes_and_counts_them(tmp_path: Path) -> Non
         assert summary[name] == sum(line[name] for line in lines)
 
 
-def test_a_run_whose_clients_have_all_left_ends_with_its_results(tmp_path: Path) -> None:
+def test_run_whose_clients_have_all_left_ends_with_its_results(tmp_path: Path) -> None:
     settings = Settings(num_clients=6, disconnect_before=0.5, offline_forever=1.0, time_budget_s=5000.0, device="cpu")
     summary = execute(settings, tmp_path / "run", **PARTS)
     assert summary["ended_early"] == NOBODY
     assert (tmp_path / "run" / "model.safetensors").exists()
 
 
-def test_a_simulation_without_faults_or_variation_is_nominal() -> None:
+def test_world_varies_only_with_faults_or_variation() -> None:
     settings = Settings(shadowing_db=6.0, path_loss="umi", download=True, num_clients=8)
     assert not Simulation(FedAvg(), draw_fleet(settings), settings=settings).world.varies
     assert Simulation(FedAvg(), make_fleet([1.0]), settings=Settings(disconnect_during=0.1)).world.varies

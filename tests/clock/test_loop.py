@@ -50,17 +50,17 @@ def test_what_closes_a_round(closes: Closing, end_s: float, merged: list[int]) -
 
 
 @pytest.mark.parametrize("closes", [Arrivals(5), AnyOf([]), Deadline(np.inf)])
-def test_a_round_that_nothing_closes_ends_with_the_last_arrival(closes: Closing) -> None:
+def test_round_that_nothing_closes_ends_with_the_last_arrival(closes: Closing) -> None:
     record = next(simulate(Scripted(closes), make_fleet([5.0, 16.0]), rounds=1))
     assert (record.end_s, record.merged.tolist(), bool(record.note)) == (16.0, [0, 1], True)
 
 
-def test_a_group_without_updates_in_flight_does_not_close_a_round() -> None:
+def test_group_without_updates_in_flight_does_not_close_a_round() -> None:
     plan = RoundPlan(ids(0, 1), AnyOf([ids(2), ids(0), ids(1)]))
     assert next(simulate(Scripted(plan), make_fleet([5.0, 16.0, 1.0]), rounds=1)).end_s == 5.0
 
 
-def test_runs_end_by_rounds_or_by_time() -> None:
+def test_runs_end_after_their_rounds_or_time() -> None:
     fleet = make_fleet([5.0, 16.0])
     assert len(list(simulate(FedAvg(), fleet, rounds=3))) == 3
     assert [record.end_s for record in simulate(FedAvg(), fleet, until_s=48.0)] == [16.0, 32.0, 48.0]
@@ -68,7 +68,7 @@ def test_runs_end_by_rounds_or_by_time() -> None:
     assert len(list(simulate(FedAvg(), make_fleet([0.1]), until_s=0.3))) == 3
 
 
-def test_a_run_that_has_ended_cannot_be_continued() -> None:
+def test_run_that_has_ended_cannot_be_continued() -> None:
     loop = Simulation(FedAvg(), make_fleet([10.0, 20.0]))
     assert [loop.step(30.0) is None for _ in range(3)] == [False, True, True]
     assert (loop.stop_reason, loop.step(1000.0)) == ("time limit reached", None)
@@ -81,14 +81,12 @@ def test_a_run_that_has_ended_cannot_be_continued() -> None:
         (Scripted(Arrivals(0)), "the strategy neither starts nor aggregates anything", 1001, 0.0),
     ],
 )
-def test_a_run_in_which_nothing_more_can_happen_ends(
-    strategy: Scripted, reason: str, rounds: int, end_s: float
-) -> None:
+def test_run_ends_when_nothing_more_can_happen(strategy: Scripted, reason: str, rounds: int, end_s: float) -> None:
     records = list(simulate(strategy, make_fleet([5.0]), until_s=1000.0))
     assert (len(records), records[-1].end_s, records[-1].note) == (rounds, end_s, reason)
 
 
-def test_a_round_that_only_drops_does_not_end_the_run() -> None:
+def test_round_that_only_drops_does_not_end_the_run() -> None:
     plans = Arrivals(0), RoundPlan(NOTHING, Arrivals(0), drops=ids(0)), RoundPlan(NOTHING, Arrivals(0))
     records = list(simulate(Scripted(*plans), make_fleet([5.0]), until_s=100.0))
     assert [bool(record.note) for record in records] == [False, False, True]
@@ -126,7 +124,7 @@ def test_uploads_in_turn_follow_the_order_of_starts() -> None:
     assert (record.merged.tolist(), record.end_s) == ([1, 0], 8.0)
 
 
-def test_uploads_in_turn_take_the_time_and_power_of_the_shared_channel() -> None:
+def test_uploads_in_turn_use_the_time_and_power_of_the_shared_channel() -> None:
     """Compute 2, 3 and 8 s. On its own channel, each uploads as long, for 10, 20 and 30 J; on the shared one, 1, 2 and
     4 s, for 10·1/2, 20·2/3 and 30·4/8 J: 0 from 2 to 3 s, 1 from 3 to 5 s, 2 from 8 to 12 s. Then, in parallel."""
     fleet = make_fleet([4.0, 6.0, 16.0], shared_upload_s=[1.0, 2.0, 4.0])
@@ -137,7 +135,7 @@ def test_uploads_in_turn_take_the_time_and_power_of_the_shared_channel() -> None
     assert (second.end_s, second.transmit_j) == (12.0 + 16.0, 60.0)
 
 
-def test_an_upload_in_turn_waits_for_those_in_flight() -> None:
+def test_upload_in_turn_waits_for_uploads_in_flight() -> None:
     """Client 0 computes 2 s and uploads for 8 s on the shared channel. Client 1 starts at 1 s, computes until 3 s and
     uploads for 4 s, from 10 s on."""
     plans = [
@@ -149,7 +147,7 @@ def test_an_upload_in_turn_waits_for_those_in_flight() -> None:
     assert record.merged_arrived_s.tolist() == [10.0, 14.0]
 
 
-def test_a_dropped_upload_frees_the_channel_and_never_arrives() -> None:
+def test_dropped_upload_frees_the_channel_and_never_arrives() -> None:
     """Client 0 would upload until 100 s, but is dropped at once; client 1 arrives after 2 + 2 s."""
     begin = RoundPlan(ids(0), Arrivals(0), uploads="in-turn")
     plans = [begin, RoundPlan(ids(1), Arrivals(1), uploads="in-turn", drops=ids(0)), RoundPlan(ids(), Deadline(200.0))]
@@ -157,7 +155,7 @@ def test_a_dropped_upload_frees_the_channel_and_never_arrives() -> None:
     assert [(record.end_s, record.merged.tolist()) for record in records] == [(0.0, []), (4.0, [1]), (200.0, [])]
 
 
-def test_a_client_that_waits_for_the_channel_uses_no_transmit_energy() -> None:
+def test_waiting_for_the_channel_uses_no_transmit_energy() -> None:
     """0 uploads from 2 to 6 s, 1, ready at 3 s, from 6 to 9 s. Both are dropped at 5 s: 0 has uploaded for 3 of 4 s,
     at 10 J / 2 s; both have computed. A restored run knows as much."""
     fleet = make_fleet([4.0, 6.0], shared_upload_s=[4.0, 3.0])
@@ -166,8 +164,8 @@ def test_a_client_that_waits_for_the_channel_uses_no_transmit_energy() -> None:
     )
     loop = Simulation(strategy, fleet)
     loop.step()
-    for one in (resume(loop, Simulation(strategy, fleet)), loop):
-        (record,) = steps(one, 1)
+    for each in (resume(loop, Simulation(strategy, fleet)), loop):
+        (record,) = steps(each, 1)
         assert (record.compute_j, record.transmit_j) == (3.0, pytest.approx(5 * 3.0))
 
 
@@ -214,7 +212,7 @@ def test_updates_that_arrive_together_are_in_order_of_start() -> None:
 
 
 def aggregate_first(*counts: int) -> Callable[[Updates], Merge]:
-    """Aggregate so many of the updates at the server in each round."""
+    """Return a merge that aggregates this many of the updates at the server in each round."""
     left = iter(counts)
 
     def merge(arrived: Updates) -> Merge:
@@ -224,7 +222,7 @@ def aggregate_first(*counts: int) -> Callable[[Updates], Merge]:
     return merge
 
 
-def test_strategies_are_told_who_can_start_again() -> None:
+def test_view_lists_clients_that_can_start_again() -> None:
     """Client 1 is dropped in round 2; client 0 arrives in round 3 and leaves the server in round 4."""
     seen = []
 
@@ -242,13 +240,13 @@ def test_strategies_are_told_who_can_start_again() -> None:
 @pytest.mark.parametrize(
     "groups", [{"weights": {"a": 0.5}}, {"previous": {"a": -0.5}}, {"previous_total": 0.5}], ids=str
 )
-def test_a_merge_of_groups_alone_creates_a_version(groups: dict[str, Any]) -> None:
+def test_merge_of_groups_alone_creates_a_version(groups: dict[str, Any]) -> None:
     memory = GroupMemory(**{"names": [], "weights": {}} | groups)
     strategy = Scripted(Deadline(1.0), merge=lambda _: Merge(ids(), np.empty(0), of="updates", groups=memory))
     assert next(simulate(strategy, make_fleet([5.0]), rounds=1)).version == 1
 
 
-def test_updates_carry_how_they_were_trained_even_after_a_restart() -> None:
+def test_updates_keep_their_training_options_after_a_resume() -> None:
     """Client 1 computes 3·1 s and uploads 1 s: it waits at the server when the run is saved at 5 s."""
     seen: list[Updates] = []
 
@@ -268,7 +266,7 @@ def test_updates_carry_how_they_were_trained_even_after_a_restart() -> None:
     assert (updates.batches.tolist(), updates.index.tolist()) == ([1, 2], [0, 0])
 
 
-def test_bytes_follow_the_model_and_are_whole() -> None:
+def test_bytes_of_a_model_are_rounded_up() -> None:
     record = next(simulate(FedAvg(), draw_fleet(Settings(model_bits=1001.0), 3), rounds=1))
     assert (record.bytes_up, record.bytes_down) == (3 * 126, 3 * 126)
 
@@ -287,14 +285,14 @@ def test_draws_depend_on_seed_and_round() -> None:
     assert len(set(draws)) == 4
 
 
-def test_the_cost_of_a_round_depends_on_the_clients_involved() -> None:
-    """Ten clients are due in every round: no array as long as the fleet is made."""
+def test_memory_of_a_round_depends_only_on_its_clients() -> None:
+    """Ten clients are due in every round: no array of the length of the fleet is allocated."""
     loop = Simulation(Lesson(1.0), make_fleet([1.0] * 10 + [1e9] * 50_000))
     assert peak_bytes(loop) < 50_000, "more than a byte per client"
 
 
 @pytest.mark.parametrize("known", ["", "compute_s", "upload_s"])
-def test_an_unknown_part_of_a_latency_is_its_remainder(known: str) -> None:
+def test_unknown_part_of_a_latency_is_the_remainder(known: str) -> None:
     """Wrong estimates do not change when updates arrive: 7 s and 15 s after they start."""
     fleet = make_fleet([7.0, 15.0])
     for part in {"compute_s", "upload_s"} - {known}:
@@ -305,7 +303,7 @@ def test_an_unknown_part_of_a_latency_is_its_remainder(known: str) -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"slowdown": 0.5, "estimate_error": 0.1, "disconnect_during": 0.3}], ids=str)
-def test_a_run_changes_neither_a_saved_state_nor_the_fleet(settings: dict[str, float]) -> None:
+def test_run_changes_neither_a_saved_state_nor_the_fleet(settings: dict[str, float]) -> None:
     loop = Simulation(FedAsync(), sealed(make_fleet([3.0, 15.0, 25.0])), settings=Settings(**settings))
     steps(loop, 3)
     values, arrays = loop.state()
@@ -341,13 +339,13 @@ def test_rejected_updates_are_recorded_and_count_as_uploads() -> None:
     assert records[0].bytes_up == 3 * 12500
 
 
-def test_a_client_is_excluded_after_consecutive_rejections() -> None:
+def test_client_is_excluded_after_consecutive_rejections() -> None:
     records = rounds_with(FakeServer(1), FedAvg(), [10, 20, 30], 9, exclude_after_rejections=2)
     assert [record.started.tolist() for record in records] == [[0, 1, 2]] * 2 + [[0, 2]] * 7
     assert [record.excluded for record in records] == [(), (1,)] + [()] * 7
     assert "client 1" in records[1].note
-    kept = rounds_with(FakeServer(1), FedAvg(), [10, 20, 30], 9, exclude_after_rejections=0)
-    assert all(len(record.started) == 3 for record in kept)
+    records = rounds_with(FakeServer(1), FedAvg(), [10, 20, 30], 9, exclude_after_rejections=0)
+    assert all(len(record.started) == 3 for record in records)
 
 
 def test_updates_of_an_excluded_client_are_dropped() -> None:
@@ -363,7 +361,7 @@ def test_updates_of_an_excluded_client_are_dropped() -> None:
     assert records[-1].version == sum(len(record.merged) > 0 for record in records)
 
 
-def test_an_excluded_client_costs_the_energy_used_so_far() -> None:
+def test_excluded_client_costs_the_energy_used_so_far() -> None:
     """Client 0's update of 1 s waits. The next one computes 0.5 s and uploads 0.25 of 0.5 s until the first one is
     rejected at 1.75 s: 1 + 1 J for computing, 10 + 5 J for uploading."""
     plans = Deadline(1.0), RoundPlan(ids(0), Deadline(1.75))
@@ -373,7 +371,7 @@ def test_an_excluded_client_costs_the_energy_used_so_far() -> None:
     assert (second.compute_j, second.transmit_j) == pytest.approx((1.0, 5.0))
 
 
-def test_a_run_whose_clients_are_all_excluded_ends() -> None:
+def test_run_ends_when_all_clients_are_excluded() -> None:
     settings = Settings(exclude_after_rejections=3)
     loop = Simulation(Lesson(20.0), make_fleet([10, 15]), model_server=FakeServer(0, 1), settings=settings)
     assert len(list(iter(lambda: loop.step(1e6), None))) == 3
@@ -381,6 +379,6 @@ def test_a_run_whose_clients_are_all_excluded_ends() -> None:
 
 
 @pytest.mark.parametrize("settings", [Settings(), Settings(slowdown=0.5)], ids=["nominal", "varying"])
-def test_a_run_without_reachable_clients_ends_after_a_round(settings: Settings) -> None:
+def test_run_without_reachable_clients_ends_after_a_round(settings: Settings) -> None:
     (record,) = simulate(FedAvg(), make_fleet([np.inf]), rounds=5, settings=settings)
     assert (record.started.tolist(), record.note) == ([], "no client is training and none can start")

@@ -31,7 +31,7 @@ def test_affinity_and_containers_limit_the_cores(
     assert cores.num_cores() == usable
 
 
-def test_an_argument_error_can_be_sent_to_another_process() -> None:
+def test_argument_error_can_be_sent_to_another_process() -> None:
     error = pickle.loads(pickle.dumps(ArgumentError("num_processes", "must be >= 1, got 0")))
     assert str(error) == "num_processes must be >= 1, got 0"
     assert str(error.as_option()) == "--num-processes must be >= 1, got 0"

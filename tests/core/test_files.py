@@ -1,4 +1,4 @@
-"""Files that appear complete or not at all, and folders that one process has at a time."""
+"""Files that are written completely or not at all, and folders that only one process may use at a time."""
 
 import errno
 import os
@@ -22,7 +22,7 @@ from lesson.runs.execute import execute
 from lesson.runs.folder import RunFolder
 
 
-def test_a_file_is_replaced_whole_and_its_previous_version_kept(tmp_path: Path) -> None:
+def test_file_is_replaced_at_once_and_its_previous_version_kept(tmp_path: Path) -> None:
     for name in ("a.json", "ä" * 120 + ".html"):
         write_whole(tmp_path / name, b"1")
         write_whole(tmp_path / name, b"2", before=tmp_path / "before")
@@ -56,7 +56,7 @@ def test_only_leftovers_of_killed_writers_are_removed(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 
-def test_files_that_cannot_be_used_are_errors(tmp_path: Path) -> None:
+def test_unusable_paths_are_errors(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="Is a directory"):
         read_input(tmp_path)
     with pytest.raises(InputError, match="cannot be written"):
@@ -67,7 +67,7 @@ def test_files_that_cannot_be_used_are_errors(tmp_path: Path) -> None:
     check_output(tmp_path / "a.html", "--html", [".html"])
 
 
-def test_a_second_process_is_rejected_until_the_first_has_finished(tmp_path: Path) -> None:
+def test_second_process_is_rejected_until_the_first_has_finished(tmp_path: Path) -> None:
     with locked(tmp_path), pytest.raises(InputError, match="in use by another process"), locked(tmp_path):
         pass
     with locked(tmp_path):
@@ -75,7 +75,7 @@ def test_a_second_process_is_rejected_until_the_first_has_finished(tmp_path: Pat
     assert not (tmp_path / LOCK).exists()
 
 
-def test_a_file_system_without_locks_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_system_without_locks_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(number: int, *, blocking: bool) -> bool:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
@@ -84,7 +84,7 @@ def test_a_file_system_without_locks_is_reported(tmp_path: Path, monkeypatch: py
         RunFolder(tmp_path).owned().__enter__()
 
 
-def test_the_lock_of_a_killed_process_is_released(tmp_path: Path) -> None:
+def test_lock_of_a_killed_process_is_released(tmp_path: Path) -> None:
     code = (
         "import os, signal, sys; from pathlib import Path; from lesson.core.locks import locked\n"
         "with locked(Path(sys.argv[1])): os.kill(os.getpid(), signal.SIGKILL)"
@@ -96,7 +96,7 @@ def test_the_lock_of_a_killed_process_is_released(tmp_path: Path) -> None:
     assert not (tmp_path / LOCK).exists()
 
 
-def test_a_second_process_leaves_the_files_of_the_first_alone(tmp_path: Path) -> None:
+def test_second_process_leaves_the_files_of_the_first_alone(tmp_path: Path) -> None:
     aside = tmp_path / "run" / ".checkpoint.safetensors.aside"
     folder = RunFolder(tmp_path / "run")
     folder.begin(on_device(settings()), {})
@@ -107,7 +107,7 @@ def test_a_second_process_leaves_the_files_of_the_first_alone(tmp_path: Path) ->
         assert aside.exists()
 
 
-def test_a_run_that_another_process_has_just_ended_is_not_overwritten(tmp_path: Path) -> None:
+def test_run_just_finished_by_another_process_is_not_overwritten(tmp_path: Path) -> None:
     """It begins and ends between our look at the folder, which was empty, and our first round."""
 
     def slow(*arguments: Any, **parts: Any) -> Any:
@@ -136,7 +136,7 @@ sys.exit(main(["plan", *flags]) or main(["run", "--out", "out", *flags]))
 
 
 @pytest.mark.slow
-def test_commands_work_without_what_windows_lacks(tmp_path: Path) -> None:
+def test_commands_run_without_posix_features(tmp_path: Path) -> None:
     argv = [sys.executable, "-W", "ignore:only soft file lock", "-c", WINDOWS]
     ended = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP: a checkpoint, one line and a status, whenever they come."""
+"""Ctrl-C, SIGTERM and SIGHUP at any time leave a checkpoint, one line and an exit status."""
 
 import os
 import signal
@@ -52,7 +52,7 @@ def handlers() -> Any:
 
 @pytest.mark.usefixtures("handlers", "round_by_round")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_leaves_a_checkpoint_and_is_passed_on(tmp_path: Path, number: signal.Signals) -> None:
+def test_signal_leaves_a_checkpoint_and_is_passed_on(tmp_path: Path, number: signal.Signals) -> None:
     with pytest.raises(KeyboardInterrupt if number == signal.SIGINT else StoppedError):
         execute(settings(), tmp_path / "run", progress=send_at(12, number), **PARTS)
     folder = RunFolder(tmp_path / "run")
@@ -64,7 +64,7 @@ def test_a_signal_leaves_a_checkpoint_and_is_passed_on(tmp_path: Path, number: s
     assert content(tmp_path / "run") == content(tmp_path / "whole")
 
 
-def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
+def test_ignored_signal_stays_ignored(tmp_path: Path) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         execute(settings(), tmp_path / "run", progress=send_at(12, signal.SIGHUP), **PARTS)
@@ -107,7 +107,7 @@ def test_ctrl_c_twice_in_a_moment_counts_once(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("at", ["checkpoint", "summary"])
-def test_a_full_disk_stops_a_run_that_can_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str) -> None:
+def test_full_disk_stops_a_run_that_can_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str) -> None:
     fsync = os.fsync
 
     def full(number: int) -> None:
@@ -132,13 +132,13 @@ def says(lines: list[str]) -> bool:
     return len(lines) == 2 and all(words in line for words, line in zip(STOPS, lines, strict=True))
 
 
-def test_a_stopped_command_leaves_a_checkpoint_and_says_how_to_continue(tmp_path: Path) -> None:
+def test_stopped_command_leaves_a_checkpoint_and_says_how_to_continue(tmp_path: Path) -> None:
     process = start(tmp_path, *TINY, "--rounds", "1000000")
     while process.poll() is None and not (tmp_path / "run" / "metrics.jsonl").exists():
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
-    _, told = process.communicate(timeout=120)
-    assert says(told.splitlines())
+    _, errors = process.communicate(timeout=120)
+    assert says(errors.splitlines())
     assert process.returncode == 128 + signal.SIGTERM
     assert (tmp_path / "run" / "checkpoint.safetensors").exists()
 
@@ -183,10 +183,10 @@ sys.meta_path.insert(0, Interrupt())
     )
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     process = start(tmp_path, "run", "--rounds", "1", env=os.environ | {"PYTHONPATH": path})
-    out, told = process.communicate(timeout=120)
+    out, errors = process.communicate(timeout=120)
     assert (process.returncode, out) == (130, "")
-    assert told.startswith("lesson: interrupted")
-    assert told.count("\n") == 1
+    assert errors.startswith("lesson: interrupted")
+    assert errors.count("\n") == 1
 
 
 def test_main_restores_the_handlers_of_its_caller() -> None:

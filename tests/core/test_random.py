@@ -1,6 +1,6 @@
-"""Random numbers by counter and named streams: what they depend on, and that they are as random as their use needs.
+"""Counter-based random numbers and named streams: what they depend on, and their statistics.
 
-Of n numbers of variance 1 the mean strays by 1/√n and the correlation of two such rows by the same; tests allow five
+For n numbers of variance 1, the mean and the correlation of two rows have a standard error of 1/√n; tests allow five
 times that.
 """
 
@@ -20,7 +20,7 @@ def correlation(left: np.ndarray, right: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("draw", [uniforms, exponentials, normals])
-def test_a_number_depends_on_its_own_ids_alone(draw) -> None:
+def test_number_depends_on_its_own_ids_alone(draw) -> None:
     clients, blocks = np.arange(20_000)[:, None], np.arange(7)
     drawn = draw(KEY, clients, blocks)
     assert drawn.shape == (20_000, 7)
@@ -32,7 +32,7 @@ def test_a_number_depends_on_its_own_ids_alone(draw) -> None:
     assert np.array_equal(rows, [drawn[5, 1:4], drawn[9, 2:5]])
 
 
-def test_every_part_of_the_name_counts() -> None:
+def test_every_part_of_the_key_changes_the_number() -> None:
     one, two = np.array(1), np.array(2)
     names = [
         (KEY, one, two),
@@ -46,7 +46,7 @@ def test_every_part_of_the_name_counts() -> None:
     assert len({float(uniforms(*name)) for name in names}) == len(names)
 
 
-def test_the_numbers_stay_the_same() -> None:
+def test_numbers_follow_splitmix64() -> None:
     # SplitMix64's finalizer in whole Python numbers, as its authors print it.
     def mixed(word: int) -> int:
         word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
@@ -108,14 +108,14 @@ def test_every_bit_of_an_id_changes_half_of_the_bits() -> None:
             assert share == pytest.approx(0.5, abs=0.0035)
 
 
-def test_a_stream_depends_on_its_own_name_alone() -> None:
+def test_stream_depends_on_its_own_name_alone() -> None:
     names = [(0, "a"), (1, "a"), (0, "b"), (0, "a", 0), (0, "a", 1), (0, "a", 1, 0)]
     drawn = [stream(*name).random() for name in names]
     assert len(set(drawn)) == len(names)
     assert [stream(*name).random() for name in reversed(names)] == drawn[::-1]
 
 
-def test_the_numbers_of_streams_are_pinned() -> None:
+def test_streams_are_pinned() -> None:
     """A change here changes every result that was ever published with a seed."""
     assert stream(0, "population/x").random(3).tolist() == [
         0.7623143889256584,
@@ -124,7 +124,7 @@ def test_the_numbers_of_streams_are_pinned() -> None:
     ]
 
 
-def test_a_repeated_stream_gives_the_generators_of_stream() -> None:
+def test_repeated_stream_equals_stream() -> None:
     """Also after draws that leave a half-used word in the generator."""
     repeated = RepeatedStream(3, "strategy")
     for index in (5, 6, 5):

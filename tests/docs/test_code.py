@@ -1,4 +1,4 @@
-"""Code on pages of the documentation runs."""
+"""Code on pages of the documentation that needs its own test."""
 
 import re
 import sys
@@ -42,7 +42,7 @@ def module(monkeypatch: pytest.MonkeyPatch, name: str, **parts: Any) -> None:
     monkeypatch.setitem(sys.modules, name, made)
 
 
-def test_a_custom_tracker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_custom_tracker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_with_resume(python("how-to/trackers.md", "class Printed")["Printed"], tmp_path / "run")
     said = capsys.readouterr().out.splitlines()
     assert said[:3] == ["run lesson starts", "interrupted", "run lesson resumes"]
@@ -98,7 +98,7 @@ def test_weights_and_biases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert ends == [1, 0]
 
 
-def test_the_settings_file_of_version_0_1(tmp_path: Path) -> None:
+def test_settings_file_of_version_0_1(tmp_path: Path) -> None:
     page = (DOCS / "how-to" / "migrate-from-0.1.md").read_text()
     before, now = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     (tmp_path / "mine.toml").write_text(before)

@@ -51,7 +51,7 @@ def test_damaged_line_is_reported(damage, reason: str, tmp_path: Path) -> None:
         read_archive(path)
 
 
-def test_archive_may_be_missing_but_not_cut_off(tmp_path: Path) -> None:
+def test_archive_may_be_missing_but_not_truncated(tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl.gz"
     assert read_archive(path) == []
     write_archive(path, [made(Settings(rounds=50), [0.1])])

@@ -37,7 +37,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Study]:
     return out, load_as_study(out)
 
 
-def test_comparison_leaves_its_runs_table_and_figures(study: tuple[Path, Study]) -> None:
+def test_comparison_writes_runs_table_and_figures(study: tuple[Path, Study]) -> None:
     out, loaded = study
     runs = sorted(path.name for path in out.iterdir() if path.is_dir())
     assert runs == [f"{name}-seed{seed}" for name in ("fedavg", "fedcs", "lesson") for seed in (0, 1)]
@@ -50,7 +50,7 @@ def test_comparison_leaves_its_runs_table_and_figures(study: tuple[Path, Study])
     assert table["lesson"]["accuracy_last10"] == pytest.approx(means["lesson"])
 
 
-def test_comparison_gives_what_a_run_alone_gives(study: tuple[Path, Study], tmp_path: Path) -> None:
+def test_run_of_a_comparison_equals_a_single_run(study: tuple[Path, Study], tmp_path: Path) -> None:
     out, _ = study
     assert main(["run", "--out", str(tmp_path / "alone"), "--seed", "1", *SMALL]) == 0
     for name in ("metrics.jsonl", "model.safetensors", "config.toml"):

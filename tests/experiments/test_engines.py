@@ -1,4 +1,4 @@
-"""Engines: which one is made of which options, and how runs in one or several processes begin, fail and end."""
+"""Engines: which options select which one, and how runs in one or several processes begin, fail and end."""
 
 import math
 import time
@@ -8,7 +8,7 @@ import pytest
 
 from helpers.runs import settings
 from helpers.small_tasks import tiny_task
-from helpers.trackers import Told
+from helpers.trackers import RecordingTracker
 from lesson.experiments.engines import InProcessEngine, Line, LocalEngine, RayEngine, make_engine
 from lesson.runs.folder import RunFolder
 
@@ -72,15 +72,15 @@ def test_options_select_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (ray.address, ray.cpus_per_trial, ray.gpus_per_trial, ray.task) == ("auto", 2, 0.25, task)
 
 
-def test_a_failure_does_not_stop_other_runs(tmp_path: Path) -> None:
+def test_failure_does_not_stop_other_runs(tmp_path: Path) -> None:
     plan = {tmp_path / name: settings(rounds=rounds) for name, rounds in (("a", 2), ("b", 3), ("c", 1))}
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "thesis.tex").touch()
-    told: list[tuple[str, Line]] = []
-    tracker = Told()
-    InProcessEngine(task=tiny_task()).run(plan, lambda path, line: told.append((path.name, line)), [tracker])
-    assert [(name, line["round"]) for name, line in told if "round" in line] == [("a", 1), ("a", 2), ("c", 1)]
-    assert [(name, line.get("kind", "done")) for name, line in told if "round" not in line] == [
+    reported: list[tuple[str, Line]] = []
+    tracker = RecordingTracker()
+    InProcessEngine(task=tiny_task()).run(plan, lambda path, line: reported.append((path.name, line)), [tracker])
+    assert [(name, line["round"]) for name, line in reported if "round" in line] == [("a", 1), ("a", 2), ("c", 1)]
+    assert [(name, line.get("kind", "done")) for name, line in reported if "round" not in line] == [
         ("a", "done"),
         ("b", "InputError"),
         ("c", "done"),
@@ -106,19 +106,19 @@ def test_run_resumes_after_an_exception_of_the_listener(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_killed_runs_are_repeated_in_other_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_runs_are_resumed_in_other_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run continues from its checkpoint, in the round in which it was killed. One that is always killed fails."""
     (tmp_path / "dies.py").write_text(STRATEGIES)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     names = ("Hungry", "Once", "Always", "Exits", "Raises")
     plan = {tmp_path / name: settings(f"dies:{name}", rounds=6, checkpoint_every_s=1e-9) for name in names}
-    told: dict[str, list[Line]] = {name: [] for name in names}
+    reported: dict[str, list[Line]] = {name: [] for name in names}
     engine = LocalEngine(2, max_restarts=1, task=tiny_task())
-    engine.run(plan, lambda path, line: told[path.name].append(line) if "round" not in line else None)
-    ends = {name: lines[-1] for name, lines in told.items()}
-    assert "postponed" in told["Hungry"][0]
-    assert [told[name][0].get("killed") for name in ("Once", "Always")] == [1, 1]
+    engine.run(plan, lambda path, line: reported[path.name].append(line) if "round" not in line else None)
+    ends = {name: lines[-1] for name, lines in reported.items()}
+    assert "postponed" in reported["Hungry"][0]
+    assert [reported[name][0].get("killed") for name in ("Once", "Always")] == [1, 1]
     assert [ends[name].get("done") for name in names] == [True, True, None, None, None]
     assert ends["Raises"]["kind"] == "ZeroDivisionError"
     assert ends["Raises"]["error"].startswith("ZeroDivisionError: nobody there (dies.py, line ")

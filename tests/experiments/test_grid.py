@@ -13,7 +13,7 @@ from lesson.settings.settings import Settings
 RUN = {"run": {"rounds": 2}}
 
 
-def test_trials_are_named_by_what_varies() -> None:
+def test_trials_are_named_by_varied_settings() -> None:
     axes: dict[str, Any] = {"strategy.deadline_s": [10.0, 7.5], "strategy.name": ["lesson", "fedavg"]}
     trials = make_grid({"run": {"rounds": 2, "seed": 5}}, axes, 2).trials
     assert list(trials) == [
@@ -26,7 +26,7 @@ def test_trials_are_named_by_what_varies() -> None:
     assert (last.strategy.name, last.strategy.deadline_s, last.run.rounds, last.run.seed) == ("fedavg", 7.5, 2, 6)
 
 
-def test_options_go_to_the_strategies_that_know_them() -> None:
+def test_options_apply_to_the_strategies_that_have_them() -> None:
     axes = {"strategy.name": ["lesson", "fedavg"], "strategy.late": ["merge", "drop"]}
     assert list(make_grid(RUN, axes).trials) == ["lesson-late=merge-seed0", "lesson-late=drop-seed0", "fedavg-seed0"]
     trials = make_grid(RUN | {"strategy": {"late": "drop"}}, {"strategy.name": ["lesson", "fedavg"]}).trials
@@ -60,7 +60,7 @@ def test_file_is_read_and_written(tmp_path: Path) -> None:
         (f"[sweep]\nseeds = 1000\ndata.beta = {list(range(1, 102))}", "101000"),
     ],
 )
-def test_invalid_file_is_one_line_and_status_2(
+def test_invalid_file_prints_one_line_and_exits_with_2(
     text: str, key: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -85,7 +85,7 @@ def test_two_values_that_would_share_a_folder_are_rejected(tmp_path: Path, monke
         make_grid(RUN, axes | {"strategy.path": ["a/b", "a:b"]})
 
 
-def test_sweep_gives_one_strategy_options_of_its_own(tmp_path: Path) -> None:
+def test_options_of_a_single_strategy_in_a_sweep(tmp_path: Path) -> None:
     path = tmp_path / "grid.toml"
     path.write_text('[sweep]\n"strategy.name" = ["lesson", "lesson-filled"]\n"strategy.late" = ["drop", "merge"]')
     grid = load_grid(path, ["lesson.late=drop", "run.rounds=2"])

@@ -1,4 +1,4 @@
-"""What `lesson.load` makes of folders."""
+"""Loading runs, studies and archives with `lesson.load`."""
 
 import shutil
 from pathlib import Path
@@ -54,7 +54,7 @@ def test_archived_runs_and_newer_folders_are_combined(tmp_path: Path) -> None:
     assert [bool(run.read_clients()) for run in study.runs] == [False, True, True]
 
 
-def test_sweep_has_what_varies_in_the_order_of_its_file(tmp_path: Path) -> None:
+def test_varied_settings_of_a_sweep_keep_their_order(tmp_path: Path) -> None:
     """Runs that are no longer in the grid are left out; unfinished ones that are in it are failures."""
     make_sweep(tmp_path)
     make_run(tmp_path / "old", data={"beta": 7.0})
@@ -69,7 +69,7 @@ def test_sweep_has_what_varies_in_the_order_of_its_file(tmp_path: Path) -> None:
     assert study.failures == {"new": UNFINISHED, "x": "no <reason>"}
 
 
-def test_several_folders_are_told_apart_by_what_differs(tmp_path: Path) -> None:
+def test_folders_are_labeled_by_what_differs(tmp_path: Path) -> None:
     """By β once, not by the batch size that goes with it; the trainer does not matter."""
     for beta, batch, trainer in ((0.1, 10, "auto"), (1.0, 20, "reference")):
         for name in ("lesson", "fedavg"):
@@ -99,7 +99,7 @@ def test_same_run_in_two_folders_is_rejected(tmp_path: Path) -> None:
         ("damaged", r"metrics.jsonl line 1 is damaged"),
     ],
 )
-def test_folders_of_something_else(name: str, message: str, tmp_path: Path) -> None:
+def test_folders_that_cannot_be_loaded(name: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "empty").mkdir()
     for folder in ("begun", "all_begun/a", "all_begun/b"):

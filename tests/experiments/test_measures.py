@@ -46,13 +46,13 @@ def test_intervals_by_hand() -> None:
     assert half_interval(np.arange(100.0)) == pytest.approx(1.984 * np.std(np.arange(100), ddof=1) / 10, rel=1e-3)
 
 
-def test_a_series_has_the_runs_that_differ_only_in_their_seed() -> None:
+def test_runs_of_a_series_differ_only_in_their_seed() -> None:
     runs = by_series([run([0.5], seed=1), run([0.4]), run([0.3], strategy="fedavg"), run([0.3], beta=0.1)])
     seeds = {name: [one.seed for one in found] for name, found in runs.items()}
     assert seeds == {"lesson-mnist": [0, 1], "fedavg-mnist": [0], "lesson-mnist-beta=0.1": [0]}
 
 
-def test_last_accuracy_is_the_mean_of_ten_but_at_most_of_a_quarter() -> None:
+def test_last_accuracy_is_the_mean_of_ten_or_of_the_last_quarter() -> None:
     long = by_series([run([0.0] * 20 + [0.5] * 9 + [0.6])])
     assert last_accuracy(long, "lesson-mnist", 150) == pytest.approx([(6 * 0.5 + 0.6) / 7])  # 7 of 30
     assert last_accuracy(long, "lesson-mnist", 120) == pytest.approx([4 * 0.5 / 6])  # 6 of 24
@@ -61,7 +61,7 @@ def test_last_accuracy_is_the_mean_of_ten_but_at_most_of_a_quarter() -> None:
     assert last_accuracy(both, "lesson-mnist", 10) == pytest.approx([0.0, 0.4])
 
 
-def test_a_run_that_diverged_guesses() -> None:
+def test_diverged_run_counts_as_guessing() -> None:
     lost = by_series([run([0.9, 0.9, 0.9], diverged="no longer finite")])
     assert last_accuracy(lost, "lesson-mnist", 15).tolist() == [0.1]
     assert accuracy_at(lost, "lesson-mnist", 300.0).tolist() == [0.1]
@@ -73,20 +73,20 @@ def test_accuracy_at_a_time_is_the_mean_of_the_three_before() -> None:
     assert accuracy_at(five, "lesson-mnist", 50.0) == pytest.approx([0.1]), "before the first evaluation: a guess"
 
 
-def test_a_target_is_reached_with_the_mean_of_three() -> None:
-    one = run([0.4, 0.5, 0.6, 0.7])
-    assert to_target(one, 0.5) == 300.0
-    assert to_target(one, 0.5, "round") == 15
-    assert to_target(one, 0.5, "uploads") == 30
-    assert to_target(one, 0.5, "energy_j") == 7500.0
-    assert to_target(one, 0.5, rounds=10) == math.inf
-    assert to_target(one, 0.7) == math.inf
+def test_target_is_reached_with_the_mean_of_three() -> None:
+    finished = run([0.4, 0.5, 0.6, 0.7])
+    assert to_target(finished, 0.5) == 300.0
+    assert to_target(finished, 0.5, "round") == 15
+    assert to_target(finished, 0.5, "uploads") == 30
+    assert to_target(finished, 0.5, "energy_j") == 7500.0
+    assert to_target(finished, 0.5, rounds=10) == math.inf
+    assert to_target(finished, 0.7) == math.inf
 
 
 def test_unknown_energy_to_a_target() -> None:
-    one = run([0.4, 0.5, 0.6])
-    del one.curve["energy_j"]
-    assert math.isnan(to_target(one, 0.5, "energy_j"))
+    finished = run([0.4, 0.5, 0.6])
+    del finished.curve["energy_j"]
+    assert math.isnan(to_target(finished, 0.5, "energy_j"))
 
 
 def test_common_target_is_the_highest_that_all_reach() -> None:

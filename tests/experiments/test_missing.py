@@ -1,4 +1,4 @@
-"""run_missing: what is executed, what is skipped, and what a folder holds afterwards. No run is trained here."""
+"""run_missing: what is executed, what is skipped, and what the folder contains afterwards. No run is trained here."""
 
 import shutil
 from pathlib import Path
@@ -53,12 +53,12 @@ def test_finished_runs_are_skipped(tmp_path: Path) -> None:
     run_missing(grid(1), tmp_path, FakeEngine())
     checkpoint = tmp_path / "lesson-seed0" / "checkpoint.safetensors"
     checkpoint.touch()
-    told: list[tuple[str, Line]] = []
+    reported: list[tuple[str, Line]] = []
     again = FakeEngine()
-    run_missing(grid(2), tmp_path, again, report=lambda name, line: told.append((name, line)))
+    run_missing(grid(2), tmp_path, again, report=lambda name, line: reported.append((name, line)))
     assert again.asked == [NAMES[2:]]
-    assert {name for name, line in told if line == {"done": True}} == set(NAMES[:2])
-    assert {name for name, line in told if "limits" in line} == set(NAMES[2:])
+    assert {name for name, line in reported if line == {"done": True}} == set(NAMES[:2])
+    assert {name for name, line in reported if "limits" in line} == set(NAMES[2:])
     assert not checkpoint.exists()
     nothing = FakeEngine()
     assert len(run_missing(grid(2), tmp_path, nothing).runs) == 4
@@ -138,7 +138,7 @@ class KilledAfter(FakeEngine):
 
 
 @pytest.mark.parametrize("is_archived", [False, True])
-def test_next_call_completes_the_folder_of_a_killed_one(is_archived: bool, tmp_path: Path) -> None:
+def test_killed_study_is_completed_by_the_next_call(is_archived: bool, tmp_path: Path) -> None:
     design = archived(tmp_path) if is_archived else grid()
     undisturbed = run_missing(design, tmp_path / "whole", killed := KilledAfter(tmp_path / "killed"))
     assert (tmp_path / "killed" / LOCK).exists()
@@ -151,7 +151,7 @@ def test_next_call_completes_the_folder_of_a_killed_one(is_archived: bool, tmp_p
         assert (tmp_path / "killed" / ARCHIVE).read_bytes() == (tmp_path / "whole" / ARCHIVE).read_bytes()
 
 
-def test_exception_of_the_report_is_raised_and_is_no_failure(tmp_path: Path) -> None:
+def test_exception_in_report_is_raised_and_is_not_a_failure(tmp_path: Path) -> None:
     """Runs that were done before it are kept."""
 
     def report(name: str, line: Line) -> None:
@@ -209,7 +209,7 @@ def test_runs_of_another_grid_are_left_out(tmp_path: Path) -> None:
         assert names(load_as_study(tmp_path)) == names(study)
 
 
-def test_folders_of_something_else_are_left_alone(tmp_path: Path) -> None:
+def test_folders_with_other_content_are_left_alone(tmp_path: Path) -> None:
     def refused(folder: Path, reason: str) -> None:
         before = sorted(folder.rglob("*"))
         with pytest.raises(InputError, match=rf"{reason}.*; choose another output folder$"):
@@ -259,8 +259,8 @@ def test_damaged_study_is_reported_before_anything_is_run(text: str, tmp_path: P
         load(tmp_path)
 
 
-def test_results_that_are_not_in_the_folder_are_failures(tmp_path: Path) -> None:
-    """As from a node with storage of its own."""
+def test_runs_without_results_are_failures(tmp_path: Path) -> None:
+    """As on a cluster node whose storage is not shared."""
 
     class Nowhere(FakeEngine):
         def execute(self, path: Path, settings: Settings, hear: Hear) -> None:

@@ -41,7 +41,7 @@ def test_name_lists_what_differs_from_the_preset(settings: dict[str, Any], name:
         ({"data.dataset": ["cifar10"], "data.beta": [1]}, "lesson-cifar10-beta=1-seed0"),
     ],
 )
-def test_sweep_names_what_varies_in_its_order(axes: dict[str, Any], name: str) -> None:
+def test_names_in_a_sweep_list_varied_settings_in_order(axes: dict[str, Any], name: str) -> None:
     assert list(make_grid({}, axes).trials) == [name]
 
 

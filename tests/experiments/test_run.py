@@ -49,7 +49,7 @@ def test_evaluations_on_clients(run: Run) -> None:
     assert clients_of([{"round": 1}], run.settings).empty
 
 
-def test_archived_run_is_like_that_of_its_folder(run: Run, tmp_path: Path) -> None:
+def test_archived_run_equals_its_folder(run: Run, tmp_path: Path) -> None:
     back = archived(run, tmp_path)
     assert (back.name, back.seed, back.settings, back.sections) == (run.name, run.seed, run.settings, run.sections)
     assert back.versions == run.versions
@@ -61,12 +61,12 @@ def test_archived_run_is_like_that_of_its_folder(run: Run, tmp_path: Path) -> No
     assert frame["uploads"].sum() == run.summary["uploads"]
     assert frame["energy_j"].sum() == pytest.approx(run.summary["energy_j"], abs=1e-3)
     assert (back.read_clients(), bool(run.read_clients())) == ({}, True)
-    for one in (back, run):
-        assert isinstance(one.plot(), matplotlib.figure.Figure)
-        assert "lesson" in one._repr_html_()
+    for each in (back, run):
+        assert isinstance(each.plot(), matplotlib.figure.Figure)
+        assert "lesson" in each._repr_html_()
 
 
-def test_diverged_run_has_what_came_before_and_guesses(tmp_path: Path) -> None:
+def test_diverged_run_keeps_its_curve_and_counts_as_guessing(tmp_path: Path) -> None:
     make_run(tmp_path / "lost")
     (tmp_path / "lost" / "summary.json").unlink()
     lost = Run.load_diverged(tmp_path / "lost", "no longer finite")

@@ -45,10 +45,10 @@ def test_frame_has_one_row_per_run(study: Study) -> None:
 def test_curves_have_one_row_per_evaluation(study: Study) -> None:
     curves = study.curves()
     assert list(curves) == ["strategy", "seed", "round", "time_s", "accuracy", "loss", "uploads", "energy_j"]
-    one = curves[(curves["strategy"] == "lesson") & (curves["seed"] == 1)]
-    assert one["accuracy"].tolist() == pytest.approx([0.31, 0.51, 0.61, 0.71, 0.81, 0.91])
-    assert one["uploads"].tolist() == [4, 8, 12, 16, 20, 24]
-    assert one["energy_j"].iloc[-1] == 300.0
+    curve = curves[(curves["strategy"] == "lesson") & (curves["seed"] == 1)]
+    assert curve["accuracy"].tolist() == pytest.approx([0.31, 0.51, 0.61, 0.71, 0.81, 0.91])
+    assert curve["uploads"].tolist() == [4, 8, 12, 16, 20, 24]
+    assert curve["energy_j"].iloc[-1] == 300.0
 
 
 def test_table_has_means_extremes_and_intervals(study: Study, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The command `lesson sweep` on every engine: runs that fail or are interrupted, and what comes after."""
+"""The command `lesson sweep` on every engine: runs that fail, are interrupted and resume."""
 
 import json
 import signal
@@ -81,7 +81,7 @@ def test_interrupted_sweep_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert all(folder.finished() for folder in folders)
 
 
-def test_table_has_what_varies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_shows_varied_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lesson.experiments.engines.make_engine", lambda *_, **__: FakeEngine())
     axes = {"strategy.name": ["lesson", "fedavg"], "strategy.late": ["merge"], "data.beta": [0.5, 1]}
     (tmp_path / "grid.toml").write_text(make_grid({"run": {"time_budget_s": 600.0}}, axes, 2).toml)
@@ -124,7 +124,7 @@ def test_invalid_option_for_ray(
     assert flags[0] in capsys.readouterr().err
 
 
-def test_without_ray_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_error_without_ray_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InputError, match=r"lesson-fl\[ray\]"):
         run_missing(make_grid(SETTINGS, {"data.beta": [1]}), tmp_path / "out", RayEngine())

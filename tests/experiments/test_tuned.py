@@ -63,7 +63,7 @@ def test_grid_is_combined_with_points(tmp_path: Path) -> None:
         ("final_s = 800.0", "final_s = 99.0", "eval_every_s"),
     ],
 )
-def test_invalid_file_is_one_line_and_status_2(
+def test_invalid_file_prints_one_line_and_exits_with_2(
     old: str, new: str, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert old in FILE
@@ -178,7 +178,7 @@ def test_reference_is_the_most_accurate_if_a_seed_misses_the_target(tmp_path: Pa
         ([0.1, 0.9], False),
     ],
 )
-def test_which_runs_have_collapsed(accuracies: list[float], collapsed: bool) -> None:
+def test_collapsed_runs(accuracies: list[float], collapsed: bool) -> None:
     assert has_collapsed(made(Settings(rounds=50), accuracies), 800.0) == collapsed
     assert has_collapsed(made(Settings(rounds=50), accuracies, "no longer finite"), 800.0)
 
@@ -217,10 +217,10 @@ def test_reference_with_fewer_collapsed_runs_is_preferred(tmp_path: Path) -> Non
 
 def test_only_complete_entries_are_in_the_table(tmp_path: Path) -> None:
     design = small(tmp_path)
-    kept = everything(design, rising)
-    kept = {name: run for name, run in kept.items() if not name.startswith("fedavg") or run.seed == 100}
-    kept.pop(run_name(design.by_name[TWENTY].settings({}, 0.1, 1, design.rules)))
-    table = design.study(kept, {}).table()
+    done = everything(design, rising)
+    done = {name: run for name, run in done.items() if not name.startswith("fedavg") or run.seed == 100}
+    done.pop(run_name(design.by_name[TWENTY].settings({}, 0.1, 1, design.rules)))
+    table = design.study(done, {}).table()
     assert set(table["entry"]) == {"lesson", TEN}
     assert set(table["reference"]) == {"", TEN}
 

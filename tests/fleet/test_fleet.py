@@ -76,7 +76,7 @@ def test_latency_follows_the_processed_samples() -> None:
     assert compute_s(batch_size=500) == pytest.approx(110 / 20 * one_step)
 
 
-def test_steps_and_weights() -> None:
+def test_local_steps_and_weights() -> None:
     """110 samples in batches of 20 are six minibatches."""
     assert set(draw_fleet(Settings(samples_per_client=110, local_epochs=2)).local_steps) == {12}
     fleet = draw_fleet(Settings(samples_per_client=(5, 9), local_steps=3))
@@ -85,7 +85,7 @@ def test_steps_and_weights() -> None:
     assert np.array_equal(fleet.client_weight, fleet.num_samples)
 
 
-def test_an_empty_first_tier_takes_the_fastest_client() -> None:
+def test_fastest_client_is_promoted_to_an_empty_first_tier() -> None:
     fleet = make_fleet([30.0, 12.0, 25.0], compute_share=0.25, ensure_first_tier=True)
     promoted = fleet.at_deadline(10.0)
     assert promoted.latency_s.tolist() == [30.0, 10.0, 25.0]
@@ -104,7 +104,7 @@ def test_no_client_is_promoted_if_tier_1_is_not_empty() -> None:
     assert unreachable.at_deadline(10.0) is unreachable
 
 
-def test_the_seed_of_the_settings_is_the_default() -> None:
+def test_default_seed_is_that_of_the_settings() -> None:
     first, second, other = (draw_fleet(Settings(seed=seed), 5, given) for seed, given in [(3, None), (0, 3), (0, None)])
     assert np.array_equal(first.latency_s, second.latency_s)
     assert not np.array_equal(first.latency_s, other.latency_s)
@@ -137,13 +137,13 @@ def test_sample_counts_cover_their_range_evenly() -> None:
     assert set(draw_population(Settings()).num_samples) == {1000}
 
 
-def test_a_client_is_the_same_in_a_larger_population() -> None:
+def test_client_is_the_same_in_a_larger_population() -> None:
     few, many = draw_population(Settings(), 50, seed=9), draw_population(Settings(), 1000, seed=9)
     for name, values in vars(many.first(50)).items():
         assert np.array_equal(getattr(few, name), values)
 
 
 @pytest.mark.parametrize(("count", "seed", "name"), [(0, 0, "num_clients"), (5, -1, "seed")])
-def test_bad_draws(count: int, seed: int, name: str) -> None:
+def test_invalid_population_is_an_error(count: int, seed: int, name: str) -> None:
     with pytest.raises(InputError, match=name):
         draw_population(Settings(), count, seed)

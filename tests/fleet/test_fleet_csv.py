@@ -87,7 +87,7 @@ def test_spreadsheets_are_read() -> None:
         (b"\x89PNG\r\n\x1a\n\x00\x00", "UTF-8"),
     ],
 )
-def test_bad_files_are_one_line_with_the_place(text: str | bytes, message: str) -> None:
+def test_errors_name_the_place_in_one_line(text: str | bytes, message: str) -> None:
     with pytest.raises(InputError) as caught:
         read(text)
     assert message in str(caught.value)
@@ -95,12 +95,12 @@ def test_bad_files_are_one_line_with_the_place(text: str | bytes, message: str) 
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_file_is_an_error() -> None:
+def test_missing_file_is_an_error() -> None:
     with pytest.raises(InputError, match=r"none\.csv"):
         read_fleet(Path("none.csv"), Settings())
 
 
-def test_a_fleet_is_written_as_it_is_read() -> None:
+def test_written_fleet_can_be_read_back() -> None:
     """Six digits; what is not known stays empty; names with commas are quoted."""
     text = (
         "client,latency_s,compute_s,upload_s,num_samples\n"
@@ -119,14 +119,14 @@ def test_a_fleet_is_written_as_it_is_read() -> None:
         np.testing.assert_allclose(getattr(again, name), getattr(drawn, name), rtol=1e-5, err_msg=name)
 
 
-def test_the_fleet_is_that_of_the_file() -> None:
+def test_fleet_comes_from_the_file() -> None:
     fleet = draw_fleet(Settings(latencies="lab.csv", samples_per_client=40))
     assert list(fleet.names) == ["phone", "tablet", "gone"]
     assert fleet.latency_s.tolist() == [12.0, 25.0, math.inf]
     assert fleet.num_samples.tolist() == [300, 40, 70]
 
 
-def test_the_number_of_clients_follows_from_the_file() -> None:
+def test_number_of_clients_follows_from_the_file() -> None:
     assert with_listed_clients(Settings(latencies="lab.csv")).fleet.num_clients == 3
     assert with_listed_clients(Settings(num_clients=7)).fleet.num_clients == 7
     for use in (with_listed_clients, draw_fleet):
@@ -134,13 +134,13 @@ def test_the_number_of_clients_follows_from_the_file() -> None:
             use(Settings(latencies="lab.csv", num_clients=7))
 
 
-def test_a_changed_file_is_read_again() -> None:
+def test_changed_file_is_read_again() -> None:
     assert len(draw_fleet(Settings(latencies="lab.csv"))) == 3
     Path("lab.csv").write_text("client,latency_s\na,1\n")
     assert list(draw_fleet(Settings(latencies="lab.csv")).names) == ["a"]
 
 
-def test_the_fastest_client_of_a_file_is_promoted_only_on_request() -> None:
+def test_fastest_client_of_a_file_is_promoted_only_on_request() -> None:
     assert not draw_fleet(Settings(latencies="lab.csv")).at_deadline(5.0).promoted
     asked = Settings(latencies="lab.csv", ensure_first_tier=True).with_changes(beta=0.1)
     promoted = draw_fleet(asked).at_deadline(5.0).promoted
@@ -162,7 +162,7 @@ def test_settings_without_effect_on_measured_latencies_are_reported() -> None:
     assert [note.split()[0] for note in notes] == ["bandwidth_hz", "local_steps"]
 
 
-def test_a_split_that_ignores_numbers_of_samples_is_reported() -> None:
+def test_split_that_ignores_sample_counts_is_reported() -> None:
     assert len(samples_note(Settings(latencies="lab.csv"))) == 1
     for split in ("dirichlet-per-client", "dirichlet-pool"):
         assert not samples_note(Settings(latencies="lab.csv", split=split))

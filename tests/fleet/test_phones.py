@@ -25,7 +25,7 @@ def test_drawn_rates_have_the_published_mean_and_standard_deviation(direction: D
         assert drawn.std() == pytest.approx(std, abs=5 * std * np.sqrt((kurtosis - 1) / (4 * NUM_DRAWS)))
 
 
-def test_the_file_has_the_numbers_of_flash() -> None:
+def test_file_has_the_published_rates() -> None:
     """19 phones; the extremes of the mean uplink are 430.97 and 6635.41 kbit/s."""
     up, down = measured_throughput("up"), measured_throughput("down")
     assert (len(up.mean_bps), len(down.mean_bps)) == (19, 19)
@@ -42,7 +42,7 @@ def test_rates_are_log_normal() -> None:
     assert np.log(drawn).std() == pytest.approx(np.sqrt(np.log(1 + (std / mean) ** 2)), rel=0.03)
 
 
-def test_a_client_is_the_same_phone_with_the_same_rates_in_any_fleet() -> None:
+def test_client_is_the_same_phone_with_the_same_rates_in_any_fleet() -> None:
     small, large = PhoneRates(3, seed=2), PhoneRates(5000, seed=2)
     assert small.phone.tolist() == large.phone[:3].tolist()
     clients, index = np.array([2, 0, 2]), np.array([0, 7, 1])
@@ -52,7 +52,7 @@ def test_a_client_is_the_same_phone_with_the_same_rates_in_any_fleet() -> None:
     assert PhoneRates(3, seed=3).rate_bps("up", clients, index).tolist() != alone
 
 
-def test_the_first_estimate_is_the_upload_at_the_mean_rate() -> None:
+def test_first_estimate_is_the_upload_at_the_mean_rate() -> None:
     settings = Settings(preset="phones", model_bits=2e6, download=True)
     fleet, rates = draw_fleet(settings, 30, seed=4), PhoneRates(30, seed=4)
     assert fleet.upload_s == pytest.approx(2e6 / rates.mean_bps("up"))

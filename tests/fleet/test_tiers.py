@@ -20,7 +20,7 @@ def test_tiers_by_hand() -> None:
     assert tiers([0.1, 19.999, 20.0, 20.001, 40.0, 40.1, 68.0], 20.0) == [1, 1, 1, 2, 2, 3, 4]
 
 
-def test_multiples_that_fool_ceil_and_comparison() -> None:
+def test_multiples_that_ceil_and_comparison_get_wrong() -> None:
     # 2.1 / 0.3 = 7.000000000000001 in floating point and 3 · 0.3 = 0.8999999999999999 < 0.9.
     assert math.ceil(2.1 / 0.3) == 8
     assert not 0.9 <= 3 * 0.3
@@ -41,13 +41,13 @@ def test_exactly_k_deadlines_is_tier_k(deadline_s: float, k: int) -> None:
 
 
 @given(latencies, deadlines)
-def test_the_tier_is_the_smallest_that_holds(latency_s: list[float], deadline_s: float) -> None:
+def test_tier_is_the_smallest_that_suffices(latency_s: list[float], deadline_s: float) -> None:
     for latency, tier in zip(latency_s, tiers(latency_s, deadline_s), strict=True):
         assert latency <= tier * deadline_s * (1 + TOLERANCE)
         assert tier == 1 or latency > (tier - 1) * deadline_s * (1 + TOLERANCE)
 
 
-def test_unreachable_clients_and_deadlines_at_the_ends_of_floating_point() -> None:
+def test_unreachable_clients_and_extreme_deadlines() -> None:
     assert tiers([math.inf, 5.0], 10.0) == [UNREACHABLE, 1]
     assert tiers([math.inf, 1e300], math.inf) == [UNREACHABLE, 1]
     assert tiers([1.0, 1e300], 5e-324) == [UNREACHABLE, UNREACHABLE]
@@ -56,7 +56,7 @@ def test_unreachable_clients_and_deadlines_at_the_ends_of_floating_point() -> No
 
 
 @pytest.mark.parametrize("deadline_s", [0.0, math.nan])
-def test_bad_deadlines(deadline_s: float) -> None:
+def test_invalid_deadlines(deadline_s: float) -> None:
     with pytest.raises(InputError, match="deadline_s"):
         assign_tiers(np.array([1.0]), deadline_s)
 

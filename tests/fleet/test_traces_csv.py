@@ -1,4 +1,4 @@
-"""Traces of work, presence and positions: what they say, and one line about every file that cannot be used."""
+"""Traces of work, presence, positions and SNR, and one-line errors for invalid files."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -29,8 +29,8 @@ def read_places(path: Path, names: Any) -> Any:
     return read_positions(path, names, area_km=2.0)
 
 
-def test_work_is_looked_up_and_begins_again(tmp_path: Path) -> None:
-    """Client 7 has two pieces of work, client 3 one; the fleet's order is its own, the file's is any."""
+def test_work_is_looked_up_and_repeats(tmp_path: Path) -> None:
+    """Client 7 has two pieces of work, client 3 one; the order of the file does not matter."""
     text = "client,round,compute_s,upload_s\n3,1,5,0.5\n7,2,2,0\n7,1,1,0.25\n"
     work = read_work(write(tmp_path, text), [7, 3])
     compute_s, upload_s = work.at(ids(0, 1, 0, 0, 1), ids(0, 0, 1, 2, 9))
@@ -40,12 +40,12 @@ def test_work_is_looked_up_and_begins_again(tmp_path: Path) -> None:
 
 
 def test_presence(tmp_path: Path) -> None:
-    """0 is there 0–10 and 20–30 s, 1 from 10 s on, 2 always; 3 at 5–15 s, in two intervals that touch."""
+    """Client 0 is present 0–10 and 20–30 s, 1 from 10 s on, 2 always, 3 at 5–15 s, in two intervals that touch."""
     text = "client,from_s,to_s\n0,20,30\n0,0,10\n1,10,inf\n3,8,15\n3,5,8\n"
     presence = read_presence(write(tmp_path, text), range(4))
-    there = [np.flatnonzero(presence.is_available(now_s)).tolist() for now_s in (0, 4.9, 5, 10, 15, 20, 30)]
+    present = [np.flatnonzero(presence.is_available(now_s)).tolist() for now_s in (0, 4.9, 5, 10, 15, 20, 30)]
     expected = [[0, 2], [0, 2], [0, 2, 3], [1, 2, 3], [1, 2], [0, 1, 2], [1, 2]]
-    assert there == expected
+    assert present == expected
     assert presence.leaves_s(ids(0, 2, 3), 5.0).tolist() == [10, INF, 15]
     assert presence.leaves_s(ids(2, 0, 1), 20.0).tolist() == [INF, 30, INF]
     assert presence.leaves_s(ids(), 20.0).tolist() == []
@@ -60,7 +60,7 @@ def test_presence(tmp_path: Path) -> None:
     st.integers(0, 31),
     st.integers(0, 31),
 )
-def test_presence_is_what_the_intervals_say(turns: list[list[int]], now_s: int, later_s: int) -> None:
+def test_presence_follows_from_the_intervals(turns: list[list[int]], now_s: int, later_s: int) -> None:
     """A client comes and leaves in turn at its times; one with an odd number of them stays for ever."""
     rows = [
         (client, begin, end)
@@ -96,7 +96,7 @@ def read_channels(path: Path, _: Any) -> Any:
     return read_snr(path)
 
 
-def test_snr_traces_are_in_the_order_of_their_first_rows_and_sorted_by_time(tmp_path: Path) -> None:
+def test_order_of_snr_traces_and_their_rows(tmp_path: Path) -> None:
     text = "snr_db,trace,time_s\n-3.5,b,10\n20,a,7\n1,b,0\n-200,c,0\n"
     time_s, snr_db, offsets = read_channels(write(tmp_path, text), None)
     assert (time_s.tolist(), snr_db.tolist()) == ([0, 10, 7, 0], [1, -3.5, 20, -200])
@@ -131,7 +131,7 @@ WORK, PRESENCE, PLACES = "client,round,compute_s,upload_s\n", "client,from_s,to_
         (read_places, None, "does not exist"),
     ],
 )
-def test_bad_files_are_one_line_with_the_place(
+def test_errors_name_the_place_in_one_line(
     tmp_path: Path, read: Callable[[Path, Any], Any], text: str | bytes | None, message: str
 ) -> None:
     with pytest.raises(InputError) as caught:

@@ -61,7 +61,7 @@ def test_latencies_are_smoothed_by_their_variation(tmp_path: Path) -> None:
     assert len(set(drawn(fitted, 0)[0].tolist())) > 2
 
 
-def test_alternating_latencies_do_not_explode(tmp_path: Path) -> None:
+def test_bandwidth_is_limited(tmp_path: Path) -> None:
     # Steps of ln 1000 would give a kernel of width 4, whose draws reach millions of seconds.
     fitted = fit(flight(tmp_path / "f", [[1.0], [1000.0]] * 10))
     assert fitted.observed[0].bandwidth == 0.5
@@ -77,7 +77,7 @@ def test_few_replies_borrow_the_variation_of_others(tmp_path: Path) -> None:
     assert latencies == {50.0, 100.0, 200.0}
 
 
-def test_a_cold_start_is_left_out(tmp_path: Path) -> None:
+def test_cold_start_is_left_out(tmp_path: Path) -> None:
     fitted = fit(flight(tmp_path / "f", [[30.0, 9.0], [4.0, 8.0], [5.0, 8.0], [4.0, 8.0], [4.0, 8.0], [4.0, 8.0]]))
     assert fitted.observed[0].latency_s.tolist() == [4, 5, 4, 4, 4]
     assert fitted.observed[1].latency_s.tolist() == [9, 8, 8, 8, 8, 8]  # 9 s is not over 1.5 times 8 s
@@ -94,7 +94,7 @@ def test_failed_jobs_keep_their_own_latency_and_have_no_upload(tmp_path: Path) -
     assert set(trace.upload_s[~trace.is_lost].tolist()) == {1.0, 2.5}
 
 
-def test_a_failure_just_before_a_departure_is_no_failure(tmp_path: Path) -> None:
+def test_failure_just_before_a_departure_does_not_count(tmp_path: Path) -> None:
     # The last job of a failed at 52 s. At 80 s, the server noticed that a had left; at 83 s, it would be too late.
     for left_s, num_jobs in ((80.0, 6), (83.0, 7)):
         extra = changes(("connected", 0.0, "a"), ("left", left_s, "a"))
@@ -118,13 +118,13 @@ def test_failures_are_drawn_as_often_as_they_were_recorded(tmp_path: Path) -> No
     assert abs(share[0] - 0.5) < 0.05
 
 
-def test_a_client_that_never_replies_is_unreachable_and_always_fails(tmp_path: Path) -> None:
+def test_client_that_never_replies_is_unreachable_and_always_fails(tmp_path: Path) -> None:
     fitted = fit(flight(tmp_path / "f", [[5.0, -1.0]] * 6))
     assert fitted.fleet().latency_s.tolist() == [5.0, np.inf]
     assert fitted.draw_trace(0, 0).is_lost.reshape(2, -1).mean(axis=1).tolist() == [0.0, 1.0]
 
 
-def test_a_silent_client_is_given_up_when_it_is_asked_again(tmp_path: Path) -> None:
+def test_silent_client_is_given_up_when_it_is_asked_again(tmp_path: Path) -> None:
     silent = [job(100 + one, "z", 9.0 * one, np.inf, one + 1)[0] for one in range(4)]
     fitted = fit(flight(tmp_path / "f", [[4.0, 9.0]] * 4, extra=silent))
     silent_one = fitted.observed[fitted.names.index("z")]
@@ -141,7 +141,7 @@ def test_presence_of_a_client_that_leaves_and_rejoins(tmp_path: Path) -> None:
     assert fitted.observed[1].is_lost.tolist() == [False, False]
 
 
-def test_a_request_just_before_the_end_is_no_failure(tmp_path: Path) -> None:
+def test_request_just_before_the_end_does_not_count_as_failed(tmp_path: Path) -> None:
     # The recording ends at 48 s. Others took 8 s: c was asked 1 s before the end, and d 20 s.
     extra = [job(100, "c", 47.0, np.inf, 6)[0], job(101, "d", 28.0, np.inf, 6)[0]]
     fitted = fit(flight(tmp_path / "f", [[4.0, 8.0]] * 6, extra=extra))
@@ -149,7 +149,7 @@ def test_a_request_just_before_the_end_is_no_failure(tmp_path: Path) -> None:
     assert fitted.fleet().latency_s.tolist() == [4.0, 8.0, np.inf]
 
 
-def test_a_restart_of_the_server_is_not_an_absence(tmp_path: Path) -> None:
+def test_restart_of_the_server_is_not_an_absence(tmp_path: Path) -> None:
     extra = [*changes(("connected", 0.0, "a"), ("connected", 17.0, "a")), {"event": "resumed", "t_s": 15.0}]
     recording = flight(tmp_path / "f", [[10.0], [4.0]], extra=extra)
     assert recording.intervals == ((0, 0.0, 15.0), (0, 17.0, np.inf))
@@ -169,7 +169,7 @@ def test_recordings_without_usable_replies(tmp_path: Path) -> None:
             fit(flight(tmp_path / "f", [[latency_s]]))
 
 
-def test_written_files_give_the_rounds_of_the_replay(tmp_path: Path) -> None:
+def test_written_fleet_reproduces_the_replay(tmp_path: Path) -> None:
     extra = changes(("connected", 0.0, "b"), ("left", 12.0, "b"), ("connected", 31.0, "b"))
     rows = [[5.0, 8.0], [-2.0, 8.5], [5.5, 8.0], [6.0, 9.0]] * 3
     fitted = fit(flight(tmp_path / "f", rows, overhead_s=1.0, extra=extra))

@@ -47,7 +47,7 @@ def test_compute_time_is_derived_from_times_if_it_is_not_given(tmp_path: Path) -
     assert (jobs.compute_s[0], jobs.download_s[0]) == (2.5, 0.5)
 
 
-def test_a_restart_of_the_server_ends_jobs_and_connections(tmp_path: Path) -> None:
+def test_restart_of_the_server_ends_jobs_and_connections(tmp_path: Path) -> None:
     lines = [HEADER, *changes(("connected", 0.0, "a")), ASKED, {"event": "resumed", "t_s": 9.0}]
     recording = read_recording(write_lines(tmp_path / "f", *lines))
     assert (recording.jobs.outcome.tolist(), recording.jobs.reason) == ([FAILED], (RESTARTED,))
@@ -101,7 +101,7 @@ def test_truncated_binary_and_missing_files(tmp_path: Path) -> None:
         read_recording(tmp_path / "missing")
 
 
-def test_the_writer_writes_what_the_reader_reads(tmp_path: Path) -> None:
+def test_written_recording_can_be_read_back(tmp_path: Path) -> None:
     now, path = [100.0], tmp_path / "flight.jsonl"
     writer = FlightWriter(path, strategy="lesson", deadline_s=20.0, source="test", clock=lambda: now[0])
     named = {"client": "käfer", "job": writer.next_job()}
@@ -116,7 +116,7 @@ def test_the_writer_writes_what_the_reader_reads(tmp_path: Path) -> None:
     assert recording.header.began.endswith("+00:00")
 
 
-def test_a_recording_is_continued_after_a_restart(tmp_path: Path) -> None:
+def test_recording_is_continued_after_a_restart(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "flight.jsonl", HEADER, ASKED)
     with path.open("a") as file:
         file.write('{"event": "arr')  # the process was killed
@@ -130,14 +130,14 @@ def test_a_recording_is_continued_after_a_restart(tmp_path: Path) -> None:
     assert recording.header.strategy == "fedavg"
 
 
-def test_a_recording_whose_header_was_cut_off_begins_again(tmp_path: Path) -> None:
+def test_recording_with_a_truncated_header_starts_over(tmp_path: Path) -> None:
     path = tmp_path / "flight.jsonl"
     path.write_text('{"flight": 1, "beg')
     FlightWriter(path, strategy="fedavg").write("asked", client="a", job="1")
     assert read_recording(path).header.strategy == "fedavg"
 
 
-def test_the_writer_does_not_touch_other_files(tmp_path: Path) -> None:
+def test_writer_does_not_touch_other_files(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("my notes\nwithout a line break at the end")
     with pytest.raises(InputError, match="a recording must start with"):

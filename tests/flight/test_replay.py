@@ -52,7 +52,7 @@ def test_constant_times_by_hand(tmp_path: Path) -> None:
     assert not len(reality.not_served)
 
 
-def test_the_table_has_a_row_for_reality_and_each_strategy(tmp_path: Path) -> None:
+def test_table_has_a_row_for_reality_and_each_strategy(tmp_path: Path) -> None:
     result = replay(constant(tmp_path), [*CANDIDATES, Candidate("fedcs", 1.0)], num_replicates=2)
     table = result.table()
     assert list(table.index) == ["recorded: fedavg", "lesson, 10 s", "fedavg", "fedcs, 10 s"]
@@ -74,7 +74,7 @@ def test_overhead_and_energy(tmp_path: Path) -> None:
     assert known.reality.values["joules"] == 2.0
 
 
-def test_the_horizon_by_hand(tmp_path: Path) -> None:
+def test_horizon_by_hand(tmp_path: Path) -> None:
     # Two rounds of 4 s with 1 s between them are less than 10 · (4 + 1) s, and 300 of them more than 200 · (4 + 1) s.
     assert horizon_of(fit(flight(tmp_path / "short", [[4.0]] * 2, overhead_s=1.0))) == 50.0
     assert horizon_of(fit(flight(tmp_path / "long", [[4.0]] * 300, overhead_s=1.0))) == 1000.0
@@ -90,7 +90,7 @@ def test_the_horizon_by_hand(tmp_path: Path) -> None:
         ("", None, "fedavg"),  # synchronous rounds
     ],
 )
-def test_what_a_recommendation_is_compared_with(
+def test_baseline_of_a_recommendation(
     tmp_path: Path, strategy: str, deadline_s: float | None, compared_with: str
 ) -> None:
     recording = constant(tmp_path, strategy=strategy).recording
@@ -99,7 +99,7 @@ def test_what_a_recommendation_is_compared_with(
     assert recommend(result).compared_with == compared_with
 
 
-def test_the_staleness_of_overlapping_rounds_is_unknown_unless_it_was_recorded(tmp_path: Path) -> None:
+def test_staleness_of_overlapping_rounds_must_be_recorded(tmp_path: Path) -> None:
     (asked, arrived), (asked_too, arrived_too) = job(1, "a", 0.0, 9.0), job(2, "b", 5.0, 10.0, round=2)
     for staleness, mean in ((None, np.nan), ([0, 3], 1.5)):
         last = {"event": "round", "t_s": 10.0, "round": 2, "merged": ["a", "b"], "staleness": staleness}
@@ -123,7 +123,7 @@ def test_the_staleness_of_overlapping_rounds_is_unknown_unless_it_was_recorded(t
         ([4.0, 9.0, 9.0], "Mine", [Candidate("lesson", 20.0, {"close_early": False})], "lesson, 20 s", 9 / 20),
     ],
 )
-def test_the_recommended_strategy_by_hand(
+def test_recommended_strategy_by_hand(
     tmp_path: Path,
     latency_s: list[float],
     strategy: str,
@@ -138,7 +138,7 @@ def test_the_recommended_strategy_by_hand(
     assert advice.sentence.startswith("Use " if gain > 1 or strategy == "FedCS" else "Keep ")
 
 
-def test_a_recorded_run_without_updates_is_no_baseline(tmp_path: Path) -> None:
+def test_recorded_run_without_updates_is_not_a_baseline(tmp_path: Path) -> None:
     path = write_flight(tmp_path / "f", [[4.0, 9.0]] * 8, strategy="other")
     path.write_text(re.sub(r'"merged": \[.*?\]', '"merged": []', path.read_text()))
     advice = recommend(replay(fit(read_recording(path)), [Candidate("fedavg", 10.0)], num_replicates=2))
@@ -147,20 +147,20 @@ def test_a_recorded_run_without_updates_is_no_baseline(tmp_path: Path) -> None:
     assert advice.gain is None
 
 
-def test_a_gain_below_one_percent_changes_nothing(tmp_path: Path) -> None:
+def test_gain_below_one_percent_changes_nothing(tmp_path: Path) -> None:
     # Both clients always take 10 s. The recorded rounds lasted 10.05 s, the last one 10 s, so that 20 rounds took
     # 200.95 s; LESSON needs 10.05 s per round as well, which is at most 1.005 times as fast.
     fitted = fit(flight(tmp_path / "f", [[10.0, 10.0]] * 20, strategy="Mine", overhead_s=0.05))
     assert recommend(replay(fitted, [Candidate("lesson", 11.0)], num_replicates=2)).sentence.startswith("Keep ")
 
 
-def test_a_client_is_served_if_95_percent_of_simulations_serve_it() -> None:
+def test_client_is_served_if_95_percent_of_simulations_serve_it() -> None:
     # a is aggregated in all of 100 simulations, b in 95, c in 94, d in none.
     merged = (np.arange(100)[:, None] < [100, 95, 94, 0]).astype(np.int64) * 7
     assert Outcome(CANDIDATES[0], num_merged=merged).not_served.tolist() == [2, 3]
 
 
-def test_the_rate_of_a_recorded_run_leaves_out_its_start(tmp_path: Path) -> None:
+def test_rate_of_a_recorded_run_leaves_out_its_start(tmp_path: Path) -> None:
     # Nine rounds of 10 s with two updates follow a first round of 100 s: 2 / 10 · 3600 updates per hour.
     fitted = fit(flight(tmp_path / "f", [[100.0, 100.0]] + [[10.0, 10.0]] * 9, strategy="Mine"))
     result = replay(fitted, [Candidate("fedavg", 10.0)], num_replicates=2)
@@ -176,13 +176,13 @@ def test_nothing_is_recommended_if_nothing_arrives_in_time(tmp_path: Path) -> No
     assert "720 per hour" in advice.sentence
 
 
-def test_the_search_for_a_deadline_simulates_the_given_time(tmp_path: Path) -> None:
+def test_search_for_a_deadline_simulates_the_given_time(tmp_path: Path) -> None:
     # In 10 s, only 4.4 s and 9.9 s see the end of a round: a at 4.4 s and 8.8 s, and a and b at 9.9 s. Two updates in
     # 8.8 s are more per hour than two in 9.9 s. In the whole recording, 9.9 s has more than 4.4 s.
     assert choose_deadline_s(constant(tmp_path), horizon_s=10.0) == 4.4
 
 
-def test_of_equally_good_deadlines_the_longest_is_chosen(tmp_path: Path) -> None:
+def test_longest_of_equally_good_deadlines_is_chosen(tmp_path: Path) -> None:
     """Deadlines to try are 1.1 times quantiles of the latencies, rounded up to two digits."""
     assert deadlines_of(constant(tmp_path)) == [4.4, 9.9, 21.0]
     # a, b and c take 9, 18 and 27.1 s. With 9.9 s, LESSON aggregates 1 + 1/2 + 1/3 updates in a round: 0.1852 per
@@ -196,7 +196,7 @@ def test_of_equally_good_deadlines_the_longest_is_chosen(tmp_path: Path) -> None
     assert choose_deadline_s(equal) == deadlines_of(equal)[-1]
 
 
-def test_a_strategy_that_cannot_run_says_why(tmp_path: Path) -> None:
+def test_strategy_that_cannot_run_is_explained(tmp_path: Path) -> None:
     result = replay(constant(tmp_path), [Candidate("fedcs", 1.0), Candidate("fedavg", 1.0)], num_replicates=2)
     assert ["deadline_s" in one.problem for one in result.outcomes] == [True, False]
     with pytest.raises(InputError, match="update_loss"):
@@ -205,7 +205,7 @@ def test_a_strategy_that_cannot_run_says_why(tmp_path: Path) -> None:
     assert "compute_s" in replay(unsplit, [Candidate("lesson-filled", 10.0)], num_replicates=2).outcomes[0].problem
 
 
-def test_a_strategy_that_can_run_in_some_draws_has_a_row_and_a_note(tmp_path: Path) -> None:
+def test_strategy_that_can_run_in_some_draws_has_a_note(tmp_path: Path) -> None:
     # FedCS has no client if the first reply of the only fast client is drawn as 12 s, over the deadline of 10 s.
     fitted = fit(flight(tmp_path / "f", [[8.0, 30.0], [8.0, 30.0], [8.0, 30.0], [12.0, 30.0]] * 5))
     outcome = replay(fitted, [Candidate("fedcs", 10.0)], num_replicates=20).outcomes[0]
@@ -229,7 +229,7 @@ def drawn(path: Path, seed: int, num_rounds: int) -> Recording:
     return flight(path, (TRUE_S * factors).tolist(), overhead_s=1.5)
 
 
-def test_intervals_cover_what_another_recording_of_the_same_fleet_shows(tmp_path: Path) -> None:
+def test_intervals_cover_another_recording_of_the_same_fleet(tmp_path: Path) -> None:
     """Six recordings of one truth: intervals fitted to each cover the mean round length of the next one."""
     fits = [fit(drawn(tmp_path / "f", seed, num_rounds=20)) for seed in range(6)]
     covered = 0
@@ -239,7 +239,7 @@ def test_intervals_cover_what_another_recording_of_the_same_fleet_shows(tmp_path
     assert covered >= 5  # nominally 95 %
 
 
-def test_a_check_predicts_the_second_half(tmp_path: Path) -> None:
+def test_check_predicts_the_second_half(tmp_path: Path) -> None:
     check = check_recording(drawn(tmp_path / "f", 3, num_rounds=40), num_replicates=30)
     length, _, late = check.predictions
     assert (length.what, late.what) == ("round length", "share of late replies")
@@ -252,7 +252,7 @@ def test_a_check_predicts_the_second_half(tmp_path: Path) -> None:
     assert check.latency_coverage > 0.8
 
 
-def test_a_check_notices_a_fleet_that_has_changed(tmp_path: Path) -> None:
+def test_check_notices_a_fleet_that_has_changed(tmp_path: Path) -> None:
     rows = [[5.0, 6.0, 7.0]] * 9 + [[5.0, 60.0, 7.0]] * 11
     check = check_recording(flight(tmp_path / "f", rows), num_replicates=10)
     assert check.predictions[0].error > 0.5
@@ -262,7 +262,7 @@ def test_a_check_notices_a_fleet_that_has_changed(tmp_path: Path) -> None:
     assert check.latency_coverage == pytest.approx(2 / 3)
 
 
-def test_the_first_half_knows_nothing_of_the_second(tmp_path: Path) -> None:
+def test_first_half_contains_nothing_of_the_second(tmp_path: Path) -> None:
     recording = flight(tmp_path / "f", [[4.0, 9.0]] * 4)
     half = first_half(recording, 20.0)
     assert half.jobs.asked_s.max() == 18.0
@@ -272,7 +272,7 @@ def test_the_first_half_knows_nothing_of_the_second(tmp_path: Path) -> None:
     assert [one.round for one in half.rounds] == [1, 2]
 
 
-def test_a_check_samples_as_many_clients_as_were_asked(tmp_path: Path) -> None:
+def test_check_samples_as_many_clients_as_the_recording(tmp_path: Path) -> None:
     # Two of four clients are asked in each round of 5 s: 2 / 5 · 3600 updates per hour.
     rows = [[5.0, 5.0, NAN, NAN], [NAN, NAN, 5.0, 5.0]] * 8
     updates = check_recording(flight(tmp_path / "f", rows), num_replicates=2).predictions[1]
@@ -280,7 +280,7 @@ def test_a_check_samples_as_many_clients_as_were_asked(tmp_path: Path) -> None:
     assert updates.measured == pytest.approx(1440)
 
 
-def test_a_check_knows_how_many_clients_train_at_once(tmp_path: Path) -> None:
+def test_check_knows_how_many_clients_train_at_once(tmp_path: Path) -> None:
     # Six clients take 10 s, and two of them train at all times: 2 / 10 · 3600 updates per hour, not 6 / 10 · 3600.
     # Every update is aggregated at once, which the recording does not say.
     events: list[dict[str, Any]] = []
@@ -299,7 +299,7 @@ def test_a_check_knows_how_many_clients_train_at_once(tmp_path: Path) -> None:
     assert given.predictions[1].predicted.mean > 1500
 
 
-def test_the_share_of_late_replies_by_hand(tmp_path: Path) -> None:
+def test_share_of_late_replies_by_hand(tmp_path: Path) -> None:
     # Rounds 1 to 6 are the first half: medians are 4 s and 9 s, so a deadline of 5 s puts a in tier 1 and b in tier 2.
     # In rounds 7 to 13, a takes longer than 5 s twice and b longer than 10 s once: 3 of 14 replies are late.
     rows = [[4.0, 9.0]] * 6 + [[6.0, 9.0], [4.0, 11.0], [6.0, 9.0], *([[4.0, 9.0]] * 4)]

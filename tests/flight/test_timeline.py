@@ -32,7 +32,7 @@ def test_rounds_without_requests_begin_when_the_one_before_ends(tmp_path: Path) 
     assert round_lengths_s(recording) == [(0.0, 10.0), (10.0, 10.0), (20.0, 10.0)]
 
 
-def test_a_second_run_in_the_same_recording_has_rounds_of_its_own(tmp_path: Path) -> None:
+def test_second_run_in_the_same_recording_has_rounds_of_its_own(tmp_path: Path) -> None:
     events = [*job(1, "a", 0.0, 4.0), *job(2, "a", 5.0, 9.0, round=2), {"event": "resumed", "t_s": 20.0}]
     events += [*job(3, "a", 21.0, 24.0), *job(4, "a", 26.0, 28.0, round=2)]
     recording = read(tmp_path / "f", *events)

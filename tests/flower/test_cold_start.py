@@ -1,12 +1,12 @@
 """Tiers of clients that are slower on first contact, or once, or from some round on: traces written out by hand."""
 
 from helpers.fleets import make_fleet
-from helpers.wall import Took, on_the_wall, told
+from helpers.wall import Took, on_the_wall, outline
 from lesson import Lesson
 from lesson.flower.strategy import MeasuredFirst
 
 
-def test_cold_first_replies_put_nobody_into_a_high_tier() -> None:
+def test_cold_first_replies_do_not_raise_tiers() -> None:
     """First replies come after 48, 50 and 47 s, later ones after 9, 16 and 38 s; rounds of 10 s, tiers 1, 2 and 4.
 
     Round 1 waits for everybody, until 50 s. All are then still estimated at 10 s and start in tier 1. Client 0 is there
@@ -15,7 +15,7 @@ def test_cold_first_replies_put_nobody_into_a_high_tier() -> None:
     """
     takes: list[list[Took]] = [[48.0, 9.0], [50.0, 16.0], [47.0, 38.0]]
     federation, clients = on_the_wall(MeasuredFirst(Lesson(10.0)), make_fleet(3 * [10.0]), takes, first_is_cold=True)
-    assert [told(federation.step()) for _ in range(7)] == [
+    assert [outline(federation.step()) for _ in range(7)] == [
         (50.0, [0, 1, 2], [2, 0, 1]),
         (60.0, [0, 1, 2], [0]),
         (70.0, [0], [1, 0]),

@@ -156,7 +156,7 @@ def test_unregistered_node_is_rejected(story: Story) -> None:
     assert "Failed to activate SuperNode" in log
 
 
-def test_killed_node_is_lost_and_takes_part_again_under_its_key(story: Story) -> None:
+def test_killed_node_rejoins_under_its_key(story: Story) -> None:
     """Meanwhile, the others are aggregated."""
     assert f"sent {KILLED} 0" not in story.journal
     lost = next(line["round"] for line in story.metrics if KILLED in line.get("rejections", {}).get("node lost", []))
@@ -191,5 +191,5 @@ def test_recording_spans_both_runs(story: Story) -> None:
     assert len(found.resumed_s) == 1
 
 
-def test_no_process_is_left(story: Story) -> None:
+def test_no_process_is_left_behind(story: Story) -> None:
     assert story.left == {}

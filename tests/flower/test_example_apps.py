@@ -122,8 +122,8 @@ def test_switched_fleet_app_is_recorded(make_grid: MakeGrid, load_app: LoadApp, 
     config = {"num-server-rounds": 2, "min-nodes": 2, "learning-rate": 0.1, "local-steps": 2, "deadline": 0.5}
     config |= {"data": str(trial["DATA"]), "flight": str(tmp_path / "flight.jsonl")}
     grid = make_grid(client, 2, config)
-    for there in grid.nodes.values():
-        there.node_config |= {"data": str(trial["DATA"]), "slow-s": 0.0}
+    for node in grid.nodes.values():
+        node.node_config |= {"data": str(trial["DATA"]), "slow-s": 0.0}
     server(grid=grid, context=context(config))
     recording = read_recording(tmp_path / "flight.jsonl")
     assert [one.round for one in recording.rounds] == [1, 2]
@@ -133,7 +133,7 @@ def test_switched_fleet_app_is_recorded(make_grid: MakeGrid, load_app: LoadApp, 
 
 @pytest.fixture(scope="module")
 def env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """An environment in which `flwr` starts its own SuperLink on free ports; otherwise as a user has it."""
+    """The user's environment, except that `flwr` starts its own SuperLink on free ports."""
     http, control = free_ports(2)
     home = str(tmp_path_factory.mktemp("home"))
     variables = {name: value for name, value in os.environ.items() if not name.startswith("FLWR_")}
@@ -149,7 +149,7 @@ def env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 
 
 def flwr_run(command: str, env: dict[str, str], folder: Path) -> str:
-    """Run an app in Flower's simulation as typed; return the output of a run that has completed."""
+    """Run a command as typed in a shell; return the output of a run that has completed."""
     done = subprocess.run(
         command, shell=True, cwd=folder, env=env, capture_output=True, text=True, timeout=600, check=False
     )
@@ -160,7 +160,7 @@ def flwr_run(command: str, env: dict[str, str], folder: Path) -> str:
 
 
 @pytest.mark.deployment
-def test_documented_command_works_as_typed(env: dict[str, str], tmp_path: Path) -> None:
+def test_documented_command_works(env: dict[str, str], tmp_path: Path) -> None:
     """In a clone, without settings for Flower: it installs nothing, trains and completes."""
     command = "flwr run examples/flower_app --stream"
     assert f"$ {command}\n" in (QUICKSTART / "README.md").read_text()
@@ -201,7 +201,7 @@ def train(message, context):
 
 
 @pytest.mark.deployment
-def test_latencies_are_those_of_partitions_in_flowers_simulation(env: dict[str, str], tmp_path: Path) -> None:
+def test_simulated_partitions_have_their_latencies(env: dict[str, str], tmp_path: Path) -> None:
     """Tiers 1, 2 and 3: in four rounds of 10 s they are sent four models, two and two."""
     app, journal = tmp_path / "app", tmp_path / "journal"
     (app / "plain_app").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Federated evaluation: who evaluates which model, what the metrics are, and that training does not notice."""
+"""Federated evaluation: who evaluates which model, what the metrics are, and that training is not affected."""
 
 import json
 import threading
@@ -34,15 +34,17 @@ class Journal:
         self.trained.append((client, int(config["server-round"])))
         time.sleep(float(context.node_config.get("slow-s", 0.0)))
         (value,) = message.content["arrays"].to_numpy_ndarrays()
-        told = MetricRecord({"num-examples": NUM_EXAMPLES[client]})
-        return Message(RecordDict({"arrays": ArrayRecord([value + config["lr"]]), "metrics": told}), reply_to=message)
+        metrics = MetricRecord({"num-examples": NUM_EXAMPLES[client]})
+        return Message(
+            RecordDict({"arrays": ArrayRecord([value + config["lr"]]), "metrics": metrics}), reply_to=message
+        )
 
     def evaluate(self, message: Message, context: Context) -> Message:
         client, config = int(context.node_config["partition-id"]), dict(message.content["config"])
         (value,) = message.content["arrays"].to_numpy_ndarrays()
         self.evaluated.append((client, int(config["server-round"]), config))
-        told = MetricRecord({"score": float(client) + float(value[0]), "num-examples": NUM_EXAMPLES[client]})
-        return Message(RecordDict({"metrics": told}), reply_to=message)
+        metrics = MetricRecord({"score": float(client) + float(value[0]), "num-examples": NUM_EXAMPLES[client]})
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
     def evaluations(self) -> list[tuple[int, int]]:
         """Return which client evaluated the model of which round, sorted by round."""
@@ -58,18 +60,18 @@ def virtual(**options: Any) -> LessonStrategy:
     return LessonStrategy(10.0, clock="virtual", latency_s=[5.0, 6.0, 7.0], **options)
 
 
-def test_metrics_are_those_of_fedavg(make_grid: MakeGrid) -> None:
+def test_metrics_equal_those_of_fedavg(make_grid: MakeGrid) -> None:
     """After every round: (10·0 + 30·1 + 20·2)/60 = 7/6 more than the model, which has the round's number."""
     config = ConfigRecord({"batch": 8})
     theirs = start(make_grid(Journal().app, 3), FlowerFedAvg(), evaluate_config=config)
     journal = Journal()
     ours = start(make_grid(journal.app, 3), virtual(evaluate_every=1), evaluate_config=config)
     assert ours.evaluate_metrics_clientapp.keys() == theirs.evaluate_metrics_clientapp.keys() == {1, 2, 3, 4}
-    for round, told in theirs.evaluate_metrics_clientapp.items():
-        assert dict(ours.evaluate_metrics_clientapp[round]) == pytest.approx(dict(told))
+    for round, metrics in theirs.evaluate_metrics_clientapp.items():
+        assert dict(ours.evaluate_metrics_clientapp[round]) == pytest.approx(dict(metrics))
     assert ours.evaluate_metrics_clientapp[3]["score"] == pytest.approx(3 + 7 / 6)
     assert journal.evaluations() == [(client, round) for round in (1, 2, 3, 4) for client in (0, 1, 2)]
-    assert all(told == {"batch": 8, "server-round": round} for _, round, told in journal.evaluated)
+    assert all(config == {"batch": 8, "server-round": round} for _, round, config in journal.evaluated)
 
 
 def test_rounds_in_which_clients_evaluate(make_grid: MakeGrid) -> None:
@@ -168,9 +170,9 @@ def test_methods_for_flowers_own_loop(make_grid: MakeGrid) -> None:
     strategy, journal = virtual(), Journal()
     grid, arrays = make_grid(journal.app, 3), ArrayRecord([np.array([5.0])])
     messages = strategy.configure_evaluate(7, arrays, ConfigRecord({"batch": 8}), grid)
-    told = strategy.aggregate_evaluate(7, grid.send_and_receive(messages))
-    assert told is not None
-    assert dict(told) == pytest.approx({"score": 5 + 7 / 6})
+    metrics = strategy.aggregate_evaluate(7, grid.send_and_receive(messages))
+    assert metrics is not None
+    assert dict(metrics) == pytest.approx({"score": 5 + 7 / 6})
     assert journal.evaluations() == [(0, 7), (1, 7), (2, 7)]
     assert strategy.aggregate_evaluate(7, []) is None
     assert list(virtual(fraction_evaluate=0.0).configure_evaluate(1, arrays, ConfigRecord(), grid)) == []

@@ -20,7 +20,7 @@ class Device:
 
 
 def test_names_of_nodes() -> None:
-    """By the registered name, else the key, else the id; equal names are told apart. printf first | sha256sum begins
+    """By the registered name, else the key, else the id; equal names are made distinct. printf first | sha256sum begins
     with a7937b64."""
     nodes = [Device(7, "pi-3", b"first"), Device(8, "", b"first"), Device(9)]
     assert names_of(nodes) == {7: "pi-3", 8: "key-a7937b64", 9: "9"}
@@ -34,7 +34,7 @@ def admitted(roster: Roster, *nodes: Device, connected: Sequence[int] = ()) -> l
     return list(roster.admit(nodes, connected).values())
 
 
-def test_node_with_the_key_of_a_client_is_that_client_again() -> None:
+def test_key_identifies_a_client_that_rejoins() -> None:
     """Node 5 has the key of client 1, whose node 8 is gone; an id that was never seen is a new client."""
     roster = Roster(4)
     assert admitted(roster, Device(7, "", b"a"), Device(8, "", b"b")) == [0, 1]
@@ -66,7 +66,7 @@ def test_full_roster_admits_nobody_else() -> None:
     assert roster.names == ["7"]
 
 
-def test_clients_are_known_again_after_a_restart(tmp_path: Path) -> None:
+def test_clients_are_recognized_after_a_restart(tmp_path: Path) -> None:
     """The nodes come in another order, and with new ids; the third is new."""
     roster = Roster(3, tmp_path / "nodes.json")
     admitted(roster, Device(7, "pi", b"a"), Device(8, "", b"b"))

@@ -124,9 +124,9 @@ WELL = [line(round, [0, 1]) for round in range(1, 41)]
     ],
 )
 def test_check_reports_problems(lines: list[dict[str, Any]], finding: str) -> None:
-    findings = [told for _, told in check(lines, window=20, empty=10, rejected=0.1, slower=2.0)]
+    findings = [message for _, message in check(lines, window=20, empty=10, rejected=0.1, slower=2.0)]
     assert len(findings) == bool(finding)
-    assert all(finding in told for told in findings)
+    assert all(finding in message for message in findings)
     assert CONTENT == OF_CONTENT
 
 

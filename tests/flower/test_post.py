@@ -52,20 +52,20 @@ def updates_of(*clients: int, index: int = 0, lr_scale: float = 1.0) -> Updates:
 
 
 class Asking:
-    """A post on a grid of two nodes that answer as told, and a clock of its own."""
+    """A post on a grid of two nodes that answer with `answer`, and a clock of its own."""
 
     def __init__(self, make_grid: MakeGrid, answer: Callable[[Message], Message | None], **options: Any) -> None:
         self.grid: LocalGrid = make_grid(ClientApp(), 2)
         self.grid.handle = lambda message, _: answer(message)
         self.now_s = 0.0
-        self.told: list[str] = []
+        self.log: list[str] = []
         record = arrays_of()
         layout, self.received = Layout.of(record), Received()
         settings = Settings()
         parts = settings.training, ServerOptimizer(settings.server), MergeGuard(settings.guards)
         server = ModelServer(as_tensor(layout.vector(record)), self.received, *parts)
         node_of = dict(enumerate(sorted(self.grid.nodes)))
-        options = {"tell": self.told.append, "warn": self.told.append} | options
+        options = {"tell": self.log.append, "warn": self.log.append} | options
         self.post = GridClients(
             self.grid, 2, node_of, layout, server, self.received, clock=lambda: self.now_s, **options
         )
@@ -74,7 +74,7 @@ class Asking:
         return self.post.send(updates_of(*clients, **options), 5, np.full(len(clients), patience_s))
 
     def events(self, count: int = 1) -> list[Event]:
-        """Wait for so many events."""
+        """Wait for this many events."""
         events, until_s = list[Event](), time.monotonic() + 60
         while len(events) < count and time.monotonic() < until_s:
             events += self.post.poll()
@@ -87,14 +87,14 @@ class Asking:
         return event
 
     def look(self) -> list[Event]:
-        """Poll when it is time to look at who is connected."""
+        """Poll when the connected nodes are checked again."""
         self.now_s += LOOK_EVERY_S
         return list(self.post.poll())
 
 
 def good(message: Message, **changed: Any) -> Message:
-    told = {"train_loss": 0.5, "num-examples": 20} | changed
-    return Message(RecordDict({"arrays": arrays_of(), "metrics": MetricRecord(told)}), reply_to=message)
+    metrics = {"train_loss": 0.5, "num-examples": 20} | changed
+    return Message(RecordDict({"arrays": arrays_of(), "metrics": MetricRecord(metrics)}), reply_to=message)
 
 
 def test_what_a_client_receives(make_grid: MakeGrid) -> None:
@@ -157,9 +157,9 @@ def test_simulation_that_returns_no_id_for_a_missing_node(make_grid: MakeGrid) -
     assert [event.fault for event in asking.events(2) if isinstance(event, Reply)] == ["not sent", ""]
 
 
-def content(*records: ArrayRecord, **told: Any) -> RecordDict:
+def content(*records: ArrayRecord, **metrics: Any) -> RecordDict:
     named = {f"arrays {place}": record for place, record in enumerate(records)}
-    return RecordDict({**named, "metrics": MetricRecord(told)})
+    return RecordDict({**named, "metrics": MetricRecord(metrics)})
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_rejected_replies(make_grid: MakeGrid, reply: Any, fault: str, detail: s
     assert not asking.received.held
 
 
-def test_clients_need_not_report_weights_that_the_server_knows(make_grid: MakeGrid) -> None:
+def test_weights_known_to_the_server_need_not_be_reported(make_grid: MakeGrid) -> None:
     """Metrics of several records count as one, without lists."""
 
     def answer(message: Message) -> Message:
@@ -198,7 +198,7 @@ def test_clients_need_not_report_weights_that_the_server_knows(make_grid: MakeGr
     assert asking.reply() == Reply(0, 0, None, {"own": 3.0, "loss": 1.0})
 
 
-def test_update_that_was_given_up_comes_too_late(make_grid: MakeGrid) -> None:
+def test_late_reply_of_a_given_up_update_is_discarded(make_grid: MakeGrid) -> None:
     """Client 0 is given up; both then answer. The model of the late one is not kept, the other one's is."""
     given_up = threading.Event()
 
@@ -216,7 +216,7 @@ def test_update_that_was_given_up_comes_too_late(make_grid: MakeGrid) -> None:
     assert list(asking.post.poll()) == []
 
 
-def test_error_of_an_update_that_was_given_up_is_ignored(make_grid: MakeGrid) -> None:
+def test_late_error_of_a_given_up_update_is_ignored(make_grid: MakeGrid) -> None:
     asking = Asking(make_grid, lambda _: None)
     asking.send(0, patience_s=0.02)
     asking.post.give_up(np.array([0]))

@@ -73,7 +73,7 @@ def lines(out: Path) -> list[dict[str, Any]]:
         ("tifl", 5, "strategy.num_tiers=2 strategy.interval=3"),
     ],
 )
-def test_virtual_clock_gives_the_numbers_of_the_simulator(
+def test_virtual_clock_is_bit_identical_to_the_simulator(
     make_grid: MakeGrid, tmp_path: Path, strategy: str, rounds: int, changes: str
 ) -> None:
     """Bit by bit; on Flower, the notes of a line say more. TiFL needs the accuracy of clients on samples held out."""
@@ -111,18 +111,18 @@ def test_run_on_the_wall_clock(make_grid: MakeGrid, tmp_path: Path) -> None:
     grid = make(make_grid, config)
     grid.names[grid.node(1)] = "greenhouse"
     summary = serve(grid, context(config), TASK)
-    told = lines(tmp_path)
-    assert (summary["rounds"], len(told), summary["clock"]) == (7, 7, "wall")
-    assert all(after["time_s"] - before["time_s"] > 0.15 - 1e-9 for before, after in pairwise(told))
-    assert any(line["staleness"] for line in told)
-    assert not any("rejected" in line for line in told)
+    rounds = lines(tmp_path)
+    assert (summary["rounds"], len(rounds), summary["clock"]) == (7, 7, "wall")
+    assert all(after["time_s"] - before["time_s"] > 0.15 - 1e-9 for before, after in pairwise(rounds))
+    assert any(line["staleness"] for line in rounds)
+    assert not any("rejected" in line for line in rounds)
     sent = sum(array.nbytes + 128 for array in initial_arrays(TASK, 0).values())  # each with its header
-    assert {line["bytes_up"] / line["uploads"] for line in told if line["uploads"]} == {sent}
+    assert {line["bytes_up"] / line["uploads"] for line in rounds if line["uploads"]} == {sent}
     rows = [row.split(",") for row in (tmp_path / "latencies.csv").read_text().splitlines()[1:]]
     assert [row[0] for row in rows] == ["0", "greenhouse", "2", "3"]
     assert all(float(row[1]) > 2 * slow_s for row, slow_s in zip(rows, SLOW_S, strict=True))
     found = read_recording(tmp_path / "flight.jsonl")
-    assert [len(one.merged or ()) for one in found.rounds] == [len(line["merged"]) for line in told]
+    assert [len(one.merged or ()) for one in found.rounds] == [len(line["merged"]) for line in rounds]
     assert (found.jobs.compute_s[found.jobs.outcome == ARRIVED] >= 2 * min(SLOW_S) - 0.001).all()
 
 
@@ -185,28 +185,31 @@ def test_clients_evaluate_on_their_own_samples(make_grid: MakeGrid) -> None:
     zeros = ArrayRecord({name: Array(np.zeros_like(values)) for name, values in initial_arrays(TASK, 0).items()})
     grid, strategy = make(make_grid, VIRTUAL), LessonStrategy(1.0)
     messages = strategy.configure_evaluate(1, zeros, ConfigRecord(), grid)
-    told = strategy.aggregate_evaluate(1, grid.send_and_receive(messages))
-    assert told is not None
+    metrics = strategy.aggregate_evaluate(1, grid.send_and_receive(messages))
+    assert metrics is not None
     zero_share = float((TASK.train[1][np.concatenate(PARTS)] == 0).float().mean())
-    assert dict(told) == pytest.approx({"loss": math.log(3), "accuracy": zero_share}, rel=1e-5)
+    assert dict(metrics) == pytest.approx({"loss": math.log(3), "accuracy": zero_share}, rel=1e-5)
 
 
 MODEL = ArrayRecord([np.zeros(2)])
-TOLD = {"client": 0, "num-clients": 3, "num-examples": 20, "compute-s": 1.0, "busy-s": 3.0}
+PROFILE = {"client": 0, "num-clients": 3, "num-examples": 20, "compute-s": 1.0, "busy-s": 3.0}
 
 
-def answer_profile(message: Message, there: Context) -> Message:
-    told = TOLD | {"client": there.node_config["partition-id"], "num-clients": there.node_config["num-partitions"]}
-    return Message(RecordDict({"metrics": MetricRecord(told)}), reply_to=message)
+def answer_profile(message: Message, context: Context) -> Message:
+    profile = PROFILE | {
+        "client": context.node_config["partition-id"],
+        "num-clients": context.node_config["num-partitions"],
+    }
+    return Message(RecordDict({"metrics": MetricRecord(profile)}), reply_to=message)
 
 
-def test_invalid_profile_is_no_answer() -> None:
+def test_invalid_profile_is_ignored() -> None:
     profiler = Profiler(MODEL)
 
     def read(**changed: Any) -> Profile | None:
         message = profiler.question(5)
         message.metadata.__dict__["_message_id"] = "1"
-        reply = Message(RecordDict({"metrics": MetricRecord(TOLD | changed)}), reply_to=message)
+        reply = Message(RecordDict({"metrics": MetricRecord(PROFILE | changed)}), reply_to=message)
         return profiler.read(5, reply, took_s=7.0)
 
     assert read() == Profile(5, 0, 3, 20, compute_s=1.0, upload_s=4.0)
@@ -238,7 +241,7 @@ def test_first_registered_node_keeps_its_partition(three: LocalGrid, later: int)
     assert find(three)[1] == 1007
 
 
-def test_too_few_usable_nodes_are_an_error_that_says_why(three: LocalGrid) -> None:
+def test_error_for_too_few_usable_nodes_says_why(three: LocalGrid) -> None:
     three.intercept(fail, partition=0)
     assert find(three) == {1: 1007, 2: 1014}
     with pytest.raises(InputError, match="min-nodes is 3, but only 2 of 3 nodes are usable: node 1000"):
@@ -252,7 +255,7 @@ def test_node_that_reports_another_number_of_partitions_is_left_out(three: Local
     assert find(three) == {1: 1007, 2: 1014}
 
 
-def test_clock_follows_the_nodes(three: LocalGrid) -> None:
+def test_default_clock_depends_on_the_nodes(three: LocalGrid) -> None:
     assert (clock_of("auto", three, 1.0), clock_of("virtual", three, 1.0)) == ("wall", "virtual")
     three.simulated = True
     assert (clock_of("auto", three, 1.0), clock_of("wall", three, 1.0)) == ("virtual", "wall")

@@ -40,13 +40,13 @@ def client_app(
     def on_train(message: Message, context: Context) -> Message:
         client = int(context.node_config["partition-id"])
         trained = train(client, message.content["arrays"].to_numpy_ndarrays())
-        told = MetricRecord({"num-examples": NUM_SAMPLES[client % 3], "loss": client / 7, "energy-j": 2.5})
-        return Message(RecordDict({"arrays": ArrayRecord(trained), "metrics": told}), reply_to=message)
+        metrics = MetricRecord({"num-examples": NUM_SAMPLES[client % 3], "loss": client / 7, "energy-j": 2.5})
+        return Message(RecordDict({"arrays": ArrayRecord(trained), "metrics": metrics}), reply_to=message)
 
     @app.evaluate()
     def on_evaluate(message: Message, context: Context) -> Message:
-        told = MetricRecord({"num-examples": 7, "loss": 1.0})
-        return Message(RecordDict({"metrics": told}), reply_to=message)
+        metrics = MetricRecord({"num-examples": 7, "loss": 1.0})
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
     return app
 
@@ -170,12 +170,12 @@ def test_nodes_that_connect_and_leave(make_grid: MakeGrid, tmp_path: Path, monke
     start(recorded)
     grid.offline = {1000}
     start(recorded)
-    told = [(line["event"], line.get("client")) for line in lines(path, "connected", "left", "round")]
-    assert told[:3] == [("connected", "phone"), ("left", "phone"), ("connected", "phone")]
-    assert told[3:] == [("round", None), ("round", None), ("connected", "phone (1014)"), ("round", None)]
+    events = [(line["event"], line.get("client")) for line in lines(path, "connected", "left", "round")]
+    assert events[:3] == [("connected", "phone"), ("left", "phone"), ("connected", "phone")]
+    assert events[3:] == [("round", None), ("round", None), ("connected", "phone (1014)"), ("round", None)]
 
 
-def test_message_that_is_not_sent_has_failed(make_grid: MakeGrid, tmp_path: Path) -> None:
+def test_unsent_message_is_recorded_as_failed(make_grid: MakeGrid, tmp_path: Path) -> None:
     """Nobody waits for its reply: without a timeout, that would last forever."""
     grid = make_grid(client_app(), 2)
     grid.offline = {1007}
@@ -188,7 +188,7 @@ def test_message_that_is_not_sent_has_failed(make_grid: MakeGrid, tmp_path: Path
     assert len(recorded.send_and_receive([message_to(node) for node in grid.nodes])) == 1
 
 
-def test_reply_that_flower_cannot_decode_has_failed(make_grid: MakeGrid, tmp_path: Path) -> None:
+def test_undecodable_reply_is_recorded_as_failed(make_grid: MakeGrid, tmp_path: Path) -> None:
     """The round of a message is that of its group, if it has one."""
     grid = make_grid(client_app(), 1)
     recorded = recording(grid, tmp_path / "f")
@@ -228,7 +228,7 @@ def test_recording_that_cannot_be_written_does_not_affect_the_run(
     assert ["has stopped, but the run continues" in record.message for record in warnings] == [True]
 
 
-def test_everything_else_is_that_of_the_grid(make_grid: MakeGrid, tmp_path: Path) -> None:
+def test_other_calls_are_passed_to_the_grid(make_grid: MakeGrid, tmp_path: Path) -> None:
     grid = make_grid(client_app(), 2)
     recorded = recording(grid, tmp_path / "f")
     assert (recorded.run, recorded.num_pushed, recorded.send_and_receive([])) == (None, 0, [])
@@ -249,7 +249,7 @@ def test_recording_is_continued_by_the_next_process(make_grid: MakeGrid, tmp_pat
     assert len(lines(tmp_path / "f", "connected")) == 4
 
 
-def test_rounds_of_a_loop_are_recorded_when_they_ended(
+def test_rounds_of_a_loop_are_recorded_with_their_end(
     make_grid: MakeGrid, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At 12 s of the loop's time, the recording is at 20 s: a round that ended at 9 s has ended at 17 s here."""
@@ -305,8 +305,8 @@ WRONG: list[tuple[dict[str, Any], set[str]]] = [
 ]
 
 
-def test_wrong_times_and_numbers_are_left_out(make_grid: MakeGrid, tmp_path: Path) -> None:
-    """Each client reports another one."""
+def test_invalid_times_and_numbers_are_left_out(make_grid: MakeGrid, tmp_path: Path) -> None:
+    """Each client reports a different one."""
     app, path = client_app(mods=[report_times]), tmp_path / "f"
     grid = make_grid(app, len(WRONG))
 

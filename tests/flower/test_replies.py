@@ -52,7 +52,7 @@ def test_simulation_pulls_all_replies_in_one_call() -> None:
 
 
 @pytest.mark.parametrize("error", [httpx.ConnectError("broken"), OSError("broken")])
-def test_broken_connection_to_the_superlink_is_no_fault_of_a_client(error: Exception) -> None:
+def test_broken_connection_to_the_superlink_is_not_a_client_failure(error: Exception) -> None:
     grid = HostileGrid([])
     grid.pull_messages = lambda _: (_ for _ in ()).throw(error)  # type: ignore[method-assign]
     with pytest.raises(type(error), match="broken"):

@@ -14,7 +14,7 @@ from flwr.serverapp.strategy import Result
 import lesson
 from helpers.flower_runs import KilledError, kill_after
 from helpers.local_grid import LocalGrid, MakeGrid, fail
-from helpers.trackers import Told
+from helpers.trackers import RecordingTracker
 from lesson import InputError
 from lesson.core.errors import RunStoppedError
 from lesson.experiments.run import Run
@@ -41,8 +41,8 @@ def train(message: Message, context: Context) -> Message:
     (weights,) = message.content["arrays"].to_numpy_ndarrays()
     client, lr = int(context.node_config["partition-id"]), float(message.content["config"]["lr"])
     error = weights - (1.0 + client)
-    told = MetricRecord({"train_loss": float((error**2).mean()), "num-examples": 10 * (1 + client)})
-    return Message(RecordDict({"arrays": ArrayRecord([weights - lr * error]), "metrics": told}), reply_to=message)
+    metrics = MetricRecord({"train_loss": float((error**2).mean()), "num-examples": 10 * (1 + client)})
+    return Message(RecordDict({"arrays": ArrayRecord([weights - lr * error]), "metrics": metrics}), reply_to=message)
 
 
 def evaluate(round: int, arrays: ArrayRecord) -> MetricRecord:
@@ -67,7 +67,7 @@ def lines(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
 
 
-def told(result: Result) -> tuple[list[float], list[dict[int, dict[str, Any]]]]:
+def model_and_metrics(result: Result) -> tuple[list[float], list[dict[int, dict[str, Any]]]]:
     """Return the model of a result, and all metrics by round."""
     (weights,) = result.arrays.to_numpy_ndarrays()
     kinds = (result.train_metrics_clientapp, result.evaluate_metrics_serverapp, result.evaluate_metrics_clientapp)
@@ -86,10 +86,10 @@ FILES = """checkpoint-before.safetensors checkpoint.safetensors clients.json con
 
 def test_files_of_a_run(make_grid: MakeGrid, tmp_path: Path) -> None:
     """Six rounds; the same model and metrics as without a folder, and a folder that can be loaded."""
-    log, out = Told(), tmp_path / "run"
+    log, out = RecordingTracker(), tmp_path / "run"
     result = start(make_grid(APP, 3), out, trackers=[log])
     without = start(make_grid(APP, 3), None)
-    assert told(result) == told(without)
+    assert model_and_metrics(result) == model_and_metrics(without)
     assert {path.name for path in out.iterdir() if path.name != ".lock"} == set(FILES.split())
     run = loaded(out)
     assert run.settings.data.dataset == "own app"
@@ -120,7 +120,7 @@ def test_killed_run_resumes_where_it_was(make_grid: MakeGrid, tmp_path: Path) ->
     with pytest.raises(InputError, match="resume=True"):
         start(make_grid(APP, 3), out, **options)
     resumed = start(make_grid(APP, 3), out, resume=True, **options)
-    assert told(resumed) == told(whole)
+    assert model_and_metrics(resumed) == model_and_metrics(whole)
     assert lines(out) == lines(tmp_path / "whole")
 
 
@@ -137,9 +137,9 @@ def test_finished_run_can_be_extended_but_not_changed(make_grid: MakeGrid, tmp_p
     with pytest.raises(InputError, match=r"run.seed = 0 there, 1 here"):
         start(grid, out, num_rounds=9, resume=True, seed=1)
     assert grid.num_pushed == pushed
-    assert told(start(grid, out, num_rounds=7, resume=True)) == told(whole)
+    assert model_and_metrics(start(grid, out, num_rounds=7, resume=True)) == model_and_metrics(whole)
     pushed = grid.num_pushed
-    assert told(start(grid, out, num_rounds=7)) == told(whole)
+    assert model_and_metrics(start(grid, out, num_rounds=7)) == model_and_metrics(whole)
     assert grid.num_pushed == pushed
     assert lines(out) == lines(tmp_path / "whole")
     assert (loaded(out).settings.run.rounds, loaded(out).summary["rounds"]) == (7, 7)
@@ -162,9 +162,7 @@ def test_model_of_a_finished_run_must_fit(make_grid: MakeGrid, tmp_path: Path) -
         (lambda number, _: MetricRecord({"f1": 0.5}) if number == 2 else None, "f1", True),
     ],
 )
-def test_metric_by_which_models_are_compared(
-    make_grid: MakeGrid, tmp_path: Path, fn: Any, metric: str, higher_is_better: bool
-) -> None:
+def test_metric_of_a_run(make_grid: MakeGrid, tmp_path: Path, fn: Any, metric: str, higher_is_better: bool) -> None:
     start(make_grid(APP, 3), tmp_path / "run", num_rounds=3, fn=fn)
     run = loaded(tmp_path / "run")
     assert (run.metric.name, run.metric.higher_is_better) == (metric, higher_is_better)
@@ -233,7 +231,7 @@ def test_clients_keep_their_numbers_on_the_wall_clock(
     assert recording.names == tuple(sorted(names))
 
 
-def test_node_that_comes_back_under_its_key_is_the_same_client(
+def test_node_that_rejoins_with_its_key_is_the_same_client(
     make_grid: MakeGrid, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lesson.flower.post.LOOK_EVERY_S", 0.02)

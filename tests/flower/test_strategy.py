@@ -1,4 +1,4 @@
-"""LessonStrategy in an app written as Flower's quickstart has it, around FedAvg: a line through points."""
+"""LessonStrategy in an app like Flower's quickstart, compared with FedAvg on linear regression."""
 
 import math
 import time
@@ -40,8 +40,8 @@ def client_app(seen: Seen) -> ClientApp:
         error = inputs @ weights + bias - targets
         weights -= config["lr"] * inputs.T @ error / len(targets)
         bias -= config["lr"] * error.mean(keepdims=True)
-        told = MetricRecord({"train_loss": float((error**2).mean()), "num-examples": len(targets)})
-        return Message(RecordDict({"arrays": ArrayRecord([weights, bias]), "metrics": told}), reply_to=message)
+        metrics = MetricRecord({"train_loss": float((error**2).mean()), "num-examples": len(targets)})
+        return Message(RecordDict({"arrays": ArrayRecord([weights, bias]), "metrics": metrics}), reply_to=message)
 
     return app
 
@@ -61,15 +61,15 @@ def values(result: Result) -> np.ndarray:
     return np.concatenate(result.arrays.to_numpy_ndarrays())
 
 
-def test_long_deadline_is_flowers_fedavg(make_grid: MakeGrid) -> None:
+def test_long_deadline_equals_flowers_fedavg(make_grid: MakeGrid) -> None:
     """All in tier 1: the same model and the same means of the metrics."""
     theirs = run(make_grid(client_app([]), 3), FlowerFedAvg(fraction_evaluate=0.0))
     ours = run(make_grid(client_app([]), 3), virtual())
     np.testing.assert_allclose(values(ours), values(theirs), rtol=1e-12)
     assert ours.arrays.to_numpy_ndarrays()[0].dtype == np.float64
     assert ours.train_metrics_clientapp.keys() == theirs.train_metrics_clientapp.keys() == {1, 2, 3, 4}
-    for round, told in theirs.train_metrics_clientapp.items():
-        assert dict(ours.train_metrics_clientapp[round]) == pytest.approx(dict(told))
+    for round, metrics in theirs.train_metrics_clientapp.items():
+        assert dict(ours.train_metrics_clientapp[round]) == pytest.approx(dict(metrics))
 
 
 def test_step_sizes_follow_tiers_on_the_virtual_clock(make_grid: MakeGrid) -> None:
@@ -108,10 +108,10 @@ def test_server_evaluates_every_model(make_grid: MakeGrid) -> None:
     result = run(make_grid(client_app([]), 3), virtual(), num_rounds=3, evaluate_fn=evaluate)
     assert (list(biases), biases[0]) == ([0, 1, 2, 3], 0.0)
     del biases[2]
-    assert {round: told["bias"] for round, told in result.evaluate_metrics_serverapp.items()} == biases
+    assert {round: metrics["bias"] for round, metrics in result.evaluate_metrics_serverapp.items()} == biases
 
 
-def test_rounds_on_the_wall(make_grid: MakeGrid) -> None:
+def test_rounds_on_the_wall_clock(make_grid: MakeGrid) -> None:
     """Round 1 waits for everybody, and round 2 starts everybody, as first replies are no measurements. The slow client
     then needs more than one round of 0.4 s: it starts in fewer rounds, with a step size that follows its tier, 0.2 for
     tier 2 and more on a machine that is slow itself."""

@@ -16,13 +16,13 @@ from lesson.strategies import FedCS
 
 def counts(federation: Federation, num_rounds: int, watch: UpdateWatch | None = None) -> list[int]:
     """Return the number of rounds that count after each round."""
-    watch, told = watch or UpdateWatch(99, "fix them"), []
+    watch, numbers = watch or UpdateWatch(99, "fix them"), []
     for _ in range(num_rounds):
         record = federation.step()
         assert record is not None
         watch.see(record, federation.ledger)
-        told.append(watch.num_rounds)
-    return told
+        numbers.append(watch.num_rounds)
+    return numbers
 
 
 def federation(takes: list[list[Took]], latency_s: list[float], strategy: Any = None, **options: Any) -> Federation:
@@ -36,7 +36,7 @@ def test_error_counts_the_reasons() -> None:
     assert both.round == 4
 
 
-def test_healthy_client_in_a_high_tier_is_waited_for() -> None:
+def test_run_waits_for_a_healthy_client_in_a_high_tier() -> None:
     assert counts(federation([["client error"], [118.0]], [5.0, 118.0]), 13) == 13 * [0]
 
 
@@ -45,27 +45,27 @@ def test_aggregation_resets_the_count() -> None:
     assert counts(federation(takes, [5.0]), 6) == [1, 2, 3, 0, 1, 2]
 
 
-def test_client_that_has_recovered_is_waited_for() -> None:
+def test_run_waits_for_a_client_that_has_recovered() -> None:
     """Client 0 always fails. Client 1 fails once, so rounds count until its second update, of 118 s, is aggregated.
 
     While it trains the third one, they do not count.
     """
     takes: list[list[Took]] = [["client error"], ["client error", 118.0]]
-    told = counts(federation(takes, [5.0, 118.0]), 22)
-    merged = told.index(0)
-    assert told[:merged] == list(range(1, merged + 1))
+    numbers = counts(federation(takes, [5.0, 118.0]), 22)
+    merged = numbers.index(0)
+    assert numbers[:merged] == list(range(1, merged + 1))
     assert 10 < merged < 16
-    assert told[merged:] == (22 - merged) * [0]
+    assert numbers[merged:] == (22 - merged) * [0]
 
 
 def test_silent_clients_count_when_they_are_given_up() -> None:
     """Nobody replies. After 60 s, both are given up, which is a failure; they are asked again, and given up after
     240 s, four times the latency that they are estimated to have by then."""
-    told = counts(federation([["silent"], ["silent"]], [5.0, 5.0]), 31)
-    assert [round for round, (before, after) in enumerate(pairwise([0, *told]), 1) if after > before] == [6, 30]
+    numbers = counts(federation([["silent"], ["silent"]], [5.0, 5.0]), 31)
+    assert [round for round, (before, after) in enumerate(pairwise([0, *numbers]), 1) if after > before] == [6, 30]
 
 
-def test_buffer_that_fills_is_no_failure() -> None:
+def test_filling_buffer_is_not_a_failure() -> None:
     """Client 0 has updates in the buffer, which is aggregated with every second one, while client 1 only fails."""
     both = federation([[3.0], ["client error"]], [3.0, 3.0], FedBuff(buffer_size=2, concurrency=2))
     assert max(counts(both, 12)) <= 1
@@ -77,7 +77,7 @@ def test_deadline_that_nobody_meets_counts() -> None:
         counts(federation([[15.0]], [5.0], FedCS(10.0)), 99, UpdateWatch(10, ""))
 
 
-def test_client_that_is_lost_once_does_not_count() -> None:
+def test_client_lost_once_does_not_count() -> None:
     lost, clients = on_the_wall(FedAvg(), make_fleet([5.0, 6.0]), [[5.0], [6.0]])
     clients.clock.at(1.0, Left(1))
     assert counts(lost, 3) == [0, 0, 0]

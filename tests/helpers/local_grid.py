@@ -49,7 +49,7 @@ class LocalGrid(Grid):
             )
             for number in reversed(range(num_nodes))  # as in Flower, nodes are not in the order of partitions
         }
-        self.registered = {node: f"{there.node_config['partition-id']:06}" for node, there in self.nodes.items()}
+        self.registered = {node: f"{context.node_config['partition-id']:06}" for node, context in self.nodes.items()}
         self.names: dict[int, str] = {}
         self.keys: dict[int, bytes] = {}
         self.offline: set[int] = set()
@@ -90,7 +90,7 @@ class LocalGrid(Grid):
 
     def node(self, partition: int) -> int:
         """Return the node of a partition."""
-        return next(node for node, there in self.nodes.items() if there.node_config["partition-id"] == partition)
+        return next(node for node, context in self.nodes.items() if context.node_config["partition-id"] == partition)
 
     def intercept(self, handle: Handle, partition: int | None = None, kind: str = "") -> None:
         """Let `handle` reply to messages for this partition and of this kind, by default to all of them."""
@@ -105,12 +105,12 @@ class LocalGrid(Grid):
 
     def configure(self, name: str, *values: float) -> None:
         """Set an entry of the node config, given by partition."""
-        for there in self.nodes.values():
-            there.node_config[name] = values[int(there.node_config["partition-id"])]
+        for context in self.nodes.values():
+            context.node_config[name] = values[int(context.node_config["partition-id"])]
 
     def name_by_partition(self) -> None:
         """Give every node its partition as its name."""
-        self.names = {node: str(there.node_config["partition-id"]) for node, there in self.nodes.items()}
+        self.names = {node: str(context.node_config["partition-id"]) for node, context in self.nodes.items()}
 
     def move(self, node: int, new: int) -> None:
         """Let the client of a node come back as another node with the same key."""

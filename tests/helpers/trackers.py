@@ -9,8 +9,8 @@ from lesson.runs.trackers import Line
 from lesson.settings.settings import Settings
 
 
-class Told:
-    """Records its calls."""
+class RecordingTracker:
+    """A tracker that records its calls."""
 
     def __init__(self) -> None:
         self.calls: list[Any] = []
@@ -25,7 +25,7 @@ class Told:
         self.calls.append(None if summary is None else summary["rounds"])
 
 
-class Failing(Told):
+class Failing(RecordingTracker):
     """Raises in one of its methods; in `line`, in round 4."""
 
     def __init__(self, method: str) -> None:
@@ -50,7 +50,7 @@ class Failing(Told):
             raise OSError(28, "No space\nleft")
 
 
-class Unpicklable(Told):
+class Unpicklable(RecordingTracker):
     """Holds a lock, which cannot be sent to another process."""
 
     def __init__(self) -> None:

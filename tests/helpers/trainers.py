@@ -61,8 +61,8 @@ def check_agreement(
     trainer: Trainer, reference: Trainer, cohorts: Sequence[Cohort], tolerance: float, device: str = "cpu"
 ) -> None:
     """Compare sums and models with those of a reference on the CPU, relative to how far training moves a model."""
-    there = [replace(cohort, base=cohort.base.to(device)) for cohort in cohorts]
-    models, sums = trainer.models(there), trainer.sums(there)
+    on_device = [replace(cohort, base=cohort.base.to(device)) for cohort in cohorts]
+    models, sums = trainer.models(on_device), trainer.sums(on_device)
     expected = zip(reference.models(cohorts), reference.sums(cohorts), strict=True)
     for cohort, given, total, (wanted, wanted_total) in zip(cohorts, models, sums, expected, strict=True):
         moved = (wanted - cohort.base).norm(dim=1)

@@ -165,7 +165,7 @@ def reasons(record: RoundRecord | None) -> list[tuple[int, str]]:
     return [(rejection.client, rejection.reason) for rejection in record.rejections]
 
 
-def told(record: RoundRecord | None) -> tuple[float, list[int], list[int]]:
+def outline(record: RoundRecord | None) -> tuple[float, list[int], list[int]]:
     """Return the end of a round, the clients that started in it, and those whose updates were aggregated."""
     assert record is not None
     return record.end_s, record.started.tolist(), record.merged.tolist()

@@ -71,9 +71,7 @@ class CopiedInputs:
 @pytest.mark.parametrize(
     "training", [{}, {"momentum": 0.9}, {"proximal_mu": 0.1}, {"local_epochs": 2}, {"clip_norm": 0.5}], ids=str
 )
-def test_steps_that_graphs_draw_and_count_agree_with_the_reference(
-    training: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_steps_of_graphs_agree_with_the_reference(training: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients of several cohorts take unequal numbers of steps, so that later steps run on smaller graphs."""
     monkeypatch.setattr(batched, "Graph", CalledGraph)
     monkeypatch.setattr(batched, "GraphInputs", CopiedInputs)
@@ -140,7 +138,7 @@ def test_batched_agrees_with_the_reference(name: str, local: int, sizes: list[in
 
 @on_gpu
 @pytest.mark.parametrize("name", ["mlp", "batch norm"])
-def test_the_reference_trainer_agrees_on_cpu_and_gpu(name: str) -> None:
+def test_reference_trainer_agrees_on_cpu_and_gpu(name: str) -> None:
     agree("reference", name, [8, 1], 0, 3)
 
 
@@ -161,7 +159,7 @@ def there(cohort: Cohort) -> Cohort:
 @on_gpu
 @pytest.mark.parametrize(("trainer", "steps"), [("fused", 1), ("batched", 4)])
 @pytest.mark.parametrize("name", ["mnist", "cifar10"])
-def test_the_papers_networks_agree_with_the_reference(name: str, trainer: Any, steps: int) -> None:
+def test_papers_networks_agree_with_the_reference(name: str, trainer: Any, steps: int) -> None:
     """Larger steps magnify what is rounded. At some, a pool's maximum is so close to the next that rounding decides who
     gets the gradient: at 0.02, a relative 3e-7 in the base moves MNIST's cohort of 8 by 3 %."""
     cpu, cuda = paper(name)
@@ -181,7 +179,7 @@ def test_the_papers_networks_agree_with_the_reference(name: str, trainer: Any, s
 @on_gpu
 @pytest.mark.parametrize("epochs", [0, 2])
 @pytest.mark.parametrize("split", [{}, {"split": "dirichlet-pool", "samples_per_client": (3, 40)}])
-def test_the_same_samples_are_drawn(split: dict[str, Any], epochs: int) -> None:
+def test_same_samples_are_drawn(split: dict[str, Any], epochs: int) -> None:
     changes = {"split": "iid", "batch_size": 5, "local_epochs": epochs} | split
     cpu, cuda = (image_workload(Settings(**changes), tiny_data(), 8, 0, TinyNet, device) for device in ("cpu", "cuda"))
     cohort = make_cohort(cpu.initial_vector(), 8, steps=7)
@@ -213,7 +211,7 @@ def test_models_are_not_rounded_when_they_are_merged() -> None:
 
 
 @on_gpu
-def test_a_cohort_that_overflows_does_not_affect_others() -> None:
+def test_cohort_that_overflows_does_not_affect_others() -> None:
     _, cuda = workloads("images")
     cohort = make_cohort(cuda.initial_vector(), 4, 3)
     trainer = CudaBackend(cuda, "float32").trainer("batched")
@@ -237,7 +235,7 @@ def rounds(
 
 @on_gpu
 @pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
-def test_faster_arithmetic_stays_close(precision: Any) -> None:
+def test_lower_precision_stays_close(precision: Any) -> None:
     _, cuda = paper("mnist")
     (exact_run, exact), (fast_run, fast) = (
         rounds(cuda, CudaBackend(cuda, kind), 30) for kind in ("float32", precision)
@@ -267,7 +265,7 @@ def test_rounds_agree_with_the_reference(kind: Any, server: dict[str, Any]) -> N
 
 @on_gpu
 @pytest.mark.parametrize("trainer", ["fused", "batched"])
-def test_the_round_loop_never_waits_for_the_gpu(trainer: str) -> None:
+def test_round_loop_never_waits_for_the_gpu(trainer: str) -> None:
     _, cuda = paper("mnist")
     backend = CudaBackend(cuda, "float32")
     evaluator, (loop, server) = Evaluator(cuda, backend), rounds(cuda, backend, 24, trainer)
@@ -296,7 +294,7 @@ def test_the_round_loop_never_waits_for_the_gpu(trainer: str) -> None:
     ],
     ids=["asynchronous", "lesson", "guard"],
 )
-def test_a_run_agrees_with_the_reference(sections: dict[str, Any], tmp_path: Path) -> None:
+def test_run_agrees_with_the_reference(sections: dict[str, Any], tmp_path: Path) -> None:
     limits = {"rounds": 15, "eval_every_s": 200.0}  # later, rounding errors have grown
     on_cpu, on_cuda = {"device": "cpu", "trainer": "reference"}, {"device": "cuda", "precision": "float32"}
     wanted, given = (
@@ -314,10 +312,10 @@ class StoppedError(Exception):
 
 @on_gpu
 @pytest.mark.parametrize("strategy", ["lesson", "fedasync"])
-def test_a_repeated_or_resumed_run_is_bit_identical(
+def test_repeated_or_resumed_run_is_bit_identical(
     strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scores of clients change nothing, and graphs of ended runs do not disturb later ones, whenever rubbish is
+    """Scores of clients change nothing, and graphs of ended runs do not disturb later ones, whenever garbage is
     collected."""
     monkeypatch.setattr("lesson.learn.cuda.backend.MAX_WINDOW_STEPS", 100)  # several windows in 40 rounds
     chosen = Settings(strategy={"name": strategy}, run={"rounds": 40, "eval_every_s": 100.0, "device": "cuda"})
@@ -344,7 +342,7 @@ def test_a_repeated_or_resumed_run_is_bit_identical(
 
 @on_gpu
 @pytest.mark.parametrize("local_steps", [1, 3])
-def test_a_run_that_diverges_stops_as_it_would_round_by_round(
+def test_diverging_run_stops_as_it_would_round_by_round(
     local_steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only updates that start in round 8 or later overflow, in whatever wave they are trained."""
@@ -361,7 +359,7 @@ def test_a_run_that_diverges_stops_as_it_would_round_by_round(
 
 
 @on_gpu
-def test_runs_that_share_the_gpu_are_bit_identical_to_each_alone(tmp_path: Path) -> None:
+def test_runs_that_share_the_gpu_are_bit_identical_to_single_runs(tmp_path: Path) -> None:
     chosen = Settings(run={"rounds": 60, "eval_every_s": 100.0, "device": "cuda"})
     for name, count in (("alone", 1), ("together", 4)):
         compare(["lesson", "fedavg"], num_seeds=2, settings=chosen, out=tmp_path / name, num_processes=count)
@@ -391,7 +389,7 @@ class Waits(Mlp):
         (lambda: feature_task(Waits), ["reference"] * 2, "CUDA graph"),
     ],
 )
-def test_what_graphs_cannot_record_is_trained_by_the_reference(task: Any, expected: list[str], reason: str) -> None:
+def test_reference_trains_what_graphs_cannot_record(task: Any, expected: list[str], reason: str) -> None:
     for steps, name in zip((1, 3), expected, strict=True):
         workload = workload_of(task(), "cuda")
         clients, asked = SimulatedClients(workload, CudaBackend(workload, "float32")), updates([0])

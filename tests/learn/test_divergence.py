@@ -24,7 +24,7 @@ def add_window(checks: DeferredChecks, values: dict[int, float]) -> None:
     checks.end_window()
 
 
-def test_a_window_is_checked_after_the_next_one(checks: DeferredChecks) -> None:
+def test_window_is_checked_after_the_next_one(checks: DeferredChecks) -> None:
     add_window(checks, {1: 0.0, 2: 0.0})
     assert checks.first_round == 1
     add_window(checks, {3: 0.0})
@@ -33,7 +33,7 @@ def test_a_window_is_checked_after_the_next_one(checks: DeferredChecks) -> None:
     assert checks.first_round == math.inf
 
 
-def test_the_first_failure_stays_the_first(checks: DeferredChecks) -> None:
+def test_first_failure_is_raised_again(checks: DeferredChecks) -> None:
     add_window(checks, {7: 0.0, 8: math.nan, 9: math.nan})
     with pytest.raises(DivergedError) as first:
         add_window(checks, {10: math.nan})

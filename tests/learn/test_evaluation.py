@@ -64,7 +64,7 @@ def evaluator(workload: Workload) -> Iterator[Evaluator]:
     made.close()
 
 
-def test_a_score_by_hand(evaluator: Evaluator, model: GlobalModel) -> None:
+def test_score_by_hand(evaluator: Evaluator, model: GlobalModel) -> None:
     logits, truth = tiny_logits(model.vector, DATA.test_images), torch.from_numpy(DATA.test_labels)
     score, is_right = evaluator.score(model), logits.argmax(1) == truth
     assert score.values["accuracy"] == int(is_right.sum()) / 1000
@@ -92,7 +92,7 @@ def test_client_scores_by_hand(evaluator: Evaluator, model: GlobalModel, workloa
     assert np.array_equal(alone.loss, scores.loss), "it depends on the number of threads"
 
 
-def test_a_model_of_zeros_names_the_first_class(evaluator: Evaluator, model: GlobalModel) -> None:
+def test_model_of_zeros_predicts_the_first_class(evaluator: Evaluator, model: GlobalModel) -> None:
     """All logits are 0: every loss is ln 3."""
     zeros = replace(model, vector=torch.zeros_like(model.vector))
     scores, shares = evaluator.client_scores(zeros), evaluator.class_shares(np.arange(4), 3)
@@ -111,7 +111,7 @@ def test_clients_of_a_pool_share_samples() -> None:
     evaluator.close()
 
 
-def test_a_client_without_samples_has_no_score() -> None:
+def test_client_without_samples_has_no_score() -> None:
     holdings = Partition.of([np.array([3, 1]), np.empty(0, dtype=np.int64), np.array([7])])
     workload = Workload(tiny_task(), holdings, TrainingSettings(batch_size=5), 0)
     evaluator = Evaluator(workload, CpuBackend(workload))
@@ -121,7 +121,7 @@ def test_a_client_without_samples_has_no_score() -> None:
     assert np.isfinite(scores.global_loss)
 
 
-def test_a_loss_that_is_no_longer_finite_stops_the_run(evaluator: Evaluator, model: GlobalModel) -> None:
+def test_loss_that_is_no_longer_finite_stops_the_run(evaluator: Evaluator, model: GlobalModel) -> None:
     """The parameters are finite, what they give is not: 1e30 of the convolution times 1e30 of the layer after it."""
     for scored in (evaluator.client_scores, evaluator.score):
         with pytest.raises(DivergedError, match="loss is no longer finite after round 8, with 4 clients"):

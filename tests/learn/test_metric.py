@@ -12,13 +12,13 @@ from lesson.runs.read_back import Line, Summary
 RMSE = Metric("rmse", higher_is_better=False, targets=(1.0, 4.0, 2.0))
 
 
-def test_targets_go_from_the_easiest_to_the_hardest() -> None:
+def test_targets_are_sorted_by_difficulty() -> None:
     assert RMSE.targets == (4.0, 2.0, 1.0)
     assert Metric("r2", targets=(0.9, -1.0)).targets == (-1.0, 0.9)
     assert RMSE.time_names == ("time_to_4", "time_to_2", "time_to_1")
 
 
-def test_a_target_is_reached_by_the_mean_of_three_evaluations() -> None:
+def test_target_is_reached_by_the_mean_of_three_evaluations() -> None:
     """Means of three: 4, 3 and 2 at 300, 400 and 500 s."""
     values, spent = [5.0, 4.0, 3.0, 2.0, 1.0], [100, 200, 300, 400, 500]
     assert RMSE.times_to(values, spent) == {"4": 300.0, "2": 500.0, "1": None}
@@ -29,7 +29,7 @@ def test_a_target_is_reached_by_the_mean_of_three_evaluations() -> None:
     assert RMSE.time_to(4e-9, [5e-9] * 3, spent[:3]) is None, "rounding is relative to the target"
 
 
-def test_the_best_comes_first_and_unknown_values_last() -> None:
+def test_best_comes_first_and_unknown_values_last() -> None:
     values = [2.0, math.nan, 1.0, 3.0, 1.0]
     assert RMSE.order(values).tolist() == [2, 4, 0, 3, 1]
     assert Metric("r2").order(values).tolist() == [3, 0, 2, 4, 1]
@@ -37,7 +37,7 @@ def test_the_best_comes_first_and_unknown_values_last() -> None:
     assert ACCURACY.cost(0.9) < ACCURACY.cost(0.8)
 
 
-def test_a_metric_is_read_back_from_a_summary() -> None:
+def test_metric_is_read_back_from_a_summary() -> None:
     summary = RMSE.fields | {"time_to_s": RMSE.times_to([], [])}
     assert Metric.of(summary) == Metric.of(RMSE.outline) == RMSE
     assert ACCURACY.fields == ACCURACY.outline == {}
@@ -46,7 +46,7 @@ def test_a_metric_is_read_back_from_a_summary() -> None:
     assert Metric.of(own.outline) == own
 
 
-def test_how_values_are_written() -> None:
+def test_format_of_values() -> None:
     assert (ACCURACY.text(0.9312), RMSE.text(0.012345), RMSE.target(0.25)) == ("93.1%", "0.01235", "rmse 0.25")
     numbers = {0.0: "0.000", -3.14159: "-3.142", 123456.7: "123,457", 1e-9: "1e-09", 1e20: "1e+20", math.nan: "–"}
     assert [plain_number(one) for one in numbers] == list(numbers.values())
@@ -55,7 +55,7 @@ def test_how_values_are_written() -> None:
     assert ACCURACY.rounded([0.123456]).tolist() == [0.1235]
 
 
-def test_no_metric_takes_the_name_of_a_field() -> None:
+def test_names_of_fields_are_reserved() -> None:
     fields = Line.model_fields.keys() | Summary.model_fields.keys()
     assert fields - RESERVED == {"accuracy", "accuracy_last10"}
 
@@ -69,6 +69,6 @@ def test_no_metric_takes_the_name_of_a_field() -> None:
         ({"name": "rmse", "targets": (1.0, 1.0000001)}, "six digits"),
     ],
 )
-def test_impossible_metrics_are_errors(given: dict[str, Any], message: str) -> None:
+def test_invalid_metrics_are_errors(given: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         Metric(**given)

@@ -87,7 +87,7 @@ def test_minibatches_follow_floyds_algorithm(size: int, batch_size: int, index: 
     assert np.all(batch[count:] == NO_SAMPLE)
 
 
-def test_a_batch_depends_on_seed_client_index_and_step_alone() -> None:
+def test_batch_depends_on_seed_client_index_and_step_alone() -> None:
     draws, everybody = sampler([40] * 9, 10), list(range(9))
     together = batches(draws, everybody, everybody, 3)
     for client in (0, 4, 8):
@@ -96,7 +96,7 @@ def test_a_batch_depends_on_seed_client_index_and_step_alone() -> None:
     assert not np.array_equal(together, batches(sampler([40] * 9, 10, seed=1), everybody, everybody, 3))
 
 
-def test_an_epoch_visits_every_sample_once_in_a_new_order() -> None:
+def test_epoch_visits_every_sample_once_in_a_new_order() -> None:
     """13 samples in batches of 5: cuts of 5, 5 and 3, then the next pass."""
     draws = sampler([13], 5, epochs=True)
     cuts = [[sample for sample in one(draws, 0, step=step) if sample != NO_SAMPLE] for step in range(6)]
@@ -128,7 +128,7 @@ def test_sorting_and_comparing_find_the_same_repeated_draws(monkeypatch: pytest.
     assert sampler([30, 7], 10**9).width == 30, "a batch larger than any client's data takes no more memory"
 
 
-def test_the_samples_of_a_minibatch_share_its_weight() -> None:
+def test_samples_of_a_minibatch_share_its_weight() -> None:
     """3 among two samples, 5 for a single one; a minibatch without samples and one that does not count have none."""
     padded = torch.tensor([[7, 0, NO_SAMPLE], [4, NO_SAMPLE, NO_SAMPLE], [NO_SAMPLE] * 3, [1, 2, 3]])
     weights = sample_weights(padded, torch.tensor([3.0, 5.0, 0.0, 0.0]))

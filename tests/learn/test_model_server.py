@@ -44,7 +44,7 @@ def mean(models: Sequence[Tensor]) -> Tensor:
     return torch.stack(list(models)).mean(0)
 
 
-def test_a_merge_of_models_by_hand(server: ModelServer) -> None:
+def test_merge_of_models_by_hand(server: ModelServer) -> None:
     """Eq. (10): half of the model stays; a quarter of client 0's and client 2's go in, from versions 0 and 1. The step
     of client 2, 0.1 · 4, is cut to 0.25."""
     first, second = trained(server, 0, 0, 0.1), trained(server, 2, 1, 0.25)
@@ -52,14 +52,14 @@ def test_a_merge_of_models_by_hand(server: ModelServer) -> None:
     assert close(server.versions[2], 0.5 * server.versions[1] + 0.25 * first + 0.25 * second)
 
 
-def test_a_merge_of_updates_by_hand(server: ModelServer) -> None:
+def test_merge_of_updates_by_hand(server: ModelServer) -> None:
     """The newest model moves by half of what client 0 changed since version 0."""
     moved = trained(server, 0, 0, 0.1) - server.versions[0]
     aggregate(server, updates([0]), [0.5], version=1, of="updates")
     assert close(server.versions[2], server.versions[1] + 0.5 * moved)
 
 
-def test_the_setting_aggregate_overrides_the_strategy() -> None:
+def test_setting_aggregate_overrides_the_strategy() -> None:
     for setting, of in (("updates", "models"), ("models", "updates")):
         made = make_server(tiny_workload(4), server={"aggregate": setting})
         made.versions[1] = made.versions[0] + 0.01
@@ -73,7 +73,7 @@ def test_the_setting_aggregate_overrides_the_strategy() -> None:
 
 
 @pytest.mark.parametrize("guards", [{}, {"norm": "reject", "norm_limit": 1e6}], ids=["sums", "models"])
-def test_a_step_of_several_minibatches_is_the_mean_of_steps_of_one(guards: dict[str, Any]) -> None:
+def test_step_on_several_minibatches_is_the_mean_of_single_steps(guards: dict[str, Any]) -> None:
     """Client 0 takes three minibatches, client 2 one; the first three are those that three steps would take."""
     server, workload = make_server(tiny_workload(6), guards=guards), tiny_workload(6)
     base = server.versions[0]
@@ -90,7 +90,7 @@ def test_a_step_of_several_minibatches_is_the_mean_of_steps_of_one(guards: dict[
 
 
 @pytest.mark.parametrize("optimizer", [{}, {"optimizer": "momentum", "learning_rate": 2.0, "beta1": 0.5}])
-def test_the_optimizer_takes_the_merge_as_a_step(optimizer: dict[str, Any]) -> None:
+def test_optimizer_takes_the_merge_as_a_step(optimizer: dict[str, Any]) -> None:
     """At step_scale 0.25, the model moves by a quarter of −g, or of −2·m: m is g, then 0.5·g + g'."""
     made = make_server(tiny_workload(4), server=optimizer)
     first = trained(made, 0) - made.versions[0]
@@ -123,22 +123,22 @@ def test_schedules_by_hand() -> None:
 def simulated(strategy: Any, latencies: list[float], num_rounds: int) -> tuple[list[set[int]], Tensor]:
     """Return the versions in memory after each round, relative to the newest one, and the last model."""
     server = make_server(tiny_workload(len(latencies)))
-    loop, kept = Simulation(strategy, make_fleet(latencies), model_server=server), []
+    loop, held = Simulation(strategy, make_fleet(latencies), model_server=server), []
     for _ in range(num_rounds):
         loop.step()
-        kept.append({version - loop.version for version in server.versions})
-    return kept, server.versions[loop.version]
+        held.append({version - loop.version for version in server.versions})
+    return held, server.versions[loop.version]
 
 
 def test_versions_are_kept_while_a_client_trains_from_them() -> None:
     """Tiers 1 to 4: the newest version and the four before it; only the newest one for FedAvg."""
-    kept, _ = simulated(Lesson(10.0), [5.0, 16.0, 30.0, 38.0], 12)
-    assert all({0} <= versions <= {0, -1, -2, -3, -4} for versions in kept)
-    assert any(len(versions) > 1 for versions in kept)
+    held, _ = simulated(Lesson(10.0), [5.0, 16.0, 30.0, 38.0], 12)
+    assert all({0} <= versions <= {0, -1, -2, -3, -4} for versions in held)
+    assert any(len(versions) > 1 for versions in held)
     assert simulated(FedAvg(), [5.0, 16.0, 30.0], 4)[0] == [{0}] * 4
 
 
-def test_lesson_with_a_late_deadline_is_fedavg_and_fedcs_is_its_first_tier() -> None:
+def test_lesson_equals_fedavg_at_a_long_deadline_and_fedcs_on_tier_1() -> None:
     latencies = [5.0, 16.0, 30.0, 38.0]
     assert torch.equal(simulated(Lesson(38.0), latencies, 5)[1], simulated(FedAvg(), latencies, 5)[1])
     first_tier, unreachable = [5.0, 7.0, 25.0], [5.0, 7.0, np.inf]
@@ -148,7 +148,7 @@ def test_lesson_with_a_late_deadline_is_fedavg_and_fedcs_is_its_first_tier() -> 
 # Models that are no longer finite.
 
 
-def test_a_run_that_diverges_names_round_clients_and_step_size() -> None:
+def test_divergence_error_names_round_clients_and_step_size() -> None:
     made = make_server(tiny_workload(3), learning_rate=1e42, lr_cap=np.inf)
     loop = Simulation(FedAvg(), make_fleet([1.0, 2.0, 3.0]), model_server=made)
 
@@ -247,7 +247,7 @@ def test_groups_against_a_plain_server(steps: list[Step], of: Of) -> None:
 
 
 @pytest.mark.parametrize(("steps", "of"), [(STEPS, "models"), (PREVIOUS, "updates")])
-def test_a_server_that_is_restored_after_every_merge_is_bit_identical(steps: list[Step], of: Of) -> None:
+def test_server_restored_after_every_merge_is_bit_identical(steps: list[Step], of: Of) -> None:
     """Versions, groups and their sum, moments of the optimizer, norms of the guard and a signal."""
 
     def make() -> ModelServer:
@@ -270,7 +270,7 @@ def test_a_server_that_is_restored_after_every_merge_is_bit_identical(steps: lis
 # Guards, with models that remote clients have sent. Version 0 is (2, 2).
 
 
-def test_rejected_updates_leave_their_weight_to_the_others() -> None:
+def test_weight_of_rejected_updates_goes_to_the_others() -> None:
     """Weights of 0.3 each: 0.4 of (2, 2) stays, and (3, 5) counts for 0.6."""
     server = received_server({0: [3, 5], 1: [np.nan, 5], 2: [9, 9]})
     assert aggregate(server, updates([0, 1]), [0.3, 0.3]) == [Rejection(1, 0, NOT_FINITE)]
@@ -287,21 +287,21 @@ def test_rejected_updates_from_any_version_are_left_out() -> None:
     assert server.versions[2].tolist() == pytest.approx([5.5, 6.5])
 
 
-def test_a_merge_without_accepted_updates_creates_no_version() -> None:
+def test_merge_without_accepted_updates_creates_no_version() -> None:
     server = received_server({0: [np.nan, 1], 1: [np.inf, 1]})
     del server.versions[1]
     assert len(aggregate(server, updates([0, 1]))) == 2
     assert list(server.versions) == [0]
 
 
-def test_a_group_without_accepted_updates_stays_as_it_was() -> None:
+def test_group_without_accepted_updates_is_unchanged() -> None:
     server = received_server({0: [4, 4], 1: [np.nan, 1]})
     groups = GroupMemory(["fast", "slow"], {"fast": 0.5, "slow": 0.5})
     assert len(aggregate(server, updates([0, 1]), [1.0, 1.0], groups=groups)) == 1
     assert server.versions[1].tolist() == [3.0, 3.0]
 
 
-def test_a_rejected_update_of_ca2fl_is_left_out_of_the_sum() -> None:
+def test_rejected_update_of_ca2fl_is_left_out_of_the_sum() -> None:
     """N = 4. Clients 0 and 2 move (2, 2) by (1, 0) and (0, 2) and fill their caches. Then client 1 is rejected, and
     client 2 has moved its (2.5, 3) by (1, 1): the model moves by ((1, 0) + (0, 2)) / 4 + ((1, 1) − (0, 2)) / 2."""
 
@@ -347,12 +347,12 @@ def test_no_guard_hides_that_training_diverges(guards: dict[str, Any]) -> None:
     "values",
     [{"norm": "cut"}, {"norm_limit": 0.5}, {"exclude_after_rejections": -1}, {"finite": False, "norm": "reject"}],
 )
-def test_impossible_guards_are_errors(values: dict[str, Any]) -> None:
+def test_invalid_guards_are_errors(values: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=rf"\[guards\] {next(iter(values))} must be"):
         GuardSettings(**values)
 
 
-def test_robust_aggregation_and_injected_corruptions_smoke() -> None:
+def test_robust_aggregation_and_injected_faults() -> None:
     """Of 1, 2 and 90, the median and the mean without the smallest and the largest are 2. Moves of 1, 1 and 8 are
     clipped to 3. Flipped and tripled updates move the model by −3 times their way."""
     for guards in ({"aggregation": "median"}, {"aggregation": "trimmed-mean", "trim": 0.34}):

@@ -97,7 +97,7 @@ def test_weights_of_the_papers_networks_are_glorot_uniform_and_biases_zero(name:
             assert values.std().item() == pytest.approx(bound / 3**0.5, rel=0.1)
 
 
-def test_a_replica_has_the_outputs_and_gradients_of_its_vector() -> None:
+def test_replica_has_the_outputs_and_gradients_of_its_parameters() -> None:
     images, labels, model = torch.rand((3, 1, 6, 6)), torch.tensor([0, 1, 2]), TinyNet()
     before = torch.get_rng_state()
     replica = Replica(Template(Task(train=(images, labels), test=(images, labels), model=TinyNet), 0))
@@ -117,7 +117,7 @@ def test_pairwise_maxima_are_max_pooling() -> None:
 
 
 @each(SMALL)
-def test_clients_under_vmap_have_the_gradients_they_have_alone(case: Case) -> None:
+def test_gradients_under_vmap_equal_those_of_single_clients(case: Case) -> None:
     """In double precision, because rounding errors can change the sign of a ReLU's input."""
     model, num_clients = case.factory().double(), 3
     inputs = torch.stack([case.inputs(2) for _ in range(num_clients)])
@@ -140,7 +140,7 @@ def test_clients_under_vmap_have_the_gradients_they_have_alone(case: Case) -> No
 
 
 @pytest.mark.parametrize("name", ["lstm", "transformer"])
-def test_predictions_depend_on_all_earlier_tokens_and_on_no_later_one(name: str) -> None:
+def test_predictions_depend_on_earlier_tokens_only(name: str) -> None:
     case = SMALL[name]
     model, tokens = case.factory().double(), case.inputs(2)
     first, later = tokens.clone(), tokens.clone()
@@ -154,7 +154,7 @@ def test_predictions_depend_on_all_earlier_tokens_and_on_no_later_one(name: str)
 
 
 @pytest.mark.parametrize("layers", [1, 2])
-def test_the_lstm_agrees_with_torch(layers: int) -> None:
+def test_lstm_agrees_with_torch(layers: int) -> None:
     ours, theirs = Lstm(3, 5, layers).double(), nn.LSTM(3, 5, layers, batch_first=True).double()
     ours.load_state_dict(theirs.state_dict())
     inputs, weight = torch.randn(4, 6, 3, dtype=torch.float64), torch.randn(4, 6, 5, dtype=torch.float64)
@@ -193,7 +193,7 @@ def test_channels_double_where_images_are_halved() -> None:
 
 
 @pytest.mark.parametrize("isa", [{}, {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}])
-def test_gradients_of_convolutions_are_correct_and_do_not_crash_the_process(isa: dict[str, str]) -> None:
+def test_gradients_of_convolutions_are_correct(isa: dict[str, str]) -> None:
     command, folder = [sys.executable, "-m", "helpers.layouts"], Path(__file__).parents[1]
     done = subprocess.run(command, cwd=folder, env=os.environ | isa, capture_output=True, encoding="utf-8", check=False)
     assert done.returncode == 0, done.stderr

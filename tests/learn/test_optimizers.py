@@ -70,7 +70,7 @@ def test_amsgrad_divides_by_the_largest_moment() -> None:
 
 
 @pytest.mark.parametrize("name", ["none", *OPTIMIZERS])
-def test_scaling_a_step_leaves_the_moments_alone(name: str) -> None:
+def test_scaling_a_step_does_not_change_the_moments(name: str) -> None:
     whole, quarter, model = make(name), make(name), torch.tensor(MODEL)
     step, scaled = (
         optimizer.step(model, model - torch.tensor(GRADIENTS[0]), scale) - model
@@ -81,7 +81,7 @@ def test_scaling_a_step_leaves_the_moments_alone(name: str) -> None:
     assert all(torch.equal(moment, quarter.moments[key]) for key, moment in whole.moments.items())
 
 
-def test_a_strategys_optimizer_is_only_a_default() -> None:
+def test_strategys_optimizer_is_only_a_default() -> None:
     plain, own = ServerOptimizer.of(ServerSettings(), FedBuff()), ServerOptimizer.of(ServerSettings(beta1=0.5), FADAS())
     other = ServerOptimizer.of(ServerSettings(optimizer="adam"), FADAS())
     assert [optimizer.settings.optimizer for optimizer in (plain, own, other)] == ["none", "amsgrad", "adam"]
@@ -95,12 +95,12 @@ def test_a_strategys_optimizer_is_only_a_default() -> None:
 @pytest.mark.parametrize(
     "values", [{"optimizer": "sgd"}, {"learning_rate": 0.0}, {"beta1": 1.0}, {"epsilon": 0.0}, {"aggregate": "drop"}]
 )
-def test_bad_settings_are_named(values: dict[str, object]) -> None:
+def test_invalid_settings_are_named(values: dict[str, object]) -> None:
     with pytest.raises(InputError, match=rf"\[server\] {next(iter(values))} must be"):
         ServerSettings(**values)
 
 
-def test_a_step_size_left_out_suits_the_optimizer() -> None:
+def test_default_step_size_depends_on_the_optimizer() -> None:
     for optimizer, step in (("none", 1.0), ("momentum", 1.0), ("adam", 0.01), ("yogi", 0.01)):
         assert ServerSettings(optimizer=optimizer).step_size == step
         assert ServerSettings(optimizer=optimizer, learning_rate=0.5).step_size == 0.5

@@ -45,7 +45,7 @@ def plain_outputs(workload: Workload) -> Tensor:
         return outputs
 
 
-def test_a_run_on_float_features(tmp_path: Path) -> None:
+def test_run_on_float_features(tmp_path: Path) -> None:
     parts = [list(range(20 * client, 20 * client + 5 + client)) for client in range(7)]
     task = feature_task(partial(Mlp, norm=True, dropout=0.2), clients=parts)
     run = lesson.run(task=task, out=tmp_path / "run", time_budget_s=200, batch_size=4, device="cpu")
@@ -120,7 +120,7 @@ def test_no_state_leaks_between_clients(model: Any) -> None:
     assert not torch.equal(together[5], base)
 
 
-def test_a_buffer_that_a_model_replaces_is_exchanged() -> None:
+def test_replaced_buffer_is_exchanged() -> None:
     workload = make(feature_task(RunningMean))
     cohort = make_cohort(workload.initial_vector(), 8)
     (samples,) = workload.minibatches(cohort, 1)
@@ -146,7 +146,7 @@ def test_tied_weights_stay_tied() -> None:
     assert replica.model.out.weight[1, 0] == replica.model.embedding.weight[1, 0] == 4.0
 
 
-def test_an_upload_may_have_the_actual_size_of_the_model() -> None:
+def test_upload_of_the_actual_model_size() -> None:
     """An MLP of 10·16 + 16 + 16·3 + 3 = 227 parameters: 7,264 bits, 908 bytes."""
     run = build(CPU.with_changes(model_bits="actual"), task=feature_task())
     record = run.loop.step(1e9)
@@ -156,7 +156,7 @@ def test_an_upload_may_have_the_actual_size_of_the_model() -> None:
     assert record.bytes_up == 908 * record.uploads
 
 
-def test_a_run_is_not_resumed_with_a_model_of_another_size() -> None:
+def test_run_is_not_resumed_with_a_model_of_another_size() -> None:
     begun, other = (build(CPU, task=feature_task(partial(Mlp, size))) for size in (3, 4))
     with pytest.raises(InputError, match=r"227 values.* got 244"):
         other.server.restore(begun.server.state())
@@ -186,7 +186,7 @@ class Gated(Mlp):
 
 
 @pytest.mark.parametrize("model", [Later, Gated])
-def test_samples_that_influence_each_other_are_found(model: type[nn.Module], tmp_path: Path) -> None:
+def test_samples_that_influence_each_other_are_detected(model: type[nn.Module], tmp_path: Path) -> None:
     with pytest.raises(InputError, match="influence each other"):
         lesson.run("fedavg", task=feature_task(model), out=tmp_path / "run", settings=CPU, trainer="fused")
 
@@ -231,10 +231,10 @@ def test_every_client_update_and_step_draws_its_own_random_numbers() -> None:
             return self.scale * torch.rand(len(features), 1)
 
     workload = make(feature_task(Noisy, loss=lambda outputs, targets: outputs.mean(), metrics=lambda *_: 1.0))
-    one = [float(train(workload, client, index=index)[0]) for client, index in ((0, 0), (0, 1), (1, 0))]
-    assert len(set(one)) == 3
-    two = float(train(workload, 0, local_steps=2)[0])
-    assert two - one[0] != pytest.approx(one[0] - 1.0), "the second step drew the same numbers"
+    one_step = [float(train(workload, client, index=index)[0]) for client, index in ((0, 0), (0, 1), (1, 0))]
+    assert len(set(one_step)) == 3
+    two_steps = float(train(workload, 0, local_steps=2)[0])
+    assert two_steps - one_step[0] != pytest.approx(one_step[0] - 1.0), "the second step drew the same numbers"
 
 
 def test_scores_of_a_random_model_depend_on_the_seed_alone() -> None:
@@ -249,7 +249,7 @@ def test_scores_of_a_random_model_depend_on_the_seed_alone() -> None:
 # Evaluation
 
 
-def test_models_train_in_training_mode_and_are_evaluated_in_evaluation_mode() -> None:
+def test_models_use_training_and_evaluation_mode() -> None:
     class Doubled(nn.Module):
         def forward(self, values: Tensor) -> Tensor:
             return 2 * values if self.training else values
@@ -317,7 +317,7 @@ def test_losses_by_sample_need_an_unweighted_loss_of_torch() -> None:
 # Data
 
 
-def test_a_small_fleet_draws_its_clients_from_those_of_the_task() -> None:
+def test_small_fleet_draws_from_the_clients_of_the_task() -> None:
     parts = [np.array([place]) for place in range(20)]
     held = {seed: [int(part[0]) for part in chosen_clients(parts, 6, seed)] for seed in (0, 1)}
     assert held[0] != held[1]
@@ -326,7 +326,7 @@ def test_a_small_fleet_draws_its_clients_from_those_of_the_task() -> None:
         chosen_clients(parts, 21, 0)
 
 
-def test_arrays_are_converted_to_what_models_expect() -> None:
+def test_arrays_are_converted_for_the_model() -> None:
     def dtypes(inputs: Any, targets: Any) -> tuple[torch.dtype, torch.dtype]:
         train = Task(train=(inputs, targets), test=(inputs, targets), model=Mlp).train
         return train[0].dtype, train[1].dtype

@@ -33,7 +33,7 @@ def check(partition: Partition, num_labels: int, everything: bool) -> None:
 
 @settings(max_examples=15)
 @given(st.integers(1, 40), st.sampled_from([0.1, 1.0, 10.0]), st.integers(0, 5))
-def test_dirichlet_splits_give_each_client_enough(num_clients: int, beta: float, seed: int) -> None:
+def test_dirichlet_splits_give_each_client_enough_samples(num_clients: int, beta: float, seed: int) -> None:
     by_class = split_dirichlet_per_class(labels(8000), num_clients, beta, 10, seed)
     check(by_class, 8000, everything=True)
     assert len(by_class) == num_clients
@@ -73,13 +73,13 @@ def test_per_client_split_continues_when_classes_run_out() -> None:
     assert partition.num_samples.tolist() == [100] * 10
 
 
-def test_the_per_client_split_of_a_seed_is_pinned() -> None:
+def test_per_client_split_of_a_seed_is_pinned() -> None:
     """A change here changes every result with this split that was ever published with a seed."""
     partition = split_dirichlet_per_client(np.arange(40) % 4, np.array([5, 5]), 0.5, seed=0)
     assert [partition[client].tolist() for client in range(2)] == [[1, 13, 19, 28, 31], [2, 6, 10, 22, 30]]
 
 
-def test_smaller_beta_is_less_even() -> None:
+def test_smaller_beta_is_more_uneven() -> None:
     truth, largest_share = labels(20_000), []
     for beta in (0.1, 1.0, 10.0):
         partition = split_dirichlet_per_client(truth, np.full(20, 200), beta, seed=0)
@@ -94,7 +94,7 @@ def test_iid_parts_differ_by_one_at_most() -> None:
 
 
 @pytest.mark.parametrize("split", ["iid", "dirichlet-per-class", "dirichlet-per-client", "quantity-skew"])
-def test_the_seed_decides(split: str) -> None:
+def test_seed_determines_the_split(split: str) -> None:
     truth = labels(6000)
     chosen = Settings(split=split, samples_per_client=(50, 90))
     first, again, other = (make_partition(chosen, len(truth), truth, 20, seed) for seed in (0, 0, 1))
@@ -111,13 +111,13 @@ def test_the_seed_decides(split: str) -> None:
         ({"split": "dirichlet-per-client"}, "samples_per_client requires 50000 samples"),
     ],
 )
-def test_impossible_splits_are_rejected(values: dict[str, object], message: str) -> None:
+def test_invalid_splits_are_rejected(values: dict[str, object], message: str) -> None:
     chosen = Settings(**values)
     with pytest.raises(InputError, match=message):
         make_partition(chosen, 6000, labels(6000), chosen.fleet.num_clients, seed=0)
 
 
-def test_a_run_trains_on_the_samples_of_its_population() -> None:
+def test_run_trains_on_the_samples_of_its_population() -> None:
     chosen = Settings(num_clients=5, split="dirichlet-per-client", samples_per_client=(10, 30), rounds=1, device="cpu")
     run = build(chosen, task=tiny_task())
     run.close()
@@ -131,7 +131,7 @@ def test_a_run_trains_on_the_samples_of_its_population() -> None:
 LABELS = np.tile([0, 0, 0, 1, 7], 400)
 
 
-def test_a_client_draws_by_its_own_shares_of_the_classes() -> None:
+def test_client_draws_by_its_own_shares_of_the_classes() -> None:
     pool = draw_pool(LABELS, np.full(6, 5000), 1.0, seed=3)
     for client in range(6):
         samples = pool[client]
@@ -145,7 +145,7 @@ def test_a_client_draws_by_its_own_shares_of_the_classes() -> None:
             assert len(np.unique(drawn)) == pytest.approx(expected, rel=0.05)
 
 
-def test_a_clients_samples_do_not_depend_on_the_fleet() -> None:
+def test_clients_samples_do_not_depend_on_the_fleet() -> None:
     small, large = (draw_pool(LABELS, np.full(num, 40), 0.3, seed=1) for num in (5, 5000))
     assert np.array_equal(small[4], large[4])
     assert not np.array_equal(small[4], small[3])

@@ -1,4 +1,4 @@
-"""A run leaves torch's threads to its caller as they were."""
+"""A run restores the number of torch's threads."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +21,7 @@ def three_threads(one_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_num_threads(3)
 
 
-def test_a_run_restores_the_threads_of_its_caller_even_if_it_fails(tmp_path: Path) -> None:
+def test_run_restores_the_threads_of_its_caller_even_if_it_fails(tmp_path: Path) -> None:
     during = []
 
     def fail(line: dict[str, Any]) -> None:

@@ -32,7 +32,7 @@ def server() -> ModelServer:
     return make_server(tiny_workload(4), trainer="reference")
 
 
-def test_losses_of_updates_are_root_mean_squares_over_their_first_minibatch(server: ModelServer) -> None:
+def test_update_loss_is_the_rms_over_the_first_minibatch(server: ModelServer) -> None:
     workload, data = tiny_workload(4), tiny_data()
     losses = server.signals(NAMES, 0)["update_loss"](replace(updates([2, 0]), index=np.array([3, 7])))
     for client, index, loss in zip((2, 0), (3, 7), losses.tolist(), strict=True):
@@ -96,7 +96,7 @@ def test_confirmation_by_hand() -> None:
 # The accuracy on samples that clients hold out
 
 
-def test_a_tenth_is_held_out_by_each_client() -> None:
+def test_tenth_is_held_out_by_each_client() -> None:
     """Of 25, 14, 2 and 1 samples: round(2.5) = 2, round(1.4) = 1, one at least, and none of a single one."""
     numbers = np.random.default_rng(0).permutation(100)
     whole = Partition.of([numbers[:25], numbers[25:39], numbers[39:41], numbers[41:42]])
@@ -151,6 +151,6 @@ def test_clients_hold_out_samples_only_if_the_strategy_asks(
 
 
 @pytest.mark.parametrize("strategy", [TIFL, REFL], ids=["tifl", "refl"])
-def test_a_resumed_run_with_signals_is_bit_identical(strategy: dict[str, Any], tmp_path: Path) -> None:
+def test_resumed_run_with_signals_is_bit_identical(strategy: dict[str, Any], tmp_path: Path) -> None:
     run = {"rounds": 14, "eval_every_s": 50.0, "device": "cpu", "checkpoint_every_s": 1e-9}
     check_resumes(Settings(**VALUES, strategy=strategy, run=run), tmp_path, after_round=7, task=tiny_task(900))

@@ -51,7 +51,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return name
 
 
-def test_a_task_is_loaded_by_name_with_its_options(mine: str) -> None:
+def test_task_is_loaded_by_name_with_its_options(mine: str) -> None:
     task = load_task(f"{mine}:make", {"size": 100})
     assert [len(part) for part in task.clients or ()] == [20] * 5
     assert load_task(f"{mine}:ready").clients is None
@@ -70,7 +70,7 @@ def test_a_task_is_loaded_by_name_with_its_options(mine: str) -> None:
         ("missing", {}, "module:function"),
     ],
 )
-def test_errors_in_a_task_are_one_line(mine: str, name: str, options: dict[str, Any], message: str) -> None:
+def test_errors_in_a_task_are_reported_in_one_line(mine: str, name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message) as raised:
         load_task(f"{mine}:{name}", options)
     assert "\n" not in str(raised.value)
@@ -85,8 +85,7 @@ def test_unknown_names_and_options_of_built_in_tasks_are_errors() -> None:
 
 
 @pytest.mark.parametrize("name", ["mnist", "synthetic"])
-def test_values_are_counted_without_loading_the_data(name: str) -> None:
-    """`count_values` does not load the data."""
+def test_count_values(name: str) -> None:
     assert count_values(Settings(dataset=name)) == Template(load_task(name), 0).num_values
 
 
@@ -97,7 +96,7 @@ def test_synthetic_data_is_learned_in_seconds(tmp_path: Path) -> None:
     assert summary["wall_trainer"] == "fused"
 
 
-def test_a_fleet_has_no_more_clients_than_the_task(tmp_path: Path) -> None:
+def test_fleet_has_no_more_clients_than_the_task(tmp_path: Path) -> None:
     task = feature_task(clients=np.array_split(np.arange(160), 5))
     assert fit_to_task(Settings(), task).fleet.num_clients == 5
     assert fit_to_task(Settings(num_clients=3), task).fleet.num_clients == 3
@@ -125,7 +124,7 @@ def test_notes_on_clients_and_the_size_of_uploads(mine: str, tmp_path: Path) -> 
     assert ["charged" in prepare_task(one)[1][0] for one in given] == [False, False, True]
 
 
-def test_the_natural_split_replaces_only_an_unset_split() -> None:
+def test_natural_split_replaces_only_an_unset_split() -> None:
     settings = Settings(preset="phones", dataset="femnist")
     assert settle_split(settings.with_changes(beta=0.1)).data.split == "natural"
     assert settle_split(Settings(**settle_split(settings).to_sections())).data.split == "natural"
@@ -135,13 +134,13 @@ def test_the_natural_split_replaces_only_an_unset_split() -> None:
         assert settle_split(Settings(**chosen.to_sections())).data.split == split
 
 
-def test_the_actual_size_of_an_upload_is_known_without_the_data() -> None:
+def test_actual_size_of_an_upload_is_known_without_the_data() -> None:
     assert with_actual_bits(Settings(model_bits="actual", dataset="cifar10")).upload.bits == 32 * 1_144_650
     with pytest.raises(InputError, match="model_bits"):
         _ = Settings(model_bits="actual").upload.bits
 
 
-def test_an_edited_and_reloaded_function_makes_another_task(mine: str) -> None:
+def test_replaced_task_function_is_called_again(mine: str) -> None:
     settings = Settings(dataset=f"{mine}:make")
     first = task_of(settings)
     assert task_of(settings) is first

@@ -95,7 +95,7 @@ def test_fused_agrees_for_dropout_and_other_precisions(make: Callable[[], Worklo
 
 @pytest.fixture(scope="module")
 def batched() -> Iterator[tuple[BatchedTrainer, ReferenceTrainer, Workload]]:
-    """Two worker processes, for a task with closures, which they cannot import, and every kind of layer and state."""
+    """Two worker processes; the task has every kind of layer and state, and closures, which they cannot import."""
     scale = 2.0
 
     class Local(Adapted):
@@ -149,7 +149,7 @@ def test_one_step_by_hand() -> None:
     assert torch.allclose(torch.from_numpy(remote), expected, atol=1e-6)
 
 
-def test_the_proximal_term_in_numbers() -> None:
+def test_proximal_term_in_numbers() -> None:
     """A single image that is white in one pixel, three classes, all parameters 0 at the start, λ = 1, μ = 0.5.
 
     The gradient of class 0's bias is p − y. Step 1: p = 1/3, so b = (2/3, −1/3, −1/3), and the pixel's weight the same.
@@ -178,7 +178,7 @@ OPTIMIZERS: dict[str, tuple[dict[str, Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_local_optimizers_are_those_of_torch(name: str) -> None:
+def test_local_optimizers_agree_with_torch(name: str) -> None:
     changes, make = OPTIMIZERS[name]
     workload = workload_of(feature_task(), **changes)
     base, model = workload.initial_vector(), workload.template.copy_model()
@@ -194,7 +194,7 @@ def test_local_optimizers_are_those_of_torch(name: str) -> None:
     assert torch.allclose(sum_of(ReferenceTrainer(workload), cohort), expected, atol=1e-6)
 
 
-def test_received_models_by_client_and_update() -> None:
+def test_received_models_are_looked_up_by_client_and_update() -> None:
     """The model of an update of several minibatches is there for each of them."""
     received, base = Received(), torch.zeros(2)
     received.held |= {(0, 0): np.array([1.0, 2.0]), (1, 4): np.array([3.0, 5.0])}
@@ -215,7 +215,7 @@ def test_long_local_training_in_parts_is_bit_identical(epochs: int, monkeypatch:
 
 
 @pytest.mark.parametrize("training", [{"local_steps": 10**8, "batch_size": 10**9}, {"local_epochs": 10**9}])
-def test_local_work_that_would_never_end_is_rejected(training: dict[str, int]) -> None:
+def test_excessive_local_work_is_rejected(training: dict[str, int]) -> None:
     """Of 200 samples, each of 6 clients holds 34 at most: a hundred million of them are 2,941,176 passes."""
     with pytest.raises(InputError, match=f"{next(iter(training))} must be <= 2941176"):
         tiny_workload(6, **training)
@@ -235,14 +235,14 @@ def run_once(task: lesson.Task, out: Path, **changes: Any) -> lesson.Run:
         (feature_task, {"local_steps": 2}, "several local steps"),
     ],
 )
-def test_a_trainer_that_cannot_train_the_task_is_an_error(
+def test_trainer_that_cannot_train_the_task_is_an_error(
     task: Any, changes: dict[str, Any], reason: str, tmp_path: Path
 ) -> None:
     with pytest.raises(InputError, match=reason):
         run_once(task(), tmp_path / "run", trainer="fused", **changes)
 
 
-def test_auto_notes_why_it_does_not_use_the_usual_trainer(tmp_path: Path) -> None:
+def test_auto_explains_its_choice_of_another_trainer(tmp_path: Path) -> None:
     lock = threading.Lock()
 
     def stuck(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -258,7 +258,7 @@ def test_auto_notes_why_it_does_not_use_the_usual_trainer(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("trainer", ["reference", "batched"])
-def test_a_loss_that_fails_in_training_is_reported_with_its_client(trainer: str, tmp_path: Path) -> None:
+def test_loss_that_fails_in_training_is_reported_with_its_client(trainer: str, tmp_path: Path) -> None:
     """The second minibatch of an epoch over 6 samples has a single one."""
 
     def picky(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -271,7 +271,7 @@ def test_a_loss_that_fails_in_training_is_reported_with_its_client(trainer: str,
         run_once(task, tmp_path / "run", trainer=trainer, num_clients=2, split="natural", local_epochs=1)
 
 
-def test_a_killed_worker_stops_the_run() -> None:
+def test_killed_worker_stops_the_run() -> None:
     workload, others = tiny_workload(6), set(multiprocessing.active_children())
     trainer = BatchedTrainer(workload, 1)
     (worker,) = set(multiprocessing.active_children()) - others
@@ -319,7 +319,7 @@ def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
 @pytest.mark.slow
 @needs_ray
 @pytest.mark.filterwarnings("ignore")  # Ray's own
-def test_a_ray_cluster_trains_as_the_reference_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ray_cluster_agrees_with_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     workload = tiny_workload(8)
     cohorts, reference = random_cohorts(workload, [70, 8, 1], 0, max_steps=3), ReferenceTrainer(workload)
     with running_cluster(monkeypatch) as address:
@@ -338,7 +338,7 @@ def test_a_ray_cluster_trains_as_the_reference_does(monkeypatch: pytest.MonkeyPa
         (RuntimeError("the memory of my strategy is empty"), RuntimeError, "^the memory of my strategy is empty$"),
     ],
 )
-def test_only_a_lack_of_memory_is_reported_as_one(
+def test_only_memory_errors_are_reported_as_such(
     error: Exception, kind: type[Exception], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(kind, match=message):

@@ -69,7 +69,7 @@ def tapped(made: list[TrainingRun], interrupt_in: int = 0) -> Any:
     return make
 
 
-def test_a_run_resumes_at_the_end_of_a_window(tmp_path: Path, rule: Any) -> None:
+def test_run_resumes_at_the_end_of_a_window(tmp_path: Path, rule: Any) -> None:
     """As on a GPU: a checkpoint that is requested in the middle of a window is written at its end.
 
     A round costs 9 steps, so that windows of 60 end after 7 rounds.
@@ -84,7 +84,9 @@ def test_a_run_resumes_at_the_end_of_a_window(tmp_path: Path, rule: Any) -> None
     assert content(tmp_path / "broken") == content(tmp_path / "whole")
 
 
-def test_lines_wait_for_a_limited_number_of_rounds(tmp_path: Path, rule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_are_delayed_by_a_limited_number_of_rounds(
+    tmp_path: Path, rule: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rule(10**6)
     monkeypatch.setattr("lesson.runs.execute.MAX_WINDOW_ROUNDS", 7)
     made, rounds = list[TrainingRun](), list[tuple[int, int]]()
@@ -120,7 +122,7 @@ def same_failure(chosen: Settings, folder: Path, rule: Any, kind: type[Exception
     return found[0][1].splitlines()
 
 
-def test_a_run_that_diverges_stops_as_it_would_round_by_round(
+def test_diverging_run_stops_as_it_would_round_by_round(
     tmp_path: Path, rule: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The folder has the same lines, with evaluations, up to the round before, and the message is the same."""
@@ -137,14 +139,14 @@ class Failing(FedAsync):
         return super().open_round(view, rng)
 
 
-def test_a_strategy_that_fails_leaves_the_lines_before_it(
+def test_strategy_that_fails_leaves_the_lines_before_it(
     tmp_path: Path, rule: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lesson.learn.build.strategy_of", lambda _: Failing())
     assert len(same_failure(settings("fedasync"), tmp_path, rule, InputError)) == 19
 
 
-def test_an_evaluation_that_fails_leaves_the_lines_before_it(
+def test_evaluation_that_fails_leaves_the_lines_before_it(
     tmp_path: Path, rule: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The third evaluation on the clients' samples fails, in round 15 of 20 s."""

@@ -1,4 +1,4 @@
-"""Claims are measured on made-up runs: in a world that is as the paper says they hold, in its mirror they do not."""
+"""Claims on made-up runs: they hold in the world of the paper, and fail in its mirror image."""
 
 import numpy as np
 import pandas as pd

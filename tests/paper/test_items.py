@@ -11,7 +11,7 @@ from lesson.settings.settings import section_of
 
 
 @pytest.mark.parametrize("scale", [FULL, QUICK], ids=["full", "quick"])
-def test_every_series_that_a_figure_shows_is_one_it_runs(scale) -> None:
+def test_figures_run_every_series_they_show(scale) -> None:
     for name in NAMES:
         item = load_item(name)
         run = {name.rpartition("-seed")[0] for name in item.settings(scale)}
@@ -19,7 +19,7 @@ def test_every_series_that_a_figure_shows_is_one_it_runs(scale) -> None:
 
 
 @pytest.mark.parametrize("scale", [FULL, QUICK], ids=["full", "quick"])
-def test_items_that_share_a_run_differ_only_in_its_length(scale) -> None:
+def test_shared_runs_differ_only_in_length(scale) -> None:
     everything = wanted_runs(select_items(["all"]), scale)
     for name in NAMES:
         for run, settings in load_item(name).settings(scale).items():

@@ -95,7 +95,7 @@ def test_effects_of_a_longer_deadline() -> None:
     assert here["staleness"] == pytest.approx(np.sum((tiers - 1) / tiers) / np.sum(1 / tiers))
 
 
-def test_merges_worked_out_by_hand() -> None:
+def test_merges_by_hand() -> None:
     """τ = 2: client 0 (3 s) is merged every 4 s, client 1 (5 s) every 6 s, each 1 s after it arrived. In (12, 24] that
     is 16, 20, 24 and 18, 24: three of four merges take one update; five updates of 12·(1/3 + 1/5) = 6.4.
     """
@@ -103,13 +103,13 @@ def test_merges_worked_out_by_hand() -> None:
     assert found == pytest.approx({"single_share": 3 / 4, "wait_s": 1.0, "updates_of_async": 5 / 6.4})
 
 
-def test_a_deadline_that_divides_every_latency_is_asynchronous() -> None:
+def test_deadline_that_divides_every_latency_is_asynchronous() -> None:
     """τ = 0.5 with 3 s and 5 s: in (15, 30] at 18, 21, 24, 27, 30 and 20, 25, 30, at once."""
     found = look_at_merges(make_fleet([3.0, 5.0]), 0.5, until_s=30.0)
     assert found == pytest.approx({"single_share": 6 / 7, "wait_s": 0.0, "updates_of_async": 1.0}, abs=1e-12)
 
 
-def test_merges_are_those_of_equation_8() -> None:
+def test_merges_follow_equation_8() -> None:
     fleet = draw_fleet(Settings(), seed=2)
     tiers = assign_tiers(fleet.latency_s, 3.0)
     sizes = np.array([due(tiers, round).sum() for round in range(51, 101)])
@@ -118,7 +118,7 @@ def test_merges_are_those_of_equation_8() -> None:
     assert found["updates_of_async"] == pytest.approx(sizes.sum() / np.sum(150 / fleet.latency_s))
 
 
-def test_a_short_deadline_nears_asynchronous_learning() -> None:
+def test_short_deadline_approaches_asynchronous_learning() -> None:
     """An update waits half a deadline on average, as arrivals fall anywhere in a round."""
     frame = towards_zero((1.0, 10.0), num_draws=3, until_s=240.0)
     assert frame[["deadline_s", "draw"]].to_numpy().tolist() == [

@@ -85,7 +85,7 @@ def with_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_items_leave_files_settings_claims_and_a_page(with_table: Path) -> None:
+def test_items_write_files_settings_claims_and_a_page(with_table: Path) -> None:
     assert {"fig4.png", "fig4.toml", "table1.md", "table1.csv"} <= {path.name for path in with_table.iterdir()}
     page = (with_table / "README.md").read_text()
     assert (with_table / "table1.md").read_text().rpartition("\n\n")[2] in page

@@ -32,7 +32,7 @@ def test_outcome_of_a_number(values, rule, outcome: str) -> None:
     assert Part("x", values, rule).outcome == outcome
 
 
-def test_a_number_that_nothing_changes_needs_one_value() -> None:
+def test_exact_number_needs_one_value() -> None:
     assert Part("x", np.array([7.0]), near(7, 0), exact=True).outcome == "holds"
     assert Part("x", np.array([7.0]), near(8, 0), exact=True).outcome == "fails"
 
@@ -85,7 +85,7 @@ def finding(*outcomes: str, added: str = "") -> Finding:
     return Finding("id", "s", "p", ["fig5"], parts)
 
 
-def test_verdict_follows_from_the_parts() -> None:
+def test_verdict_of_several_parts() -> None:
     assert finding("holds", "holds").verdict == "holds"
     assert finding("fails", "fails").verdict == "fails"
     assert finding("holds", "fails").verdict == "mixed"
@@ -94,7 +94,7 @@ def test_verdict_follows_from_the_parts() -> None:
     assert finding("inconclusive", "fails").verdict == "mixed"
 
 
-def test_checks_that_the_paper_does_not_make_do_not_count() -> None:
+def test_checks_added_to_the_paper_do_not_count() -> None:
     """Both printed numbers of "588 and 2,000 rounds" fail; their ratio, which we added, holds."""
     assert finding("fails", "fails", added="holds").verdict == "fails"
     assert finding("fails", "fails", added="holds").which == ""

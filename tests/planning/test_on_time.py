@@ -57,7 +57,7 @@ def test_round_lengths_of_a_trace(tmp_path: Path) -> None:
     assert (row.round_s, row.updates_per_1000s) == (25.0, 80.0)
 
 
-def test_a_lost_update_misses_its_slot(tmp_path: Path) -> None:
+def test_lost_update_misses_its_slot(tmp_path: Path) -> None:
     """Client 0, 7 s, leaves at 13 s in the middle of its second slot and comes back at 25 s: 1 slot made, 1 missed,
     then 47 made from 30 to 500 s. Client 1 takes 15 s: 25 slots of tier 2."""
     presence = traced(tmp_path / "presence.csv", "client,from_s,to_s 0,0,13 0,25,inf")
@@ -66,7 +66,7 @@ def test_a_lost_update_misses_its_slot(tmp_path: Path) -> None:
     assert found.share == 73 / 74
 
 
-def test_an_ended_slot_counts_even_if_its_update_never_arrives(tmp_path: Path) -> None:
+def test_ended_slot_counts_even_without_its_update(tmp_path: Path) -> None:
     """The second local training takes 10,000 s, far longer than all rounds."""
     settings = working(tmp_path, "0,1,3,4 0,2,3,9997 1,1,3,12")
     assert simulate_on_time(draw_fleet(settings, 2), 10.0, settings).by_tier == {1: 1 / 2, 2: 1.0}
@@ -81,12 +81,12 @@ def test_all_updates_are_on_time_if_nothing_varies(monkeypatch: pytest.MonkeyPat
     assert make_plan(fleet, math.inf).on_time is None
 
 
-def test_the_share_on_time_is_unknown_if_no_slot_has_ended() -> None:
+def test_share_on_time_is_unknown_if_no_slot_has_ended() -> None:
     """A deadline of a millisecond makes tiers of thousands of rounds, more than are tried."""
     found = simulate_on_time(draw_fleet(RAYLEIGH, 5), 1e-3, RAYLEIGH)
     assert (found.share, found.of_tier(1)) == (None, None)
-    told = make_plan(draw_fleet(RAYLEIGH, 5), 1e-3, settings=RAYLEIGH).to_dict()
-    assert {row["on_time"] for row in told["tiers"]} == {None}
+    found = make_plan(draw_fleet(RAYLEIGH, 5), 1e-3, settings=RAYLEIGH).to_dict()
+    assert {row["on_time"] for row in found["tiers"]} == {None}
 
 
 def test_longer_deadlines_and_conservative_estimates_are_met_more_often() -> None:
@@ -99,7 +99,7 @@ def test_longer_deadlines_and_conservative_estimates_are_met_more_often() -> Non
     assert (simulate_on_time(fleet, 5.0, careful).share or 0) > shares[0] + 0.05
 
 
-def test_the_deadline_found_is_the_shortest_that_suffices() -> None:
+def test_shortest_sufficient_deadline_is_found() -> None:
     fleet = draw_fleet(RAYLEIGH, 20)
     tried: list[float] = []
     deadline_s = find_deadline_s(fleet, 0.97, propose_deadline_s(fleet), settings=RAYLEIGH, tell=tried.append)
@@ -111,7 +111,7 @@ def test_the_deadline_found_is_the_shortest_that_suffices() -> None:
     assert all(float(f"{one_s:.2g}") == one_s for one_s in tried)
 
 
-def test_a_share_that_no_deadline_reaches_is_an_error(tmp_path: Path) -> None:
+def test_share_that_no_deadline_reaches_is_an_error(tmp_path: Path) -> None:
     """Client 0 takes 7 s and 10,000 s in turn, far longer than the 35 s up to which deadlines are looked for."""
     settings = working(tmp_path, "0,1,3,4 0,2,3,9997")
     fleet = draw_fleet(settings, 1)
@@ -132,6 +132,6 @@ def test_only_the_first_clients_of_a_large_fleet_are_simulated(tmp_path: Path, m
     assert (simulate_on_time(whole, 60.0, Settings(presence=presence)).share or 0) < 1.0
 
 
-def test_a_promoted_client_is_kept_if_it_is_among_the_first() -> None:
+def test_first_clients_of_a_fleet_keep_the_promoted_one() -> None:
     fleet = make_fleet([15.0, 12.0, 30.0], ensure_first_tier=True).at_deadline(10.0)
     assert (fleet.first(2).promoted, fleet.first(1).promoted) == (fleet.promoted, None)

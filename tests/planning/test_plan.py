@@ -11,24 +11,24 @@ from lesson import InputError, Lesson, Settings, draw_fleet, simulate
 from lesson.planning.plan import evaluate_deadline, make_plan, mean_staleness, propose_deadline_s
 
 
-def test_a_plan_by_hand() -> None:
+def test_plan_by_hand() -> None:
     """Deadline 10 s for 5, 16, 30 and 38 s: tiers 1 to 4; FedAvg waits 38 s."""
     plan = make_plan(make_fleet([5.0, 16.0, 30.0, 38.0]), 10.0, num_rounds=4)
     assert plan.tiers.tolist() == [1, 2, 3, 4]
     assert plan.round_s == {"lesson": 10.0, "fedavg": 38.0, "fedcs": 10.0}
     assert [row.uploads_per_1000s for row in plan.tier_rows] == pytest.approx([100, 50, 1000 / 30, 25])
-    told = plan.to_dict()
-    assert told["tiers"] == [{"tier": tier, "clients": [tier - 1], "on_time": 1.0} for tier in (1, 2, 3, 4)]
-    assert told["rounds"] == [
+    found = plan.to_dict()
+    assert found["tiers"] == [{"tier": tier, "clients": [tier - 1], "on_time": 1.0} for tier in (1, 2, 3, 4)]
+    assert found["rounds"] == [
         {"round": 1, "end_s": 10.0, "tiers": [1], "clients": [0]},
         {"round": 2, "end_s": 20.0, "tiers": [1, 2], "clients": [0, 1]},
         {"round": 3, "end_s": 30.0, "tiers": [1, 3], "clients": [0, 2]},
         {"round": 4, "end_s": 40.0, "tiers": [1, 2, 4], "clients": [0, 1, 3]},
     ]
-    assert told["clients"][1] == {"client": 1, "compute_s": 8.0, "upload_s": 8.0, "latency_s": 16.0, "tier": 2}
+    assert found["clients"][1] == {"client": 1, "compute_s": 8.0, "upload_s": 8.0, "latency_s": 16.0, "tier": 2}
 
 
-def test_a_deadline_by_hand() -> None:
+def test_deadline_by_hand() -> None:
     """Tiers 1 and 2 at 10 s: per 1000 s client 0 gives 100 updates, client 1 gives 50, each of staleness 1. Energy:
     11 J and 22 J an update, weighted 2 : 1."""
     row = evaluate_deadline(make_fleet([5.0, 16.0, math.inf]), 10.0)
@@ -38,7 +38,7 @@ def test_a_deadline_by_hand() -> None:
     assert row.joules_per_update == pytest.approx((2 * 11 + 22) / 3)
 
 
-def test_a_deadline_of_the_slowest_client_is_fedavg() -> None:
+def test_deadline_of_the_slowest_client_equals_fedavg() -> None:
     row = evaluate_deadline(make_fleet([5.0, 16.0]), 16.0)
     assert (row.num_tiers, row.round_s, row.updates_per_1000s, row.staleness) == (1, 16.0, 125.0, 0.0)
     longer = evaluate_deadline(make_fleet([5.0, 16.0]), math.inf)
@@ -67,7 +67,7 @@ def test_staleness_of_tiers_far_apart_stays_cheap() -> None:
     assert mean_staleness(np.array([2, 600_000]), np.array([1, 1])) == pytest.approx(1.0, rel=1e-3)
 
 
-def test_an_empty_first_tier() -> None:
+def test_empty_first_tier() -> None:
     left, filled = (make_plan(make_fleet([12.0, 25.0], ensure_first_tier=one), 10.0) for one in (False, True))
     assert left.round_s == {"lesson": 10.0, "fedavg": 25.0, "fedcs": None}
     assert left.to_dict()["promoted"] is None
@@ -77,11 +77,11 @@ def test_an_empty_first_tier() -> None:
     assert make_plan(make_fleet([12.0], ensure_first_tier=True), 10.0).round_s["fedavg"] == 12.0
 
 
-def test_unreachable_clients_are_counted_and_in_no_tier() -> None:
+def test_unreachable_clients_are_counted_without_a_tier() -> None:
     plan = make_plan(make_fleet([5.0, math.inf], ensure_first_tier=True), 10.0)
-    told = plan.to_dict()
-    assert (plan.num_unreachable, told["unreachable"]) == (1, [1])
-    assert (told["clients"][1]["tier"], told["clients"][1]["latency_s"]) == (None, None)
+    found = plan.to_dict()
+    assert (plan.num_unreachable, found["unreachable"]) == (1, [1])
+    assert (found["clients"][1]["tier"], found["clients"][1]["latency_s"]) == (None, None)
 
 
 @settings(max_examples=15)
@@ -89,10 +89,10 @@ def test_unreachable_clients_are_counted_and_in_no_tier() -> None:
 def test_every_plan_is_strict_json(deadline_s: float, seed: int, ensure_first_tier: bool) -> None:
     fleet = draw_fleet(Settings(ensure_first_tier=ensure_first_tier), 20, seed)
     plan = make_plan(fleet, deadline_s)
-    told = json.loads(json.dumps(plan.to_dict(), allow_nan=False))
-    assert sum(len(tier["clients"]) for tier in told["tiers"]) == 20
-    assert told["round_s"]["lesson"] <= told["round_s"]["fedavg"] * (1 + 1e-12)
-    deadlines = [row["deadline_s"] for row in told["deadlines"]]
+    found = json.loads(json.dumps(plan.to_dict(), allow_nan=False))
+    assert sum(len(tier["clients"]) for tier in found["tiers"]) == 20
+    assert found["round_s"]["lesson"] <= found["round_s"]["fedavg"] * (1 + 1e-12)
+    deadlines = [row["deadline_s"] for row in found["deadlines"]]
     assert deadlines == sorted(set(deadlines))
 
 
@@ -144,11 +144,11 @@ def test_no_deadline_is_proposed_if_no_client_can_be_reached() -> None:
         ([1234.0, math.inf, math.inf, math.inf, math.inf], 1400.0),  # 1357.4; who cannot be reached does not count
     ],
 )
-def test_a_proposed_deadline_by_hand(latencies: list[float], deadline_s: float) -> None:
+def test_proposed_deadline_by_hand(latencies: list[float], deadline_s: float) -> None:
     assert propose_deadline_s(make_fleet(latencies)) == deadline_s
 
 
-def test_a_plan_leaves_injected_faults_out() -> None:
+def test_plan_ignores_injected_faults() -> None:
     plain, faulty = (Settings(num_clients=5, slowdown=0.5, disconnect_during=share) for share in (0.0, 0.9))
     plans = [make_plan(draw_fleet(plain), 20.0, settings=one).to_dict() for one in (plain, faulty)]
     assert plans[0] == plans[1]

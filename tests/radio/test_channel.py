@@ -32,7 +32,7 @@ def test_shadowing_is_added_in_proportion_to_its_spread() -> None:
     assert loss_db(shadowing_db=4.0, shadowing_km=7.0) - loss_db() != pytest.approx(shadows)
 
 
-def test_line_of_sight_is_drawn_by_its_probability() -> None:
+def test_frequency_of_line_of_sight() -> None:
     """At 100 m, over 300 cities and four places: a share strays by √(0.23·0.77/1200) = 0.012."""
     x_km, y_km = np.array([0.1, -0.1, 0.0, 0.0]), np.array([0.0, 0.0, 0.1, -0.1])
     settings = Settings(path_loss="umi", line_of_sight="drawn")
@@ -41,6 +41,6 @@ def test_line_of_sight_is_drawn_by_its_probability() -> None:
     assert share == pytest.approx(line_of_sight_probability("umi", np.array([0.1]))[0], abs=0.06)
 
 
-def test_positions_at_the_base_station_are_moved_off_it() -> None:
+def test_positions_at_the_base_station_are_moved_away() -> None:
     x_km, y_km = off_the_station(np.array([0.0, 0.5]), np.array([0.0, 0.0]))
     assert (x_km.tolist(), y_km.tolist()) == ([NEAREST_KM, 0.5], [0.0, 0.0])

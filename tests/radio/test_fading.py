@@ -47,6 +47,6 @@ def test_clients_and_blocks_fade_independently() -> None:
 
 
 @pytest.mark.parametrize("kind", ["none", "rayleigh", "rician"])
-def test_the_fading_of_a_client_does_not_depend_on_others(kind) -> None:
+def test_fading_of_a_client_does_not_depend_on_others(kind) -> None:
     drawn, some = gains(kind), np.array([3_999, 4, 77])
     assert np.array_equal(gains(kind, clients=some[:, None], blocks=np.array([8, 2])), drawn[some][:, [8, 2]])

@@ -44,17 +44,17 @@ def test_upload_time(distance_km: float, power_w: float, noise_dbm: float, expec
     assert upload(distance_km, power_w, noise_dbm) == pytest.approx(expected_s, rel=1e-5)
 
 
-def test_a_weak_signal_is_not_rounded_to_none() -> None:
+def test_weak_signal_is_not_rounded_to_zero() -> None:
     # log2(1 + x) = x / ln 2 for tiny x: 30000 · 1e-20 / 0.693147 = 4.32809e-16 bit/s, not 0.
     assert rate_bps(30e3, one(1e-20))[0] == pytest.approx(4.32809e-16, rel=1e-5)
 
 
-def test_no_signal_takes_forever() -> None:
+def test_upload_without_signal_takes_forever() -> None:
     assert rate_bps(30e3, one(0.0))[0] == 0
     assert upload_s(100e3, one(0.0))[0] == np.inf
     assert signal_to_noise(one(1.0), one(1.0), watts(1e6))[0] == 0
 
 
-def test_a_client_at_the_base_station_is_named() -> None:
+def test_error_names_the_client_at_the_base_station() -> None:
     with pytest.raises(InputError, match=r"distance_km .* client 1"):
         log_distance_path_loss_db(np.array([1.0, 0.0]), 128.1, 37.6)

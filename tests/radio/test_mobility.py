@@ -1,4 +1,4 @@
-"""Moving clients: positions worked by hand on itineraries; what holds of random waypoints whatever is drawn."""
+"""Moving clients: positions on itineraries by hand, and properties of random waypoints."""
 
 from typing import Any
 
@@ -63,7 +63,7 @@ def test_pauses_last_as_long_as_set() -> None:
 
 
 @pytest.mark.parametrize("pause_s", [PAUSE_S, 0.0])
-def test_a_position_does_not_depend_on_what_was_asked_before(pause_s: float) -> None:
+def test_position_does_not_depend_on_earlier_queries(pause_s: float) -> None:
     """Times close together are reached leg by leg; jumps, forward and back, give the same bits."""
     times_s = np.ascontiguousarray(every(20.0, 30_000))
     x_km, y_km = made(pause_s=pause_s).at(ALL, times_s)
@@ -76,7 +76,7 @@ def test_a_position_does_not_depend_on_what_was_asked_before(pause_s: float) -> 
         assert np.array_equal(y_asked, y_km[some[:, None], columns])
 
 
-def test_a_client_walks_the_same_way_in_a_smaller_population() -> None:
+def test_path_does_not_depend_on_the_population() -> None:
     x_km, y_km = made().at(ALL[:10], every(100.0)[:10])
     x_few, y_few = made(num_clients=10).at(ALL[:10], every(100.0)[:10])
     assert np.array_equal(x_few, x_km)
@@ -92,7 +92,7 @@ def test_positions_of_no_client_and_of_one_client_twice() -> None:
         assert np.array_equal(x_twice[[row]], made().at(np.array([3]), times_s[[row]])[0])
 
 
-def test_a_position_late_in_a_run_costs_no_more_than_an_early_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_position_late_in_a_run_costs_no_more_than_an_early_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A jump over more than 2,000 legs takes few large draws, and little is drawn near it, also for earlier times."""
     sizes: list[int] = []
 
@@ -112,7 +112,7 @@ def test_a_position_late_in_a_run_costs_no_more_than_an_early_one(monkeypatch: p
 
 
 @pytest.mark.parametrize("time_s", [-1.0, np.inf])
-def test_a_time_without_a_position_is_an_error(time_s: float) -> None:
+def test_time_without_a_position_is_an_error(time_s: float) -> None:
     with pytest.raises(InputError, match="times_s"):
         made().at(ALL[:1], np.array([[time_s]]))
 

@@ -45,7 +45,7 @@ def test_correlation_falls_off_with_distance(fields, ahead_km: float, aside_km: 
     assert product.mean() == pytest.approx(expected, abs=ABOUT)
 
 
-def test_a_place_keeps_its_value() -> None:
+def test_place_keeps_its_value() -> None:
     x_km, y_km = np.linspace(-1, 1, 1001), np.linspace(1, -1, 1001)
     drawn = GaussianField(7, "shadowing", CORRELATION_KM)(x_km, y_km)
     again = GaussianField(7, "shadowing", CORRELATION_KM)
@@ -53,7 +53,7 @@ def test_a_place_keeps_its_value() -> None:
     assert np.array_equal(again(x_km[:6].reshape(2, 3), y_km[:6].reshape(2, 3)), drawn[:6].reshape(2, 3))
 
 
-def test_the_field_of_a_seed_is_pinned() -> None:
+def test_field_of_a_seed_is_pinned() -> None:
     """A change here changes every result with shadowing that was ever published with a seed."""
     field = GaussianField(7, "shadowing", CORRELATION_KM)
     drawn = field(np.array([0.3, -1.2, 400.0]), np.array([0.4, 0.7, -300.0]))
@@ -66,7 +66,7 @@ def test_seeds_and_names_have_separate_fields() -> None:
     assert len({float(GaussianField(*other, CORRELATION_KM)(*here)[0]) for other in others}) == 3
 
 
-def test_a_longer_correlation_stretches_the_field() -> None:
+def test_longer_correlation_stretches_the_field() -> None:
     x_km = np.linspace(0, 1, 50)
     short, long = GaussianField(5, "shadowing", 0.05), GaussianField(5, "shadowing", 0.1)
     assert long(2 * x_km, 0 * x_km) == pytest.approx(short(x_km, 0 * x_km), abs=1e-5)

@@ -1,4 +1,4 @@
-"""Clients that share one band, by hand and against what must hold for any of them."""
+"""Clients that share one band: worked examples and properties."""
 
 import math
 from typing import Literal
@@ -51,7 +51,7 @@ def sent_s(shared: SharedBand, *clients: int) -> list[float]:
     return shared.sent_s(np.array(clients)).tolist()
 
 
-def test_equal_shares_of_three_that_come_one_by_one() -> None:
+def test_equal_shares_of_three_successive_uploads() -> None:
     # 0 to 1 s: client 0 has 120 bit/s, 240 - 120 = 120 left.
     # 1 to 2 s: 60 bit/s each, 60 left of client 0 and 90 - 60 = 30 of client 1.
     # From 2 s: 40 bit/s each; client 1 needs 30 / 40 s: 2.75 s; 60 - 30 = 30 and 150 - 30 = 120 are left.
@@ -65,7 +65,7 @@ def test_equal_shares_of_three_that_come_one_by_one() -> None:
     assert through_s(shared) == {0: 3.25, 1: 2.75, 2: 4.0}
 
 
-def test_a_block_border_changes_the_rate_of_one() -> None:
+def test_rate_changes_at_a_block_border() -> None:
     def halved_later(clients: np.ndarray, block: int, num: int) -> np.ndarray:
         return np.where((clients == 0) & (block > 0), 60.0, 120.0) / num
 
@@ -75,7 +75,7 @@ def test_a_block_border_changes_the_rate_of_one() -> None:
     assert through_s(shared) == {0: 3.5, 1: 2.75, 2: 4.125}
 
 
-def test_a_later_upload_slows_down_the_others() -> None:
+def test_later_upload_slows_down_the_others() -> None:
     shared = band("equal", [(0, 0.0, 240.0)])
     assert through_s(shared) == {0: 2.0}
     shared.advance(1.0)
@@ -84,7 +84,7 @@ def test_a_later_upload_slows_down_the_others() -> None:
     assert through_s(shared) == {0: 2.5, 1: 2.0, 2: math.inf}
 
 
-def test_in_turn() -> None:
+def test_uploads_in_turn() -> None:
     # Client 0: 1 to 4 s. Clients 7 and 3 are ready at 2 s, 7 was added first: 7 from 4 to 6 s, 3 from 6 to 7 s.
     # Then nobody, until client 5 is ready: 9 to 10 s.
     uploads = [(5, 9.0, 120.0), (0, 1.0, 360.0), (7, 2.0, 240.0), (3, 2.0, 120.0)]
@@ -96,7 +96,7 @@ def test_in_turn() -> None:
     assert sent_s(shared, 0, 7, 3, 5) == [3.0, 2.0, 1.0, 0.25]
 
 
-def test_in_turn_the_rates_are_those_of_the_blocks_sent_in() -> None:
+def test_rates_in_turn_follow_the_blocks() -> None:
     def by_block(clients: np.ndarray, block: int, num: int) -> np.ndarray:
         assert num == 1
         return np.array([[10.0, 20.0], [40.0, 5.0]])[clients, min(block, 1)]
@@ -105,7 +105,7 @@ def test_in_turn_the_rates_are_those_of_the_blocks_sent_in() -> None:
     assert through_s(band("in-turn", [(0, 0.0, 140.0), (1, 0.0, 10.0)], by_block, 10.0)) == {0: 12.0, 1: 14.0}
 
 
-def test_the_others_speed_up_when_one_is_removed() -> None:
+def test_others_speed_up_when_one_is_removed() -> None:
     shared = band("equal", [(0, 0.0, 240.0), (1, 0.0, 240.0)])
     shared.advance(1.0)
     shared.remove(np.array([1]))
@@ -119,7 +119,7 @@ def test_the_others_speed_up_when_one_is_removed() -> None:
     assert through_s(shared) == {1: 3.0, 0: 4.0}
 
 
-def test_a_band_without_bits_or_clients() -> None:
+def test_band_without_bits_or_clients() -> None:
     assert through_s(band("equal", [(0, 3.0, 0.0), (1, 3.0, 120.0)])) == {0: 3.0, 1: 4.0}
     # In turn, even nothing waits: client 1 is behind client 0.
     assert through_s(band("in-turn", [(0, 3.0, 120.0), (1, 3.0, 0.0)])) == {0: 4.0, 1: 4.0}
@@ -132,7 +132,7 @@ def test_a_band_without_bits_or_clients() -> None:
 
 
 @pytest.mark.parametrize("coherence_s", [1.0, math.inf])
-def test_a_transfer_at_rate_0_never_completes(coherence_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transfer_at_rate_0_never_completes(coherence_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
     def only_first(clients: np.ndarray, block: int, num: int) -> np.ndarray:
         return np.where(clients == 0, 120.0 / num, 0.0)
 
@@ -148,7 +148,7 @@ def test_a_transfer_at_rate_0_never_completes(coherence_s: float, monkeypatch: p
 
 
 @pytest.mark.parametrize("stops_s", [[50.0], [5.0, 23.5, 50.0]])
-def test_a_slow_upload_loses_no_bits(stops_s: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_upload_loses_no_bits(stops_s: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     """100 bits at 1 bit/s take 100 blocks, ten times as many as may pass without progress."""
     monkeypatch.setattr("lesson.radio.sharing.MAX_IDLE_BLOCKS", 10)
     shared = band("equal", [(0, 0.0, 100.0)], lambda clients, _, __: np.ones(len(clients)), 1.0)
@@ -160,7 +160,7 @@ def test_a_slow_upload_loses_no_bits(stops_s: list[float], monkeypatch: pytest.M
     assert shared.state()["through_s"] == pytest.approx([100.0])
 
 
-def test_an_infinite_rate_takes_no_time() -> None:
+def test_infinite_rate_takes_no_time() -> None:
     def boundless(clients: np.ndarray, block: int, num: int) -> np.ndarray:
         return np.where(clients == 0, math.inf, 120 / num)
 
@@ -187,7 +187,7 @@ def test_all_bits_are_sent_once(discipline: Discipline, uploads: Uploads, stop_s
 
 @each
 @given(uploads=UPLOADS, stop_s=st.floats(0.0, 40.0))
-def test_what_is_not_left_was_sent(discipline: Discipline, uploads: Uploads, stop_s: float) -> None:
+def test_sent_and_remaining_bits_add_up(discipline: Discipline, uploads: Uploads, stop_s: float) -> None:
     def steady(clients: np.ndarray, block: int, num: int) -> np.ndarray:
         return 10.0 + clients
 
@@ -208,7 +208,7 @@ def test_equal_shares_without_interference_are_separate_bands(uploads: Uploads, 
 
 @each
 @given(uploads=UPLOADS, stops_s=st.lists(st.floats(0.0, 40.0), max_size=4), coherence_s=st.sampled_from([0.3, 7.0]))
-def test_a_forecast_comes_true(
+def test_forecast_matches_the_completion_times(
     discipline: Discipline, uploads: Uploads, stops_s: list[float], coherence_s: float
 ) -> None:
     def rates(clients: np.ndarray, block: int, num: int) -> np.ndarray:
@@ -226,7 +226,7 @@ def test_a_forecast_comes_true(
 
 
 @each
-def test_a_restored_band_continues_bit_identically(discipline: Discipline) -> None:
+def test_restored_band_continues_bit_identically(discipline: Discipline) -> None:
     first = band(discipline, [(3, 0.1, 240.0), (1, 0.2, 90.0), (2, 2.0, 150.0)], split, 0.3)
     first.advance(1.1)
     second = SharedBand(discipline, split, 0.3)

@@ -19,7 +19,7 @@ def at(made: SnrTraces, client: int, *times_s: float) -> list[float]:
     return made.at(np.array([[client]]), np.array([times_s]))[0].tolist()
 
 
-def test_a_row_holds_until_the_next_and_a_trace_repeats() -> None:
+def test_row_holds_until_the_next_and_trace_repeats() -> None:
     made = traces()
     assert at(made, 0, 0, 1.99, 2, 4.99, 5, 7.99) == pytest.approx([1, 1, 10, 10, 100, 100])
     assert at(made, 0, 8, 10, 13, 8000.5) == pytest.approx([1, 10, 100, 1])
@@ -31,13 +31,13 @@ def test_several_clients_at_once_repeat_the_traces() -> None:
     assert snr == pytest.approx(np.array([[1000, 0.1], [1, 100], [1000, 0.1]]))
 
 
-def test_a_single_row_is_constant() -> None:
+def test_single_row_is_constant() -> None:
     made = SnrTraces(np.array([7.0]), np.array([10.0]), np.array([0, 1]), 3, 1.0, 0)
     assert at(made, 2, 0.0, 1e6) == pytest.approx([10, 10])
     assert made.mean_rate_bps(2.0) == pytest.approx(np.full(3, 2 * np.log2(11)))
 
 
-def test_a_trace_may_be_shorter_than_a_second() -> None:
+def test_trace_may_be_shorter_than_a_second() -> None:
     made = SnrTraces(np.array([0.0, 0.25]), np.array([0.0, 10.0]), np.array([0, 2]), 1, 0.25, None)
     assert at(made, 0, 0.0, 0.25, 0.5, 0.75, 1.0) == pytest.approx([1, 10, 1, 10, 1])
     assert made.mean_rate_bps(2.0) == pytest.approx([1 + np.log2(11)])
@@ -55,7 +55,7 @@ def test_drawn_starts_shift_whole_traces_by_whole_blocks() -> None:
     assert any(at(traces(5, seed=4), client, *seconds) != at(few, client, *seconds) for client in range(5))
 
 
-def test_the_mean_rate_weighs_rows_by_their_durations() -> None:
+def test_mean_rate_weighs_rows_by_their_durations() -> None:
     """Trace 0: (2·log2(2) + 3·log2(11) + 3·log2(101)) / 8 per Hz; the start does not matter."""
     one = (2 * np.log2(2) + 3 * np.log2(11) + 3 * np.log2(101)) / 8
     two = (np.log2(1001) + np.log2(1.1)) / 2

@@ -45,7 +45,7 @@ def test_worked_values(model, distance_km: float, seen_db: float, hidden_db: flo
     assert loss(model, distance_km, False) == pytest.approx(hidden_db, abs=2e-5)
 
 
-def test_where_the_models_begin() -> None:
+def test_worked_values_at_ten_meters() -> None:
     # UMa at 10 m: d3D = √(100 + 552.25) = 25.53919, log10 = 1.4072071. LoS 28 + 30.958556 + 9.542425 = 68.500981;
     # NLoS 13.54 + 54.993653 + 9.542425 = 78.076078. UMi at 10 m: d3D² = 172.25, log10 d3D = 1.1180795. At 100 GHz
     # NLoS 22.4 + 39.468206 + 42.6 = 104.468206.
@@ -54,7 +54,7 @@ def test_where_the_models_begin() -> None:
     assert loss("umi", 0.01, False, 100.0) == pytest.approx(104.468206, abs=2e-5)
 
 
-def test_out_of_sight_is_never_better_than_in_sight() -> None:
+def test_loss_is_never_lower_without_line_of_sight() -> None:
     # UMi at 0.5 GHz, 10 km, where the steeper LoS formula has overtaken the other. Breakpoint 30 m; log10 d3D = 4.
     # LoS 32.4 + 160 − 6.020600 − 9.5·log10(972.25) = 186.379400 − 28.383891 = 157.995509, more than the NLoS formula's
     # 22.4 + 141.2 − 6.411939 = 157.188061.
@@ -63,7 +63,7 @@ def test_out_of_sight_is_never_better_than_in_sight() -> None:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_loss_grows_with_distance_and_out_of_sight(model) -> None:
+def test_loss_grows_with_distance_and_without_line_of_sight(model) -> None:
     distances_km = np.geomspace(0.01, 5, 2000)
     seen, hidden = (path_loss_db(model, distances_km, 3.5, np.full(2000, sight)) for sight in (True, False))
     assert np.all(np.diff(seen) > 0)
@@ -82,7 +82,7 @@ def test_loss_does_not_jump_at_the_breakpoint(model, carrier_ghz: float, at_km: 
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_nearer_than_ten_meters_is_ten_meters(model) -> None:
+def test_distances_below_ten_meters_count_as_ten(model) -> None:
     assert loss(model, 0.0, True) == loss(model, 0.01, True)
     assert loss(model, 0.004, False) == loss(model, 0.01, False)
     assert line_of_sight_probability(model, np.array([0.0])) == 1

@@ -50,7 +50,7 @@ def test_rates_change_at_block_borders() -> None:
     assert finish([0, 1, 2], [2.0, 5.0, 10.0], [100.0, 105.0, 70.0]).tolist() == [14.0, 25.0, 21.0]
 
 
-def test_a_block_without_a_rate_is_waited_out() -> None:
+def test_transfer_waits_during_a_block_without_rate() -> None:
     # Client 2 has nothing in block 0 (0 to 10 s) and block 3 (30 to 40 s): 20 + 500 bits by 30 s, 20 more by 50 s.
     # Client 0 ends at a border: 10 s at 10 bit/s are 100.
     assert finish([2, 2, 0], [3.0, 3.0, 0.0], [20.0, 530.0, 100.0]).tolist() == [20.0, 45.0, 10.0]
@@ -64,14 +64,14 @@ def test_rates_that_never_change() -> None:
 
 
 @pytest.mark.parametrize("coherence_s", [10.0, math.inf])
-def test_nothing_to_send_and_never_beginning(coherence_s: float) -> None:
+def test_empty_and_never_starting_transfers(coherence_s: float) -> None:
     begin_s = [7.0, math.inf, math.inf, 7.0]
     through_s = finish([0, 0, 2, 2], begin_s, [0.0, 5.0, 0.0, 0.0], coherence_s=coherence_s)
     assert through_s.tolist() == [7.0, math.inf, math.inf, 7.0]
     assert finish([], [], [], coherence_s=coherence_s).shape == (0,)
 
 
-def test_an_infinite_rate_takes_no_time() -> None:
+def test_infinite_rate_takes_no_time() -> None:
     def boundless(clients: np.ndarray, blocks: np.ndarray) -> np.ndarray:
         return np.where(blocks < clients, 0.0, math.inf)
 
@@ -80,7 +80,7 @@ def test_an_infinite_rate_takes_no_time() -> None:
 
 
 @pytest.mark.parametrize("coherence_s", [0.1, 0.3, 0.01, 1 / 3, 7.0, 1e-3])
-def test_a_border_belongs_to_the_block_it_begins(coherence_s: float) -> None:
+def test_border_belongs_to_the_block_it_begins(coherence_s: float) -> None:
     """Also where the division by `coherence_s` rounds to the block before or after."""
     blocks = np.concatenate([np.arange(10_000), 10**9 + np.arange(1000)])
     border_s, next_s = blocks * coherence_s, (blocks + 1) * coherence_s
@@ -94,7 +94,9 @@ def test_a_border_belongs_to_the_block_it_begins(coherence_s: float) -> None:
     rate_bps=st.integers(1, 1000),
     coherence_s=st.sampled_from([0.1, 0.3, 1.0, 17.0, math.inf]),
 )
-def test_blocks_do_not_matter_to_a_steady_rate(begin_s: float, bits: float, rate_bps: int, coherence_s: float) -> None:
+def test_block_length_does_not_affect_a_constant_rate(
+    begin_s: float, bits: float, rate_bps: int, coherence_s: float
+) -> None:
     through_s = finish([rate_bps], [begin_s], [bits], steady, coherence_s)
     assert through_s[0] == pytest.approx(begin_s + bits / rate_bps, rel=1e-9)
 
@@ -105,13 +107,13 @@ def test_blocks_do_not_matter_to_a_steady_rate(begin_s: float, bits: float, rate
     ),
     coherence_s=st.sampled_from([0.1, 0.3, 1.0, 17.0]),
 )
-def test_as_a_plain_loop(transfers: list[tuple[int, float, float]], coherence_s: float) -> None:
+def test_transfers_agree_with_a_plain_loop(transfers: list[tuple[int, float, float]], coherence_s: float) -> None:
     clients, begin_s, bits = (list(column) for column in zip(*transfers, strict=True))
     expected_s = [slow_finish_s(*transfer, coherence_s) for transfer in transfers]
     assert finish(clients, begin_s, bits, faded, coherence_s) == pytest.approx(expected_s, rel=1e-9)
 
 
-def test_a_transfer_does_not_depend_on_other_clients() -> None:
+def test_transfer_does_not_depend_on_other_clients() -> None:
     rng = np.random.default_rng(0)
     clients, begin_s, bits = np.arange(20_000), rng.uniform(0, 9, 20_000), rng.uniform(0, 3000, 20_000)
     through_s = finish_s(clients, begin_s, bits, faded, 1.0)

@@ -29,7 +29,7 @@ def test_schedule_has_a_block_per_training_and_a_tick_per_upload() -> None:
         draw_schedule(deadline_s=1.0)
 
 
-def test_the_density_marks_medians_and_sums_to_one() -> None:
+def test_density_marks_medians_and_integrates_to_one() -> None:
     figure = draw_latency_density(num_draws=5, seed=3, deadline_s=15.0)
     for axes, preset in zip(figure.axes, ("printed", "released"), strict=True):
         latencies = np.concatenate([draw_fleet(Settings(preset=preset), seed=seed).latency_s for seed in range(3, 8)])
@@ -38,7 +38,7 @@ def test_the_density_marks_medians_and_sums_to_one() -> None:
         assert [line.get_xdata()[0] for line in (median, paper, deadline)] == [np.median(latencies), 10, 15]
 
 
-def test_label_shares_are_those_of_the_partition() -> None:
+def test_label_shares_equal_those_of_the_partition() -> None:
     figure = draw_label_shares(betas=(0.1, 10.0), num_clients=3, seed=2)
     labels = load_dataset("mnist").train_labels
     for axes, beta in zip(figure.axes, (0.1, 10.0), strict=True):
@@ -50,7 +50,7 @@ def test_label_shares_are_those_of_the_partition() -> None:
         np.testing.assert_allclose(widths[4, 1], np.mean(labels[partition[1]] == 4))
 
 
-def test_bands_towards_zero_stay_within_what_is_possible() -> None:
+def test_bands_stay_between_0_and_1() -> None:
     """Two values 0.9 and 0.92 have a half interval of 12.7062 · 0.01: 0.91 ± 0.127062, cut at 1."""
     shares = {"single_share": [0.9, 0.92, 0.0, 0.1], "wait_s": [0.04, 0.06, 5.0, 5.0]}
     table = {"deadline_s": [0.1, 0.1, 10.0, 10.0], "draw": [0, 1, 0, 1], "updates_of_async": [1.0, 1.0, 0.8, 0.9]}

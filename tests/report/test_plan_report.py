@@ -86,7 +86,7 @@ def test_figures_show_every_tier(tmp_path: Path, fleet: Fleet, deadline_s: float
         assert share_of(color, tmp_path / "plan.png") > 0.01, color
 
 
-def test_a_page_holds_the_fleet_bit_for_bit(tmp_path: Path) -> None:
+def test_page_contains_the_exact_fleet(tmp_path: Path) -> None:
     fleet = draw_fleet(Settings(), 7, seed=2)
     write_plan_page(tmp_path / "plan.html", fleet, 12.5, Origin("</script>"), ["a <b> & c"])
     data = data_of(tmp_path / "plan.html")

@@ -186,7 +186,7 @@ def test_actual_latency_of_a_promoted_client(tmp_path: Path) -> None:
     assert data["fairness"][0]["tiers"][0]["tier"] == 1
 
 
-def test_commands_that_repeat_a_study(study: Study, tmp_path: Path) -> None:
+def test_commands_that_reproduce_a_study(study: Study, tmp_path: Path) -> None:
     found = re.fullmatch(
         r"lesson compare --scenario (\S+) --strategies lesson,fedavg --seed 0 --seeds 3 --out runs/again",
         repeating(study),
@@ -225,7 +225,7 @@ def test_hostile_text_cannot_end_the_script(tmp_path: Path) -> None:
     assert data_of(tmp_path / "page.html")["fairness"][0]["names"] == [hostile] * 10
 
 
-def test_a_winner_is_named_only_where_seeds_support_it(tmp_path: Path) -> None:
+def test_winner_is_named_only_if_seeds_support_it(tmp_path: Path) -> None:
     """Differences of −1, −1.1 and −0.9 have the interval −1 ± 0.25; those of −3, 0 and 1 include 0."""
     ours = {0: 5.0, 1: 6.0, 2: 7.0}
     clear, unclear = {0: 6.0, 1: 7.1, 2: 7.9}, {0: 8.0, 1: 6.0, 2: 6.0}
@@ -239,7 +239,7 @@ def test_a_winner_is_named_only_where_seeds_support_it(tmp_path: Path) -> None:
     assert all("not distinguishable" in card["who"] for card in cards)
 
 
-def test_a_sign_test_decides_if_others_miss_the_target(tmp_path: Path) -> None:
+def test_sign_test_decides_if_others_miss_the_target(tmp_path: Path) -> None:
     """All of 5 lower: p = 2 / 2⁵ = 0.063; of 6: 2 / 2⁶ = 0.031; 6 of 7: 2 · (1 + 7) / 2⁷ = 0.125; 8 of 9: 0.039."""
 
     def has_winner(num_seeds: int, *wins_of_b: float) -> bool:
@@ -274,7 +274,7 @@ def test_regressions_are_ranked_by_the_lowest_error(tmp_path: Path) -> None:
     assert "accura" not in as_json(data).replace("accuracy_others", "")
 
 
-def test_a_diverged_run_is_ranked_last(tmp_path: Path) -> None:
+def test_diverged_run_is_ranked_last(tmp_path: Path) -> None:
     make_comparison_of(tmp_path, RMSE, FALLING, worse=1.0)
     study = load_study([tmp_path])
     lost = study.runs[3]

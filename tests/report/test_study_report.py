@@ -66,7 +66,7 @@ def test_every_strategy_has_its_own_look() -> None:
     assert len(set(strategy_looks(["fedbuff", "a:A", "b:B", "lesson"]))) == 4
 
 
-def test_a_plot_is_the_mean_with_a_band(study: Study) -> None:
+def test_plot_is_the_mean_with_a_band(study: Study) -> None:
     """Seeds 0, 1, 2 differ by 0.01, 0.02: the mean is 0.01 above the first, at the times of evaluations."""
     axes = study.plot().axes[0]
     _, lesson = axes.lines
@@ -106,7 +106,7 @@ def test_groups_of_a_sweep_have_the_color_of_their_strategy(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_figures_are_as_wide_as_asked_and_reproducible(folder: Path, tmp_path: Path) -> None:
+def test_figures_have_the_requested_width_and_are_reproducible(folder: Path, tmp_path: Path) -> None:
     for out, formats in (("once", "pdf,svg,png"), ("again", "pdf")):
         flags = ["--format", formats, "--width", "89mm"]
         assert main(["report", str(folder), "--figures", str(tmp_path / out), *flags]) == 0
@@ -155,7 +155,7 @@ def test_missing_figures_and_runs_are_noted(tmp_path: Path) -> None:
     assert notes[0].startswith("lesson-seed1 ")
 
 
-def test_clients_are_drawn_as_the_run_had_them(tmp_path: Path) -> None:
+def test_drawn_clients_come_from_the_run(tmp_path: Path) -> None:
     """Four clients of a hundred at τ = 20 s; the third is in tier 1 by promotion, the fourth unreachable."""
     make_run(tmp_path / "run")
     columns = {
@@ -168,8 +168,8 @@ def test_clients_are_drawn_as_the_run_had_them(tmp_path: Path) -> None:
         "x_km": [0.1, 0.2, 0.3, 0.4],
         "y_km": [0.0, 0.0, 0.5, -0.5],
     }
-    kept = {"num_clients": 100, "class_accuracy": [0.9], "promoted": {"client": 8, "latency_s": 40.5}}
-    (tmp_path / "run" / "clients.json").write_text(json.dumps(kept | {"clients": columns}))
+    rest = {"num_clients": 100, "class_accuracy": [0.9], "promoted": {"client": 8, "latency_s": 40.5}}
+    (tmp_path / "run" / "clients.json").write_text(json.dumps(rest | {"clients": columns}))
     figures, notes = draw_figures(load_study([tmp_path / "run"]), 3.5)
     served, lost = figures["clients"].axes[0].collections[:2]
     assert np.asarray(served.get_offsets()).tolist() == [[0.1, 0.0], [0.2, 0.0], [0.3, 0.5]]
@@ -179,7 +179,7 @@ def test_clients_are_drawn_as_the_run_had_them(tmp_path: Path) -> None:
     assert list(lines["latency (sum)"]) == [41.0, 45.0, 20.0]
     assert notes == []
     measured = columns | {"x_km": None, "y_km": None, "compute_s": [None] * 4, "upload_s": [None] * 4}
-    (tmp_path / "run" / "clients.json").write_text(json.dumps(kept | {"clients": measured}))
+    (tmp_path / "run" / "clients.json").write_text(json.dumps(rest | {"clients": measured}))
     figures, _ = draw_figures(load_study([tmp_path / "run"]), 3.5)
     assert ("clients" in figures, "latency" in figures) == (False, True)
 
@@ -190,7 +190,7 @@ def test_unusual_fleets_are_drawn(clients: int, deadline_s: float, tmp_path: Pat
     assert {"clients", "latency"} <= set(draw_figures(load_study([tmp_path / "run"]), 3.5)[0])
 
 
-def test_if_one_figure_cannot_be_written_none_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_figure_is_written_if_one_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced = []
 
     def full(file: int) -> None:
@@ -244,7 +244,7 @@ def test_tables_and_figures_of_other_metrics(
     assert axes.get_ylim()[1] > max(values), "values above 1 are not cut off"
 
 
-def test_the_best_lines_are_drawn(tmp_path: Path) -> None:
+def test_only_the_best_lines_are_drawn(tmp_path: Path) -> None:
     for place in range(MAX_LINES + 2):
         values = [value + place for value in FALLING]
         make_run_of(tmp_path / f"run{place}", RMSE, values, data={"beta": 1.0 + place})

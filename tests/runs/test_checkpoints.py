@@ -48,7 +48,7 @@ def resume(folder: RunFolder) -> None:
     execute(settings(rounds=16), folder.path, resume=True, **PARTS)
 
 
-def test_the_newest_two_checkpoints_are_kept(broken: RunFolder) -> None:
+def test_newest_two_checkpoints_are_kept(broken: RunFolder) -> None:
     newest, before = (unpacked(path)[0]["metrics_bytes"] for path in (broken.checkpoint, broken.before))
     lines = broken.metrics.read_bytes().splitlines(keepends=True)
     assert (newest, before) == (sum(map(len, lines[:11])), sum(map(len, lines[:10])))
@@ -57,7 +57,7 @@ def test_the_newest_two_checkpoints_are_kept(broken: RunFolder) -> None:
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_checkpoint_is_replaced_by_the_previous_one(
+def test_damaged_checkpoint_is_replaced_by_the_previous_one(
     broken: RunFolder, damage: str, whole: dict[str, bytes], capsys: pytest.CaptureFixture[str]
 ) -> None:
     DAMAGE[damage](broken.checkpoint)
@@ -85,9 +85,7 @@ def test_checkpoints_of_other_versions_are_rejected(broken: RunFolder) -> None:
 
 
 @pytest.mark.parametrize("moved", [False, True])
-def test_a_kill_while_checkpoints_change_places_leaves_one(
-    broken: RunFolder, moved: bool, whole: dict[str, bytes]
-) -> None:
+def test_kill_while_checkpoints_are_renamed_leaves_one(broken: RunFolder, moved: bool, whole: dict[str, bytes]) -> None:
     """The new one is written under a temporary name, the old one is moved, the new one takes its place."""
     aside = broken.path / ".checkpoint.safetensors.aside"
     aside.write_bytes(broken.checkpoint.read_bytes())

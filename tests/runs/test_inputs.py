@@ -41,7 +41,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("name", ["mine.py", "helper.py", "mytask.py", "lab.csv", "work.csv"])
-def test_a_changed_input_is_named(finished: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_changed_input_is_named(finished: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     (finished / name).write_text(FILES[name].replace("12", "13").replace("0,1,10", "0,1,11") + "\n")
     try:
         for command in (RUN, [*RUN, "--resume"], COMPARE, [*COMPARE, "--resume"]):
@@ -61,7 +61,7 @@ def test_unchanged_runs_are_reused_with_a_note(finished: Path, capsys: pytest.Ca
         assert len(notes) == 1
 
 
-def test_a_failed_run_starts_over_with_the_edited_code(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failed_run_starts_over_with_the_edited_code(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     broken = (
         "from lesson import FedAvg\nclass Fixed(FedAvg):\n    def merge(self, view, arrived):\n        return 1 / 0\n"
     )
@@ -76,7 +76,7 @@ def test_a_failed_run_starts_over_with_the_edited_code(finished: Path, capsys: p
     assert "reusing 2 finished runs" in capsys.readouterr().err
 
 
-def test_code_is_a_module_and_what_it_imports_from_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_includes_imports_from_the_same_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree = {
         "algorithms/__init__.py": "",
         "algorithms/mine.py": "import json\nimport numpy\nimport lesson\nfrom . import near\nfrom ..above import x\n",

@@ -64,7 +64,7 @@ def test_fields_of_newer_versions_are_kept(tmp_path: Path) -> None:
     assert read.summary == summary
 
 
-def test_a_resumed_run_reports_an_edited_line(tmp_path: Path) -> None:
+def test_resumed_run_reports_an_edited_line(tmp_path: Path) -> None:
     with pytest.raises(StoppedError):
         execute(settings(rounds=8, checkpoint_every_s=1e-9), tmp_path / "run", progress=stop_after(5), **PARTS)
     path = tmp_path / "run" / "metrics.jsonl"

@@ -1,4 +1,4 @@
-"""Run folders: their content, their rules, and that an interrupted run resumes bit-identically."""
+"""Run folders: their content, which ones are reused or rejected, and resuming bit-identically."""
 
 import json
 import math
@@ -75,29 +75,29 @@ def test_folder_of_a_finished_run(finished: Path) -> None:
 
 
 def test_clients_are_recorded(finished: Path) -> None:
-    kept = json.loads((finished / "clients.json").read_text())
+    saved = json.loads((finished / "clients.json").read_text())
     run = build(settings(), **PARTS)
-    fleet, holdings, columns = run.loop.fleet, run.evaluator.workload.holdings, kept["clients"]
-    assert kept["num_clients"] == len(fleet) == 6
+    fleet, holdings, columns = run.loop.fleet, run.evaluator.workload.holdings, saved["clients"]
+    assert saved["num_clients"] == len(fleet) == 6
     assert columns["latency_s"] == fleet.latency_s.tolist()
     assert columns["x_km"] == fleet.population.x_km.tolist()
     assert columns["num_samples"] == holdings.num_samples.tolist()
     # A client's accuracy weights the accuracy on each class by the class's share of its data.
     labels = tiny_data().train_labels[holdings[3]]
-    assert columns["accuracy"][3] == pytest.approx(np.mean([kept["class_accuracy"][label] for label in labels]))
+    assert columns["accuracy"][3] == pytest.approx(np.mean([saved["class_accuracy"][label] for label in labels]))
     by_class = np.bincount(tiny_data().test_labels) / len(tiny_data().test_labels)
     summary = json.loads((finished / "summary.json").read_text())
-    assert by_class @ kept["class_accuracy"] == pytest.approx(summary["accuracy"])
+    assert by_class @ saved["class_accuracy"] == pytest.approx(summary["accuracy"])
     run.close()
 
 
 def test_moving_clients_are_recorded_as_they_start(tmp_path: Path) -> None:
-    kept = {}
+    clients = {}
     for name, strategy, speed_mps in (("still", "lesson", 0.0), ("moving", "lesson", 50.0), ("other", "fedavg", 50.0)):
         execute(settings(strategy, rounds=8).with_changes(speed_mps=(speed_mps,) * 2), tmp_path / name, **PARTS)
-        kept[name] = json.loads((tmp_path / name / "clients.json").read_text())["clients"]
+        clients[name] = json.loads((tmp_path / name / "clients.json").read_text())["clients"]
     for column in ("x_km", "y_km", "compute_s", "upload_s", "latency_s"):
-        assert kept["moving"][column] == kept["other"][column] == kept["still"][column]
+        assert clients["moving"][column] == clients["other"][column] == clients["still"][column]
 
 
 def test_only_strategies_with_a_deadline_count_late_updates(tmp_path: Path) -> None:
@@ -113,8 +113,8 @@ def test_large_fleets_are_sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("lesson.runs.execute.MAX_NAMED", 5)
     monkeypatch.setattr("lesson.runs.summary.MAX_CLIENTS", 3)
     execute(settings(rounds=3), tmp_path / "run", **PARTS)
-    kept = json.loads((tmp_path / "run" / "clients.json").read_text())
-    assert (kept["num_clients"], kept["clients"]["number"]) == (6, [1, 2, 4])  # the fastest, one between, the slowest
+    saved = json.loads((tmp_path / "run" / "clients.json").read_text())
+    assert (saved["num_clients"], saved["clients"]["number"]) == (6, [1, 2, 4])  # the fastest, one between, the slowest
     assert "merged" not in read_metrics(tmp_path / "run" / "metrics.jsonl")[0]
 
 
@@ -161,7 +161,7 @@ def test_ctrl_c_saves_a_checkpoint(
     assert content(tmp_path / "run") == content(finished)
 
 
-def test_a_run_that_diverges_keeps_the_rounds_before(tmp_path: Path) -> None:
+def test_run_that_diverges_keeps_the_rounds_before(tmp_path: Path) -> None:
     wild = settings(rounds=10).with_changes(proximal_mu=1e30, local_steps=4, trainer="reference")
     with pytest.raises(DivergedError, match="proximal_mu"):
         execute(wild, tmp_path / "run", **PARTS)
@@ -169,7 +169,7 @@ def test_a_run_that_diverges_keeps_the_rounds_before(tmp_path: Path) -> None:
     assert rounds == list(range(1, len(rounds) + 1))
 
 
-def test_unset_options_are_recorded_but_are_no_settings(tmp_path: Path) -> None:
+def test_default_options_are_recorded_but_not_read_back(tmp_path: Path) -> None:
     execute(settings("fedbuff", rounds=2).with_strategy("fedbuff", {"buffer_size": 2}), tmp_path / "run", **PARTS)
     config = tmp_path / "run" / "config.toml"
     defaults = tomllib.loads(config.read_text())["strategy_defaults"]
@@ -185,7 +185,7 @@ def test_two_processes_cannot_write_one_folder(tmp_path: Path) -> None:
     execute(settings(rounds=2), tmp_path / "run", resume=True, **PARTS)
 
 
-def test_folders_that_are_rejected(tmp_path: Path) -> None:
+def test_rejected_folders(tmp_path: Path) -> None:
     folder = interrupted(tmp_path / "run")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").touch()
@@ -214,7 +214,7 @@ def test_finished_runs_are_reused(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert not folder.checkpoint.exists()
 
 
-def test_rejected_runs_leave_nothing(tmp_path: Path) -> None:
+def test_rejected_runs_leave_no_files(tmp_path: Path) -> None:
     wrong = settings("fedbuff").with_strategy("fedbuff", {"concurrency": 20})  # of 6 clients
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / ".mine").touch()
@@ -225,7 +225,7 @@ def test_rejected_runs_leave_nothing(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "kept").iterdir()] == [".mine"]
 
 
-def test_runs_that_stop_aggregating_say_so(tmp_path: Path) -> None:
+def test_note_if_a_run_stops_aggregating(tmp_path: Path) -> None:
     """Both clients take 30 s once, in round 2. FedCS then expects them to miss every deadline of 20 s."""
     rows = [f"{client},{round},{30 if round == 2 else 10},1\n" for client in range(2) for round in range(1, 9)]
     (tmp_path / "work.csv").write_text("client,round,compute_s,upload_s\n" + "".join(rows))
@@ -244,9 +244,7 @@ def test_runs_that_stop_aggregating_say_so(tmp_path: Path) -> None:
         ({"rounds": 10}, {"training.learning_rate": 1e6, "lr_cap": math.inf}, "guessing among 3 classes"),
     ],
 )
-def test_runs_that_learn_nothing_say_so(
-    tmp_path: Path, run: dict[str, Any], changes: dict[str, Any], said: str
-) -> None:
+def test_note_if_a_run_learns_nothing(tmp_path: Path, run: dict[str, Any], changes: dict[str, Any], said: str) -> None:
     assert said in execute(settings(**run).with_changes(**changes), tmp_path / "run", **PARTS)["notes"][0]
 
 
@@ -264,7 +262,7 @@ def test_resuming_with_other_versions_prints_a_note(tmp_path: Path, capsys: pyte
     assert capsys.readouterr().err == ""
 
 
-def test_a_time_budget_is_not_exceeded(tmp_path: Path) -> None:
+def test_time_budget_is_not_exceeded(tmp_path: Path) -> None:
     summary = execute(settings(rounds=None, time_budget_s=70.0), tmp_path / "run", **PARTS)
     assert (summary["rounds"], summary["time_s"]) == (3, 60.0)
 
@@ -277,14 +275,14 @@ CURVES = {
 
 
 @pytest.mark.parametrize("strategy", CURVES)
-def test_short_curves_on_any_cpu(tmp_path: Path, strategy: str) -> None:
+def test_losses_of_short_runs(tmp_path: Path, strategy: str) -> None:
     execute(settings(strategy, rounds=60), tmp_path / "run", **PARTS)
     losses = [line["loss"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl") if "loss" in line]
     assert losses[:12:2] == pytest.approx(CURVES[strategy], rel=1e-4)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="torch sees a GPU")
-def test_a_run_resumes_only_on_its_device(tmp_path: Path) -> None:
+def test_run_resumes_only_on_its_device(tmp_path: Path) -> None:
     auto = settings(device="auto", rounds=2)
     execute(auto, tmp_path / "run", **PARTS)
     folder = RunFolder(tmp_path / "run")

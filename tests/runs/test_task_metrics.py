@@ -64,7 +64,7 @@ def test_metrics_are_written_under_their_names(tmp_path: Path) -> None:
         assert "accuracy" not in (tmp_path / "run" / name).read_text()
 
 
-def test_a_diverged_run_keeps_its_metric(tmp_path: Path) -> None:
+def test_diverged_run_keeps_its_metric(tmp_path: Path) -> None:
     """Its folder has no summary, and it may have no evaluation."""
 
     def diverging(settings: Settings, **parts: Any) -> TrainingRun:
@@ -79,7 +79,7 @@ def test_a_diverged_run_keeps_its_metric(tmp_path: Path) -> None:
     assert run.summary["time_to_s"] == {"4": None, "2": None}
 
 
-def test_the_names_of_classes_are_kept(tmp_path: Path) -> None:
+def test_class_names_are_saved(tmp_path: Path) -> None:
     def named(settings: Settings, **parts: Any) -> TrainingRun:
         run = build(settings, **parts)
         run.evaluator.class_names = ("top", "bottom", "middle")
@@ -93,7 +93,7 @@ def test_the_names_of_classes_are_kept(tmp_path: Path) -> None:
     ("num_classes", "loss", "is_noted"),
     [(10, 24.0, True), (10, 23.0, False), (100, 24.0, False), (100, 47.0, True), (None, 1e9, False)],
 )
-def test_a_loss_far_above_that_of_guessing_is_noted(
+def test_loss_far_above_that_of_guessing_is_noted(
     tmp_path: Path, num_classes: int | None, loss: float, is_noted: bool
 ) -> None:
     """Ten times ln(classes): 23.03 for ten and 46.05 for a hundred; other losses have no scale."""

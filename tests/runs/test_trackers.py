@@ -11,7 +11,7 @@ import pytest
 from helpers.resuming import StoppedError, stop_after
 from helpers.runs import PARTS, content, settings
 from helpers.tensorboard import expected_scalars, needs_tensorboard, read_scalars
-from helpers.trackers import Failing, Told
+from helpers.trackers import Failing, RecordingTracker
 from lesson import InputError, compare
 from lesson.cli import main
 from lesson.core.errors import RunStoppedError
@@ -22,7 +22,7 @@ from lesson.runs.trackers import Line, TensorBoard
 from lesson.settings.settings import Settings
 
 
-class Noted(Told):
+class SavingTracker(RecordingTracker):
     """Writes its calls to the run's folder at the end."""
 
     def begin(self, settings: Settings, folder: Path, kept: Sequence[Line]) -> None:
@@ -31,19 +31,19 @@ class Noted(Told):
 
     def end(self, summary: Line | None) -> None:
         super().end(summary)
-        (self.folder / "told.json").write_text(json.dumps(self.calls, default=str))
+        (self.folder / "calls.json").write_text(json.dumps(self.calls, default=str))
 
 
-def test_a_tracker_receives_every_round_once(tmp_path: Path) -> None:
-    tracker = Told()
+def test_tracker_receives_every_round_once(tmp_path: Path) -> None:
+    tracker = RecordingTracker()
     for _ in range(2):  # a finished run is not reported again
         execute(settings(rounds=3), tmp_path / "run", trackers=[tracker], **PARTS)
         assert tracker.calls == [("lesson", tmp_path / "run", []), 1, 2, 3, 3]
 
 
-def test_a_resumed_run_passes_its_kept_lines(tmp_path: Path) -> None:
-    """A checkpoint after every round. The third is written down, but the run breaks off before it is kept."""
-    often, tracker = settings(rounds=5, checkpoint_every_s=1e-9), Told()
+def test_tracker_of_a_resumed_run_receives_the_saved_rounds(tmp_path: Path) -> None:
+    """A checkpoint after every round. The line of round 3 is written, but the run stops before its checkpoint."""
+    often, tracker = settings(rounds=5, checkpoint_every_s=1e-9), RecordingTracker()
     with pytest.raises(StoppedError):
         execute(often, tmp_path / "run", trackers=[tracker], progress=stop_after(3), **PARTS)
     assert tracker.calls == [("lesson", tmp_path / "run", []), 1, 2, 3, None]
@@ -53,7 +53,7 @@ def test_a_resumed_run_passes_its_kept_lines(tmp_path: Path) -> None:
 
 
 def test_runs_without_rounds(tmp_path: Path) -> None:
-    tracker, rejected = Told(), settings("fedcs").with_changes(deadline_s=1e-3, ensure_first_tier=False)
+    tracker, rejected = RecordingTracker(), settings("fedcs").with_changes(deadline_s=1e-3, ensure_first_tier=False)
     with pytest.raises(InputError):
         execute(rejected, tmp_path / "run", trackers=[tracker], **PARTS)
     assert tracker.calls == []
@@ -62,9 +62,9 @@ def test_runs_without_rounds(tmp_path: Path) -> None:
 
 
 def test_trackers_reach_the_processes_of_a_comparison(tmp_path: Path) -> None:
-    parts = {"task": "helpers.small_tasks:tiny_task", "num_processes": 2, "trackers": [Noted()]}
+    parts = {"task": "helpers.small_tasks:tiny_task", "num_processes": 2, "trackers": [SavingTracker()]}
     compare(["lesson"], num_seeds=1, settings=settings(rounds=2), out=tmp_path, **parts)
-    calls = json.loads((tmp_path / "lesson-seed0" / "told.json").read_text())
+    calls = json.loads((tmp_path / "lesson-seed0" / "calls.json").read_text())
     assert calls == [["lesson", "lesson-seed0", []], 1, 2, 2]
 
 
@@ -96,7 +96,7 @@ def test_tensorboard_shows_metrics_on_both_axes_and_settings(tmp_path: Path) -> 
 
 
 @needs_tensorboard
-def test_tensorboard_shows_nothing_twice_after_a_resume(tmp_path: Path) -> None:
+def test_tensorboard_shows_no_duplicates_after_a_resume(tmp_path: Path) -> None:
     """A viewer watches before and after."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -140,11 +140,9 @@ def test_trackers_on_the_command_line(
 
 @pytest.mark.usefixtures("round_by_round")
 @pytest.mark.parametrize(("method", "last", "calls"), [("begin", 1, []), ("line", 4, [1, 2, 3, 4, None])])
-def test_a_run_whose_tracker_fails_can_resume_without_it(
-    method: str, last: int, calls: list[Any], tmp_path: Path
-) -> None:
+def test_run_can_resume_without_a_failed_tracker(method: str, last: int, calls: list[Any], tmp_path: Path) -> None:
     """The round in which it failed is kept, although checkpoints are far apart."""
-    failing, other = Failing(method), Told()
+    failing, other = Failing(method), RecordingTracker()
     with pytest.raises(RunStoppedError, match=r"Failing: OSError: .* No space left "):
         execute(settings(), tmp_path / "run", trackers=[failing, other], **PARTS)
     assert failing.calls[1:] == calls
@@ -156,10 +154,10 @@ def test_a_run_whose_tracker_fails_can_resume_without_it(
     assert content(tmp_path / "run") == content(tmp_path / "plain")
 
 
-def test_a_tracker_that_fails_gets_no_more_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tracker_that_fails_gets_no_more_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All 30 rounds are one window, so the run has ended when the tracker fails; the other one gets all lines."""
     monkeypatch.setattr(CpuBackend, "window", WindowRule(10**6))
-    failing, other = Failing("line"), Told()
+    failing, other = Failing("line"), RecordingTracker()
     with pytest.raises(RunStoppedError, match="finished"):
         execute(settings(), tmp_path / "run", trackers=[failing, other], **PARTS)
     assert failing.calls[1:] == [1, 2, 3, 4, 30]
@@ -167,7 +165,7 @@ def test_a_tracker_that_fails_gets_no_more_lines(tmp_path: Path, monkeypatch: py
 
 
 def test_all_trackers_end_if_one_fails_at_the_end(tmp_path: Path) -> None:
-    first, last = Told(), Told()
+    first, last = RecordingTracker(), RecordingTracker()
     with pytest.raises(RunStoppedError, match="finished"):
         execute(settings(rounds=2), tmp_path / "run", trackers=[first, Failing("end"), last], **PARTS)
     assert first.calls[1:] == last.calls[1:] == [1, 2, 2]

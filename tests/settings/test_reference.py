@@ -17,7 +17,7 @@ def test_every_setting_is_described_once() -> None:
     assert [setting.full_name for setting in EVERY if not setting.meaning or not setting.allowed] == []
 
 
-def test_a_setting_has_meaning_unit_defaults_and_bounds() -> None:
+def test_setting_has_meaning_unit_defaults_and_bounds() -> None:
     noise = describe("radio", "noise_dbm")
     assert (noise.unit, noise.default, noise.presets, noise.allowed) == ("dBm", "-100", {"printed": "-94"}, "number")
     assert noise.example == "radio.noise_dbm=-100"
@@ -44,13 +44,13 @@ def test_setting_every_default_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize(("preset", "num_changed"), [("printed", 7), ("phones", 8)])
-def test_only_settings_that_a_preset_changes_have_another_default(preset: str, num_changed: int) -> None:
+def test_only_settings_changed_by_a_preset_have_a_second_default(preset: str, num_changed: int) -> None:
     others = [f"{setting.full_name}={setting.presets[preset]}" for setting in EVERY if preset in setting.presets]
     assert len(others) == num_changed
     assert load_settings("released", others).to_sections() | {"preset": preset} == Settings(preset=preset).to_sections()
 
 
-def test_settings_are_found_by_name_by_section_and_name_or_by_section() -> None:
+def test_settings_are_found_by_name_or_section() -> None:
     assert find_descriptions("noise_dbm") == find_descriptions("radio.noise_dbm") == [describe("radio", "noise_dbm")]
     assert find_descriptions("upload") == describe_section("upload")
     assert [one.full_name for one in find_descriptions("epsilon")] == ["training.epsilon", "server.epsilon"]

@@ -89,7 +89,7 @@ def test_given_values_win_over_the_preset() -> None:
         ({"strategy": {"x": math.nan}}, "[strategy] x must be text, a number"),
     ],
 )
-def test_bad_values_are_one_line_that_names_the_setting(values: dict[str, Any], message: str) -> None:
+def test_error_for_an_invalid_value_names_the_setting(values: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as caught:
         Settings(**values)
     assert str(caught.value).startswith(message)
@@ -108,7 +108,7 @@ def test_bad_values_are_one_line_that_names_the_setting(values: dict[str, Any], 
     ],
     ids=str,
 )
-def test_settings_that_contradict_each_other(changes: dict[str, Any], name: str) -> None:
+def test_contradictory_settings(changes: dict[str, Any], name: str) -> None:
     with pytest.raises(InputError, match=rf"{name}.* cannot be combined with"):
         Settings(**changes)
 
@@ -137,7 +137,7 @@ def test_settings_are_frozen() -> None:
         ("norm_limit", 2.0, {"norm": "clip"}),
     ],
 )
-def test_a_setting_without_effect_names_what_it_requires(name: str, value: Any, required: dict[str, Any]) -> None:
+def test_setting_without_effect_names_what_it_requires(name: str, value: Any, required: dict[str, Any]) -> None:
     (caveat,) = Settings(**{name: value}).caveats()
     assert f"{name} = {value} has no effect unless" in caveat
     assert next(iter(required)) in caveat

@@ -23,7 +23,7 @@ def test_presets_by_name() -> None:
         load_settings("relased")
 
 
-def test_a_file_holds_only_differences(tmp_path: Path) -> None:
+def test_file_holds_only_differences(tmp_path: Path) -> None:
     path = tmp_path / "strong.toml"
     path.write_text(
         'preset = "printed"\n[radio]\npower_w = 2\n[fleet]\ncpu_hz = [1e9, 2e9]\n[training]\nlr_cap = inf\n'
@@ -68,7 +68,7 @@ def test_changes_are_toml_or_plain_text(change: str, name: str, value: object) -
         ("radio.power_w=abc", "[radio] power_w must be a number, got 'abc'"),
     ],
 )
-def test_bad_changes(change: str, message: str) -> None:
+def test_invalid_changes(change: str, message: str) -> None:
     with pytest.raises(InputError) as caught:
         load_settings("released", [change])
     assert str(caught.value).startswith(message)
@@ -87,7 +87,7 @@ def test_bad_changes(change: str, message: str) -> None:
         (None, "does not exist"),
     ],
 )
-def test_bad_files(tmp_path: Path, text: bytes | None, message: str) -> None:
+def test_invalid_files(tmp_path: Path, text: bytes | None, message: str) -> None:
     path = tmp_path / "bad.toml"
     if text is not None:
         path.write_bytes(text)
@@ -102,7 +102,7 @@ def test_bad_files(tmp_path: Path, text: bytes | None, message: str) -> None:
     ("changes", "flags"),
     [(["power_w=1", "radio.power_w=2"], {}), (["radio.power_w=1"], {"radio.power_w": 2.0})],
 )
-def test_a_setting_must_be_given_only_once(changes: list[str], flags: dict[str, Any]) -> None:
+def test_setting_must_be_given_only_once(changes: list[str], flags: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="power_w must be set only once"):
         check_set_once(changes, flags)
 
@@ -129,7 +129,7 @@ VALUES = st.recursive(
         st.one_of(st.none(), VALUES),
     )
 )
-def test_whatever_options_are_accepted_read_back_equal(options: dict[str, Any]) -> None:
+def test_accepted_options_are_read_back_unchanged(options: dict[str, Any]) -> None:
     try:
         settings = Settings(strategy={"name": "lesson", **options})
     except InputError:
@@ -139,7 +139,7 @@ def test_whatever_options_are_accepted_read_back_equal(options: dict[str, Any]) 
     assert settings.strategy.options.keys() == {name for name, value in options.items() if value is not None}
 
 
-def test_none_leaves_a_setting_out_in_every_section(tmp_path: Path) -> None:
+def test_none_omits_a_setting_in_every_section(tmp_path: Path) -> None:
     given = {
         "data": {"beta": None},
         "fleet": {"num_clients": 5},

@@ -20,7 +20,7 @@ def test_fedavg(fleet: Fleet) -> None:
     ]
 
 
-def test_fedavg_with_a_fraction_waits_for_those_drawn(fleet: Fleet) -> None:
+def test_fedavg_with_a_fraction_waits_for_the_drawn_clients(fleet: Fleet) -> None:
     """round(0.5·4) = 2 clients a round, which lasts as long as the slower of them; each is drawn in half the rounds."""
     trace = follow(FedAvg(fraction=0.5), fleet, 400).trace
     for (start_s, *_), (end_s, starts, merged, staleness) in zip([(0.0,), *trace], trace, strict=False):
@@ -36,7 +36,7 @@ def test_fedcs(fleet: Fleet) -> None:
     assert follow(FedCS(deadline_s=10.0), fleet, 12).trace == [(10.0 * round, [0], [0], [0]) for round in range(1, 13)]
 
 
-def test_fedcs_drops_late_updates_and_keeps_the_length_of_a_round_that_opens_late() -> None:
+def test_fedcs_drops_late_updates_and_keeps_the_round_length() -> None:
     merge = FedCS(10.0).merge(view(3), arrived([10.0, 10.0], started_round=[2, 3]))
     assert (merge.updates.tolist(), merge.drops.tolist()) == ([101], [100])
     assert FedCS(10.0).open_round(view(3, now_s=23.0), np.random.default_rng(0)).closes.by_s == 33.0
@@ -118,7 +118,7 @@ def test_fedat() -> None:
     assert run.merges[2].weights.tolist() == [0.5, 0.5]
 
 
-def test_fedat_cuts_tiers_of_equal_numbers() -> None:
+def test_fedat_tiers_have_equal_sizes() -> None:
     """Seven reachable clients in three tiers: 3, 2 and 2 of them, by latency. The second ends at 50 s."""
     run = follow(FedAT(num_tiers=3), make_fleet([70.0, 60.0, np.inf, 50.0, 40.0, 30.0, 20.0, 10.0]), 2)
     assert run.trace == [(30.0, [0, 1, 3, 4, 5, 6, 7], [7, 6, 5], [0, 0, 0]), (50.0, [5, 6, 7], [4, 3], [1, 1])]
@@ -139,7 +139,7 @@ def test_fedat_tiers_that_report_together_make_one_version() -> None:
     assert run.merges[1].groups.weights == {"tier 1": 1 / 3, "tier 2": 2 / 3}
 
 
-def test_fedat_with_a_fraction_waits_for_those_drawn() -> None:
+def test_fedat_with_a_fraction_waits_for_the_drawn_clients() -> None:
     """One tier, half of it: two of four clients a round."""
     run = follow(FedAT(num_tiers=1, fraction=0.5), make_fleet([1.0, 2.0, 3.0, 4.0]), 50)
     assert all(len(starts) == 2 and sorted(merged) == starts for _, starts, merged in run.rounds)
@@ -156,13 +156,13 @@ def test_semisync_steps(fleet: Fleet) -> None:
     assert (run.records[0].compute_j, run.records[0].transmit_j) == (15 * 1 + 4 * 2 + 2 * 3 + 2 * 4, 100)
 
 
-def test_semisync_steps_trains_one_step_at_least(fleet: Fleet) -> None:
+def test_semisync_steps_trains_at_least_one_step(fleet: Fleet) -> None:
     """A tenth of 19 s is less than anybody's step: everybody does one, as in FedAvg."""
     assert follow(SemiSyncSteps(period_factor=0.1), fleet, 2).trace == follow(FedAvg(), fleet, 2).trace
 
 
 def test_semisync_steps_continues_when_computing_takes_no_time(tmp_path: Path) -> None:
-    """Client 0 computes for 1 s, then for no time, by which no number of steps can be told: it then trains one step, as
+    """Client 0 computes for 1 s, then for no time, from which no number of steps follows: it then trains one step, as
     usual, which takes 1 s again. Client 1 always takes 5 s: of 10 s, that is 2 steps, and client 0's are 10."""
     rows = "client,round,compute_s,upload_s 0,1,1,1 0,2,0,1 0,3,1,1 1,1,5,1"
     settings = Settings(trace=traced(tmp_path / "trace.csv", rows))

@@ -54,7 +54,7 @@ def test_fedbuff_empties_an_overfull_buffer_before_anybody_starts() -> None:
 
 
 @pytest.mark.parametrize("num_idle", [0, 9])
-def test_fedbuff_keeps_its_concurrency(num_idle: int) -> None:
+def test_fedbuff_maintains_its_concurrency(num_idle: int) -> None:
     """Three at work: one start per arrival. Whoever is idle may be next, so that all have their turn."""
     fleet = make_fleet([(1.0 + client) ** 0.37 for client in range(3 + num_idle)])
     rounds = follow(FedBuff(buffer_size=3, concurrency=3), fleet, 150).rounds
@@ -70,7 +70,7 @@ def test_by_default_all_clients_train_and_the_buffer_holds_ten() -> None:
 
 
 @pytest.mark.parametrize("strategy", [FedBuff(3, 4), Rennala()], ids=str)
-def test_the_cost_of_a_round_does_not_grow_with_the_fleet(strategy: Any) -> None:
+def test_cost_of_a_round_does_not_grow_with_the_fleet(strategy: Any) -> None:
     assert peak_bytes(Simulation(strategy, make_fleet([1.0 + client for client in range(50_000)]))) < 50_000
 
 
@@ -142,7 +142,7 @@ def test_ca2fl_counts_clients_that_take_turns(tmp_path: Path) -> None:
         ({"delay_threshold": np.inf}, [1, 1, 1, 1]),
     ],
 )
-def test_fadas_takes_smaller_steps_if_an_update_is_very_stale(
+def test_fadas_takes_smaller_steps_for_very_stale_updates(
     fleet: Fleet, options: dict[str, Any], scales: list[float]
 ) -> None:
     """The buffers are FedBuff's. Their largest staleness is 0, 1, 2, 3; above the threshold, steps shrink to η/d."""
@@ -175,7 +175,7 @@ def test_rennala(fleet: Fleet) -> None:
     assert run.merges[3].weights.tolist() == run.merges[8].weights.tolist() == [0.25] * 4
 
 
-def test_rennala_drops_surplus_arrivals_and_ignores_the_amount_of_data() -> None:
+def test_rennala_drops_surplus_arrivals_and_ignores_sample_counts() -> None:
     """Four arrive at 1 s, S = 3: 0.6 / 3 each; the fourth starts again with the others."""
     run = follow(Rennala(updates_per_round=3, server_lr=0.6), make_fleet([1.0] * 4, weight=[1, 2, 3, 4]), 2)
     assert run.rounds == [(1.0, [0, 1, 2, 3], [0, 1, 2]), (2.0, [0, 1, 2, 3], [0, 1, 2])]
@@ -268,7 +268,7 @@ def test_safa_cancels_lagging_clients_and_ends_rounds_at_the_limit() -> None:
     assert [float(model) for model in server.models] == [0, 1, 5, 9, 15.25]
 
 
-def test_safa_with_everybody_is_fedavg_in_time(fleet: Fleet) -> None:
+def test_safa_with_all_clients_has_the_timing_of_fedavg(fleet: Fleet) -> None:
     assert follow(Safa(fraction=1.0), fleet, 3).trace == follow(FedAvg(), fleet, 3).trace
 
 

@@ -1,4 +1,4 @@
-"""What every strategy must keep, whatever it decides, and the registry."""
+"""What holds for every strategy, and the registry."""
 
 import math
 from itertools import islice, pairwise
@@ -64,7 +64,7 @@ NUM_ROUNDS: dict[type[Any], int] = {CA2FL: 24, FADAS: 24, FedBuff: 24, Rennala: 
     ],
     ids=lambda strategy: getattr(strategy, "__name__", str(strategy)),
 )
-def test_every_strategy_keeps_the_contract(strategy: Any) -> None:
+def test_every_strategy_passes_the_contract_tests(strategy: Any) -> None:
     kind = strategy if isinstance(strategy, type) else type(strategy)
     check_strategy(strategy, rounds=NUM_ROUNDS.get(kind, 16), fleets=FLEETS)
 
@@ -120,10 +120,10 @@ def test_relabeled_clients_give_the_relabeled_plan(kind: type[Any], fleet: list[
     """For strategies that draw nothing."""
     latencies = [latency / 1e4 for latency in fleet] + [3.00005, 15.00005, 25.00005]
     relabel = np.array(data.draw(st.permutations(range(len(latencies)))))
-    there = np.empty(len(latencies))
-    there[relabel] = latencies
+    reordered = np.empty(len(latencies))
+    reordered[relabel] = latencies
     records = run(make(kind), make_fleet(latencies), rounds=10)
-    relabeled = run(make(kind), make_fleet(there.tolist()), rounds=10)
+    relabeled = run(make(kind), make_fleet(reordered.tolist()), rounds=10)
     for record, other in zip(records, relabeled, strict=True):
         assert record.end_s == other.end_s
         assert set(relabel[record.started]) == set(other.started)
@@ -131,7 +131,7 @@ def test_relabeled_clients_give_the_relabeled_plan(kind: type[Any], fleet: list[
 
 
 @everyone
-def test_weights_are_shares_however_large_or_small_they_are(kind: type[Any]) -> None:
+def test_scale_of_client_weights_does_not_matter(kind: type[Any]) -> None:
     """A sum of two weights of 2^1023 is infinite; as powers of two, they give the same bits as weights of 1."""
 
     def weights(weight: float) -> list[Any]:
@@ -142,7 +142,7 @@ def test_weights_are_shares_however_large_or_small_they_are(kind: type[Any]) -> 
 
 
 @pytest.mark.parametrize("kind", [FedAvg, FedAT])
-def test_a_client_that_can_be_reached_must_have_a_weight(kind: type[Any]) -> None:
+def test_reachable_clients_must_have_a_weight(kind: type[Any]) -> None:
     with pytest.raises(InputError, match="client_weight"):
         run(make(kind), make_fleet([3.0, 7.0, 15.0, np.inf], weight=[0.0, 0.0, 0.0, 1.0]))
 
@@ -157,7 +157,7 @@ def test_views_are_read_only() -> None:
 
 
 @everyone
-def test_a_fleet_that_cannot_be_reached_is_an_error_or_ends_the_run(kind: type[Any]) -> None:
+def test_unreachable_fleet_is_an_error_or_ends_the_run(kind: type[Any]) -> None:
     try:
         outcome = run(make(kind), make_fleet([np.inf, np.inf]), rounds=1)[0].note
     except InputError as error:
@@ -166,7 +166,7 @@ def test_a_fleet_that_cannot_be_reached_is_an_error_or_ends_the_run(kind: type[A
 
 
 @pytest.mark.parametrize("strategy", [Oort(10**400, 100.0), Refl(10**400, 100.0)], ids=["oort", "refl"])
-def test_all_clients_start_if_a_round_waits_for_more_than_there_are(strategy: Any) -> None:
+def test_all_clients_start_if_a_round_waits_for_more_than_all(strategy: Any) -> None:
     assert follow(strategy, make_fleet([5.0, 16.0]), 1).rounds == [(16.0, [0, 1], [0, 1])]
 
 

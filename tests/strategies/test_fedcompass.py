@@ -53,7 +53,7 @@ def test_weights_are_shares_of_all_connected_clients() -> None:
     assert run.merges[0].weights == pytest.approx([1 / 8, 2 / 8])
 
 
-def test_a_late_update_waits_for_the_next_group(tmp_path: Path) -> None:
+def test_late_update_waits_for_the_next_group(tmp_path: Path) -> None:
     """Both clients take 2 + 2 s, but the second local training of client 1 takes 10 s a step: it arrives at 12 + 52 s.
     Its group, T = 24, is aggregated without it at T_max = 12 + 18 s. Client 0 goes on every 12 s from 30 s. At 64 s,
     client 1 starts again at once; its update waits for client 0 at 66 s and is then three versions old."""
@@ -82,14 +82,14 @@ def test_a_late_update_waits_for_the_next_group(tmp_path: Path) -> None:
         ((1, 0), [(12, [0, 1, 2, 3], [0]), (24, [0, 1], [0]), (30, [0], [1, 2, 0])]),
     ],
 )
-def test_a_client_that_lost_its_update_joins_another_group(
+def test_client_that_lost_its_update_joins_another_group(
     fleet: Fleet, lost: tuple[int, int], rounds: list[Any]
 ) -> None:
     run = Run(disconnecting(FedCompass(), fleet, Scripted({lost: (0.5, 2.0)}))).step(len(rounds))
     assert run.rounds == rounds
 
 
-def test_a_group_whose_latest_time_has_passed_is_aggregated_before_clients_start(fleet: Fleet) -> None:
+def test_overdue_group_is_aggregated_before_clients_start(fleet: Fleet) -> None:
     """In real time, a round may open later than the last one closed. At 46 s, the T_max of B, 45 s, has passed."""
     run = Run(Simulation(FedCompass(), fleet)).step(1)
     run.simulation.now_s = 46.0

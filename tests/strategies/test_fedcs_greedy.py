@@ -41,7 +41,7 @@ def test_trace(fleet: Fleet, deadline_s: float, order: list[int], round_s: float
     assert trace == [(round * round_s, order, order) for round in range(1, 13)]
 
 
-def test_joules_are_those_of_the_time_on_the_air(fleet: Fleet) -> None:
+def test_energy_follows_the_upload_time(fleet: Fleet) -> None:
     """Client i computes for i + 1 J, and would send 2.5, 8, 15, 19 s for 10·(i + 1) J; it sends 1, 10, 2 and 1 s."""
     record = next(simulate(FedCSGreedy(29.0), fleet, rounds=1))
     assert record.compute_j == 1 + 3 + 4
@@ -72,7 +72,7 @@ times = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 6)), min_size=1, m
 
 
 @given(times, st.integers(1, 60))
-def test_the_schedule_is_algorithm_3(times: list[tuple[int, int]], deadline_s: int) -> None:
+def test_schedule_is_algorithm_3(times: list[tuple[int, int]], deadline_s: int) -> None:
     compute_s, upload_s = np.array(times, dtype=float).T
     left, theta, expected = set(range(len(times))), 0.0, []
     while left:
@@ -85,12 +85,12 @@ def test_the_schedule_is_algorithm_3(times: list[tuple[int, int]], deadline_s: i
     assert schedule(compute_s, upload_s, float(deadline_s)).tolist() == expected
 
 
-def test_a_deadline_met_exactly_is_met_in_floating_point() -> None:
+def test_deadline_met_exactly_despite_rounding() -> None:
     """0.1 + 0.2 is 0.30000000000000004."""
     assert schedule(np.array([0.1]), np.array([0.2]), 0.3).tolist() == [0]
 
 
-def test_a_measured_upload_is_that_of_the_channel(tmp_path: Path) -> None:
+def test_upload_times_of_a_measured_fleet(tmp_path: Path) -> None:
     """a sends from 2 to 3 s, b, ready at 1 s, from 3 to 7 s."""
     path = tmp_path / "fleet.csv"
     path.write_text("client,latency_s,compute_s,upload_s\na,3,2,1\nb,5,1,4\nc,30,10,20\n")

@@ -35,7 +35,7 @@ def test_local_work_fits_into_the_window(
     assert plan.lr_scale == pytest.approx(lr_scale)
 
 
-def test_the_step_size_depends_on_all_connected_clients() -> None:
+def test_step_size_depends_on_all_connected_clients() -> None:
     """Queue times and steps of 4, 2 and 20 s: 4, 9 and 1 steps. Client 2, which takes the fewest, trains for 40 s, so
     it does not start in round 2."""
     first, second = follow(FedQueue(20.0), make_fleet([8.0, 4.0, 40.0]), 2).plans
@@ -65,7 +65,7 @@ def test_trace(fleet: Fleet) -> None:
     ("cutoff", "second", "third", "weights"),
     [(0.1, [0], ([0], [1, 0]), [0.4, 0.6]), (0.125, [0, 1], ([0, 1], [0, 1]), [0.5, 0.5])],
 )
-def test_a_delayed_update_is_carried_over(
+def test_delayed_update_is_carried_over(
     cutoff: float, second: list[int], third: Any, weights: list[float], tmp_path: Path
 ) -> None:
     """Both take 20 s, but the second upload of client 1 takes 2.5 s more: with a cutoff of 2 s, its update waits for

@@ -41,7 +41,7 @@ def test_trace(fleet: Fleet) -> None:
     assert follow(Lesson(10.0, scaling=False), fleet, 1).plans[0].lr_scale == 1.0
 
 
-def test_bytes_and_joules(fleet: Fleet) -> None:
+def test_bytes_and_energy(fleet: Fleet) -> None:
     """100 kbit are 12,500 bytes. Client i spends i + 1 J on computing and 10·(i + 1) J on sending, where it arrives."""
     records = list(simulate(Lesson(deadline_s=10.0), fleet, rounds=4))
     assert [record.bytes_down for record in records] == [50_000, 12_500, 25_000, 25_000]
@@ -58,7 +58,7 @@ def test_models_are_weighted_by_data() -> None:
     assert {merge.of for merge in merges} == {"models"}
 
 
-def test_a_round_without_due_updates_leaves_the_model_unchanged() -> None:
+def test_round_without_due_updates_leaves_the_model_unchanged() -> None:
     """Tiers 2 and 3 alone. Versions are made in rounds 2, 3, 4, 6; client 1, from version 0, misses that of round 2."""
     run = follow(Lesson(deadline_s=10.0), make_fleet([15.0, 26.0]), 6)
     assert [record.version for record in run.records] == [0, 1, 2, 3, 3, 4]
@@ -85,7 +85,7 @@ def test_unreachable_clients_never_start() -> None:
     ]
 
 
-def test_an_early_reply_waits_until_it_is_due() -> None:
+def test_early_reply_waits_until_it_is_due() -> None:
     """Expected to take 25 s, so tier 3: there in round 1 already, merged in round 3."""
     updates = arrived([25.0], started_round=[1])
     merges = [Lesson(10.0).merge(view(round), updates).updates.tolist() for round in (1, 2, 3)]
@@ -93,26 +93,26 @@ def test_an_early_reply_waits_until_it_is_due() -> None:
 
 
 @pytest.mark.parametrize(("late", "merged", "dropped"), [("merge", [100, 101], []), ("drop", [101], [100])])
-def test_a_late_reply_is_merged_on_arrival_or_dropped(late: Any, merged: list[int], dropped: list[int]) -> None:
+def test_late_reply_is_merged_on_arrival_or_dropped(late: Any, merged: list[int], dropped: list[int]) -> None:
     """In round 3: expected within 10 s of round 1, so due two rounds ago; and one that is due now."""
     merge = Lesson(10.0, late=late).merge(view(3), arrived([10.0, 30.0], started_round=[1, 1]))
     assert (merge.updates.tolist(), merge.drops.tolist()) == (merged, dropped)
 
 
-def test_a_client_with_a_waiting_update_does_not_start() -> None:
+def test_client_with_a_waiting_update_does_not_start() -> None:
     """Clients 0 and 2 are idle and free; client 1 is idle, but its early reply still waits."""
     plan = Lesson(20.0).open_round(view(3, now_s=40.0, waiting=[0, 1, 0]), np.random.default_rng(0))
     assert plan.starts.tolist() == [0, 2]
     assert plan.closes == Deadline(60.0)
 
 
-def test_a_round_of_tier_1_alone_ends_at_its_deadline_at_the_latest() -> None:
+def test_round_of_tier_1_alone_ends_at_its_deadline_at_the_latest() -> None:
     plan = Lesson(20.0).open_round(view(1, now_s=0.0), np.random.default_rng(0))
     assert isinstance(plan.closes, AllOf)
     assert plan.closes.by_s == 20.0
 
 
-def test_each_round_counts_with_its_own_deadline() -> None:
+def test_each_round_has_its_own_deadline() -> None:
     """Two rounds of 10 s and, from round 3 on, rounds of 20 s: 40 s after round 3, 60 s after round 4."""
     lesson, rng = Lesson(10.0), np.random.default_rng(0)
     lesson.open_round(view(1, now_s=0.0), rng)
@@ -122,7 +122,7 @@ def test_each_round_counts_with_its_own_deadline() -> None:
     assert [len(lesson.merge(view(round), updates).updates) for round in (3, 4)] == [1, 2]
 
 
-def test_the_grid_moves_with_a_round_that_closed_early_or_changed_its_deadline() -> None:
+def test_deadlines_shift_after_an_early_close_or_a_new_deadline() -> None:
     """After a round that ended at 7 s, the next deadlines are 17 s and 27 s, or 27 s and 47 s; a restored strategy
     knows."""
     rng = np.random.default_rng(0)
@@ -135,7 +135,7 @@ def test_the_grid_moves_with_a_round_that_closed_early_or_changed_its_deadline()
         assert restored.open_round(view(3, now_s=7.0 + deadline_s), rng).closes.by_s == 7.0 + 2 * deadline_s
 
 
-def test_the_state_without_a_deadline_is_strict_json() -> None:
+def test_state_without_a_deadline_is_strict_json() -> None:
     lesson, restored = Lesson(math.inf), Lesson(math.inf)
     restored.restore(json.loads(json.dumps(lesson.state(), allow_nan=False)))
     assert restored == lesson
@@ -145,7 +145,7 @@ latency_lists = st.lists(st.floats(0.5, 200), min_size=1, max_size=12)
 
 
 @given(latency_lists, st.sampled_from([1.0, 3.7, math.inf]))
-def test_a_deadline_beyond_the_slowest_client_is_fedavg(latencies: list[float], factor: float) -> None:
+def test_deadline_beyond_the_slowest_client_equals_fedavg(latencies: list[float], factor: float) -> None:
     fleet = make_fleet(latencies)
     lessons = simulate(Lesson(factor * max(latencies)), fleet, rounds=4)
     for lesson, fedavg in zip(lessons, simulate(FedAvg(), fleet, rounds=4), strict=True):
@@ -167,7 +167,7 @@ def test_schedule_is_equation_8(latencies: list[float], deadline_s: float) -> No
             assert record.end_s == record.round * deadline_s
 
 
-def test_edges_hold_late_in_a_run() -> None:
+def test_exact_latencies_keep_their_slots_late_in_a_run() -> None:
     """Latencies of exactly 1, 3 and 7 deadlines of 0.3 s keep their slots at times where a running sum of 0.3 has long
     left the multiples of 0.3."""
     tiers = np.array([1, 3, 7])
@@ -176,7 +176,7 @@ def test_edges_hold_late_in_a_run() -> None:
         assert record.end_s == record.round * 0.3
 
 
-def test_participation_of_everybody_is_lesson() -> None:
+def test_full_participation_equals_lesson() -> None:
     fleet = make_fleet([5.0, 16.0, 30.0, 38.0, 7.0])
     assert follow(Lesson(10.0, participation=5), fleet, 24).trace == follow(Lesson(10.0), fleet, 24).trace
 
@@ -194,12 +194,12 @@ def test_participation_limits_the_starts_of_a_tier() -> None:
     assert np.all(np.abs(counts[20:] - 44.4) < 30)
 
 
-def test_participation_without_a_deadline_is_fedavg_with_a_fraction(fleet: Fleet) -> None:
+def test_participation_without_a_deadline_equals_fedavg_with_a_fraction(fleet: Fleet) -> None:
     for record in simulate(Lesson(math.inf, participation=2), fleet, rounds=20):
         assert sorted(record.merged) == record.started.tolist()
         assert record.end_s - record.start_s == pytest.approx(fleet.latency_s[record.started].max())
 
 
-def test_a_run_without_a_deadline_must_be_able_to_close_early() -> None:
+def test_run_without_a_deadline_must_be_able_to_close_early() -> None:
     with pytest.raises(InputError, match="close_early"):
         Lesson(math.inf, close_early=False)

@@ -50,14 +50,14 @@ def test_discount_by_tier(discount: float, second: list[float], third: list[floa
     assert merges[2].weights.tolist() == pytest.approx(third)
 
 
-def test_a_tier_that_is_due_alone_counts_whatever_the_discount() -> None:
+def test_discount_has_no_effect_on_a_single_tier() -> None:
     """Tiers 2 and 3 of 10 s: nobody in round 1, then client 0, then 1; each is all there is."""
     run = follow(LessonFilled(deadline_s=10.0, discount=100.0), make_fleet([15.0, 26.0]), 3)
     assert [record.merged.tolist() for record in run.records] == [[], [0], [1]]
     assert [merge.weights.tolist() for merge in run.merges] == [[], [1.0], [1.0]]
 
 
-def test_late_updates_are_dropped_if_late_is_drop() -> None:
+def test_late_updates_are_dropped_on_request() -> None:
     """Expected after 12 s, in round 2; if it comes in round 3 it is never merged."""
     strategy, late = LessonFilled(deadline_s=10.0, late="drop"), arrived([12.0], started_round=[1])
     merges = [strategy.merge(view(round), late) for round in (2, 3)]
@@ -65,7 +65,7 @@ def test_late_updates_are_dropped_if_late_is_drop() -> None:
 
 
 @pytest.mark.parametrize("deadline_s", [0.3, 0.7, 3.3])
-def test_rounding_takes_no_minibatch_from_a_slot_that_is_filled_exactly(deadline_s: float) -> None:
+def test_rounding_does_not_shorten_an_exactly_filled_slot(deadline_s: float) -> None:
     """Seven minibatches of a tenth of the deadline beside three tenths of sending."""
     fleet = make_fleet([0.4 * deadline_s, 1.5 * deadline_s], compute_share=0.25)
     run = follow(LessonFilled(deadline_s=deadline_s), fleet, 3)
@@ -77,7 +77,7 @@ def test_no_client_takes_more_minibatches_than_it_has_samples() -> None:
     assert batches(follow(LessonFilled(deadline_s=1e6), make_fleet([9.0], compute_share=1e-6), 1)) == [[100]]
 
 
-def test_fleets_that_do_not_suit_it_are_rejected() -> None:
+def test_unsuitable_fleets_are_rejected() -> None:
     with pytest.raises(InputError, match="local_steps"):
         follow(LessonFilled(deadline_s=10.0), make_fleet(LATENCIES, local_steps=2), 1)
     unknown = make_fleet(LATENCIES)

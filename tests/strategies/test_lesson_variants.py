@@ -10,7 +10,7 @@ from lesson import Fleet, LessonMemory
 from lesson.strategies import LessonAdaptive
 
 
-def test_the_deadline_follows_the_confirmation(fleet: Fleet) -> None:
+def test_deadline_follows_the_confirmation(fleet: Fleet) -> None:
     """The first look is when round 51 opens. Nothing was confirmed: τ becomes 10·exp(0.3·0.25) s."""
     server = SignalServer(lambda version: {"confirmation": (0.0, 2.0 if version >= 50 else 0.0)})
     *_, before, after = follow(LessonAdaptive(10.0), fleet, 51, model_server=server).records
@@ -18,7 +18,7 @@ def test_the_deadline_follows_the_confirmation(fleet: Fleet) -> None:
     assert after.end_s - after.start_s == pytest.approx(10 * math.exp(0.3 * 0.25))
 
 
-def test_the_mean_update_of_a_tier_is_remembered() -> None:
+def test_mean_update_of_a_tier_is_remembered() -> None:
     """Client 0 is in tier 1, 1 and 2 in tier 2, 3 in tier 3. With 1, 2, 4 and 3 of 10 samples, tiers count for 0.1, 0.6
     and 0.3."""
     run = follow(LessonMemory(deadline_s=10.0), make_fleet([5.0, 16.0, 17.0, 26.0], weight=[1, 2, 4, 3]), 4)

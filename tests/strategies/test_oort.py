@@ -115,14 +115,14 @@ def test_clients_below_the_cut_off_do_not_start() -> None:
         (Oort(10, 1.0, exploration=0.5, exploration_decay=0.1, exploration_min=0.4), 4),
     ],
 )
-def test_the_share_of_new_clients_falls_to_a_minimum(strategy: Oort, num_new: int) -> None:
+def test_share_of_new_clients_falls_to_a_minimum(strategy: Oort, num_new: int) -> None:
     first, second = simulate(strategy, make_fleet([1.0 + client for client in range(100)]), rounds=2)
     assert (len(first.started), len(first.merged)) == (len(second.started), 10)
     assert len(set(second.started.tolist()) - set(first.merged.tolist())) == num_new
 
 
 @pytest.mark.parametrize(("lost", "num_steps"), [([], [0, 0, 0, 0, 1, 1, 2]), ([2, 5], [0, 0, 0, 0, 0, 1, 1, 1, 2])])
-def test_the_pacer_counts_rounds_with_aggregated_updates(lost: list[int], num_steps: list[int]) -> None:
+def test_pacer_counts_rounds_with_aggregated_updates(lost: list[int], num_steps: list[int]) -> None:
     """With windows of two, losses of 4 + 4 are compared with 1 + 1, and these with 1 + 0.5. If the updates of rounds 3
     and 6 are lost, each comparison is made when two more updates have been aggregated, and only once."""
     server = losses({version: {0: loss} for version, loss in enumerate([4, 4, 1, 1, 1, 0.5, 0.5])})

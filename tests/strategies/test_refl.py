@@ -106,7 +106,7 @@ def test_updates_that_are_too_old_are_dropped() -> None:
     assert run.rounds[3] == (20.0, [0], [1, 0])
 
 
-def test_clients_that_were_absent_start_first(tmp_path: Path) -> None:
+def test_previously_absent_clients_start_first(tmp_path: Path) -> None:
     """Client 2 is absent when rounds 1 to 3 open, client 1 when round 2 does. With a hold-off of one round, 2 and 1
     alternate from then on."""
     presence = traced(tmp_path / "presence.csv", "client,from_s,to_s 1,0,5 1,15,inf 2,25,inf")
@@ -115,7 +115,7 @@ def test_clients_that_were_absent_start_first(tmp_path: Path) -> None:
     assert [record.started.tolist() for record in run.records] == [[0], [0], [1], [2], [1], [2]]
 
 
-def test_a_round_has_a_limit() -> None:
+def test_round_has_a_limit() -> None:
     """Client 1, with 30 s, arrives in round 5, four rounds late; a round without fresh updates aggregates it alone."""
     run = follow(Refl(2, 1.0, round_limit_s=10.0), make_fleet([5.0, 30.0]), 5)
     assert [record.end_s for record in run.records] == [10, 15, 20, 25, 30]

@@ -43,9 +43,9 @@ class Script:
 
 
 def test_trace() -> None:
-    """Looks before rounds 1, 3 and 5, at versions 0, 2 and 4. The second: tier 2, drawn last, has gone from 0.1 to 0.2.
-    The third: tier 1, drawn last, stays at (0.5 + 0.3) / 2, so that tier 2, less accurate, gets 2/3 and tier 1
-    gets 1/3. Nothing changes until the next look."""
+    """Evaluations before rounds 1, 3 and 5, at versions 0, 2 and 4. The second: tier 2, drawn last, has gone from 0.1
+    to 0.2. The third: tier 1, drawn last, stays at (0.5 + 0.3) / 2, so that tier 2, less accurate, gets 2/3 and tier 1
+    gets 1/3. Nothing changes until the next evaluation."""
     server = accuracies({0: [0.1, 0.1, 0.1, 0.1], 2: [0.5, 0.3, 0.2, 0.2], 4: [0.4, 0.4, np.nan, 0.2]})
     script, fleet = Script([0, 1, 0, 0, 1, 1]), make_fleet([5.0, 16.0, 30.0, 38.0])
     run = follow(TiFL(num_tiers=2, interval=2), fleet, 6, rng=script, model_server=server)
@@ -61,7 +61,7 @@ def test_trace() -> None:
     assert script.chances == [{0: 0.5, 1: 0.5}] * 4 + [{0: 0.333333333, 1: 0.666666667}] * 2
 
 
-def test_ranks_tiers_with_credits_alone() -> None:
+def test_only_tiers_with_credits_are_ranked() -> None:
     """Tier 1 has used up its two credits when nothing has been gained: tiers 2 and 3, equal, get 2/3 and 1/3. Then tier
     2 has none left either."""
     server, script = accuracies({version: [0.5] * 3 for version in (0, 2, 4)}), Script([0, 0, 1, 1, 2])
@@ -73,9 +73,9 @@ def test_ranks_tiers_with_credits_alone() -> None:
     assert script.chances[2:] == [{1: 0.666666667, 2: third}] * 2 + [{2: 1.0}]
 
 
-def test_a_tier_that_is_absent_at_a_look_can_be_drawn_later(tmp_path: Path) -> None:
-    """Tier 2 is absent at the look before round 3, at 32 s. From 40 s on it is the only one, until 230 s, when round 8
-    ends. Then both are present, and tier 2, ranked first, is twice as likely."""
+def test_tier_absent_at_an_evaluation_can_be_drawn_later(tmp_path: Path) -> None:
+    """Tier 2 is absent at the evaluation before round 3, at 32 s. From 40 s on it is the only one, until 230 s, when
+    round 8 ends. Then both are present, and tier 2, ranked first, is twice as likely."""
     rows = "client,from_s,to_s 0,0,40 1,0,40 0,200,inf 1,200,inf 2,40,inf 3,40,inf"
     presence = traced(tmp_path / "presence.csv", rows)
     server = accuracies({version: [0.5, 0.5, 0.1, 0.1] for version in range(9)})
@@ -85,7 +85,7 @@ def test_a_tier_that_is_absent_at_a_look_can_be_drawn_later(tmp_path: Path) -> N
     assert script.chances == [{0: 1.0}] * 3 + [{1: 1.0}] * 5 + [{0: 0.333333333, 1: 0.666666667}]
 
 
-def test_without_accuracy_draws_evenly_until_credits_are_used_up() -> None:
+def test_run_without_accuracy_uses_all_credits() -> None:
     """Ten rounds of each tier, 160 + 380 s, then a round in which nobody starts: the run is over."""
     records = list(simulate(TiFL(num_tiers=2, credits=10), make_fleet([5.0, 16.0, 30.0, 38.0]), rounds=50))
     assert len(records) == 21
@@ -95,7 +95,7 @@ def test_without_accuracy_draws_evenly_until_credits_are_used_up() -> None:
     assert "credits" in records[-1].note
 
 
-def test_draws_clients_of_one_tier() -> None:
+def test_clients_are_drawn_from_one_tier() -> None:
     fleet = make_fleet([40.0, np.inf, 10.0, 20.0, 30.0, 50.0, 60.0], weight=[1, 1, 2, 3, 4, 5, 6])
     pairs = [set(record.merged.tolist()) for record in simulate(TiFL(2, clients_per_round=2), fleet, rounds=100)]
     assert {tuple(sorted(pair)) for pair in pairs} == {(2, 3), (2, 4), (3, 4), (0, 5), (0, 6), (5, 6)}

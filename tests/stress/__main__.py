@@ -54,8 +54,8 @@ def main() -> int:
         print(f"{kind:24}" + ", ".join(f"{value:g} {name}" for name, value in row.items()))
     print(f"{len(results)} trials in {seconds} s")
     if given.out is not None:
-        told = {"seed": given.seed, "short": given.short, "jobs": given.jobs, "seconds": seconds, "kinds": table}
-        given.out.write_text(json.dumps(told, indent=2) + "\n")
+        figures = {"seed": given.seed, "short": given.short, "jobs": given.jobs, "seconds": seconds, "kinds": table}
+        given.out.write_text(json.dumps(figures, indent=2) + "\n")
     for one in results:
         if one.failure:
             short = " --short" if given.short else ""

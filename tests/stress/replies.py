@@ -109,11 +109,11 @@ def _array(data: Any, stype: Any = "numpy.ndarray") -> ArrayRecord:
 
 def _reply(
     arrays: Callable[[], ArrayRecord] = lambda: model(9.0),
-    told: Callable[[], MetricRecord] = metrics,
+    reported: Callable[[], MetricRecord] = metrics,
     more: Callable[[], dict[str, ArrayRecord]] = dict,
 ) -> Callable[[], RecordDict]:
     """Return a function that creates a reply with these records."""
-    return lambda: RecordDict({"arrays": arrays(), "metrics": told(), **more()})
+    return lambda: RecordDict({"arrays": arrays(), "metrics": reported(), **more()})
 
 
 # Functions, because some replies are large.
@@ -129,16 +129,16 @@ REPLIES: dict[str, Callable[[], RecordDict | Error]] = {
     "record: a name of 6 MB": _reply(lambda: ArrayRecord({DIRTY: model(9.0)["w"]})),
     "record: 1,000 arrays": _reply(lambda: ArrayRecord({str(place): model()["w"] for place in range(1000)})),
     "metrics: no metrics": lambda: RecordDict({"arrays": model(9.0)}),
-    "metrics: no weight": _reply(told=lambda: MetricRecord({"loss": 0.5})),
-    "metrics: 10,000 metrics": _reply(told=lambda: metrics(**{f"metric {place}": 0.0 for place in range(10_000)})),
-    "metrics: a name of 6 MB": _reply(told=lambda: metrics(**{DIRTY: 1.0})),
-    "metrics: a name with an escape": _reply(told=lambda: metrics(**{"\x1b[2J": 1.0})),
+    "metrics: no weight": _reply(reported=lambda: MetricRecord({"loss": 0.5})),
+    "metrics: 10,000 metrics": _reply(reported=lambda: metrics(**{f"metric {place}": 0.0 for place in range(10_000)})),
+    "metrics: a name of 6 MB": _reply(reported=lambda: metrics(**{DIRTY: 1.0})),
+    "metrics: a name with an escape": _reply(reported=lambda: metrics(**{"\x1b[2J": 1.0})),
     **{
-        f"metrics: loss {loss!r:.20}": _reply(told=partial(metrics, loss=loss))
+        f"metrics: loss {loss!r:.20}": _reply(reported=partial(metrics, loss=loss))
         for loss in (math.nan, math.inf, 10**400)
     },
     **{
-        f"metrics: weight {weight!r:.20}": _reply(told=partial(metrics, **{"num-examples": weight}))
+        f"metrics: weight {weight!r:.20}": _reply(reported=partial(metrics, **{"num-examples": weight}))
         for weight in (0, -3, 1e13, 1e308, 10**400, math.nan, math.inf, [1, 2], [1] * 10**6)
     },
     "error: 6 MB": lambda: Error(2, DIRTY),

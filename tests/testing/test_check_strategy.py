@@ -148,7 +148,7 @@ def every_fifth_is_excluded(view: ServerView) -> bool:
         ("24 drawn clients, rejected updates", every_fifth_is_excluded),
     ],
 )
-def test_strategies_run_in_every_case(case: str, happens: Callable[[ServerView], bool]) -> None:
+def test_check_runs_every_case(case: str, happens: Callable[[ServerView], bool]) -> None:
     """A strategy that starts a client twice once something happens is caught in the case in which it happens first."""
 
     def change(view: ServerView, plan: RoundPlan) -> RoundPlan:
@@ -170,7 +170,7 @@ def test_more_clients_may_be_busy_than_were_started() -> None:
         check_strategy(Refilling)
 
 
-def test_a_strategy_that_rejects_every_fleet_fails() -> None:
+def test_strategy_that_rejects_every_fleet_fails() -> None:
     def decline(view: ServerView, plan: RoundPlan) -> RoundPlan:
         raise InputError("too few clients")
 
@@ -195,7 +195,7 @@ def test_check_world_catches_a_world_that_closes_rounds_late() -> None:
         check_world(ClosesLate)
 
 
-def test_it_needs_neither_pytest_nor_torch() -> None:
+def test_checks_need_neither_pytest_nor_torch() -> None:
     code = "import sys, lesson.testing; print([name for name in ('pytest', 'torch') if name in sys.modules])"
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert printed == "[]\n"

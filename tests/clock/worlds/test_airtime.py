@@ -21,7 +21,7 @@ from lesson.strategies.base import AllOf, Arrivals, Deadline, RoundPlan
 
 
 def made(settings: Settings) -> Fleet:
-    """Three clients of 1 W for computing, for 1, 1 and 3 s, and 10, 20 and 30 W for uploading 12 bits, alone in 2 s."""
+    """Three clients that compute 1, 1 and 3 s at 1 W, and upload 12 bits at 10, 20 and 30 W, alone in 2 s."""
     compute_s, upload_s = np.array([1.0, 1.0, 3.0]), np.full(3, 2.0)
     return replace(
         draw_fleet(settings, 3),
@@ -36,7 +36,7 @@ def made(settings: Settings) -> Fleet:
 
 @pytest.fixture
 def _six_bits_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For all uploads together, whoever they are from."""
+    """The total rate of all uploads, whatever their clients."""
 
     def rate_bps(self: Airtime, clients: IntArray, block: int, num_sharing: int) -> FloatArray:
         return np.full(len(clients), 6.0 / num_sharing)
@@ -56,7 +56,7 @@ def _six_bits_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 @pytest.mark.usefixtures("_six_bits_a_second")
-def test_a_shared_band(spectrum: str, arrived_s: list[float], sent_s: list[float], seems_s: list[float]) -> None:
+def test_shared_band(spectrum: str, arrived_s: list[float], sent_s: list[float], seems_s: list[float]) -> None:
     settings = Settings(spectrum=spectrum)
     loop = Simulation(FedAvg(), made(settings), settings=settings)
     for start_s, record in zip((0.0, 7.0), steps(loop, 2), strict=True):
@@ -67,7 +67,7 @@ def test_a_shared_band(spectrum: str, arrived_s: list[float], sent_s: list[float
 
 
 @pytest.mark.usefixtures("_six_bits_a_second")
-def test_an_upload_that_starts_later_slows_down_the_others() -> None:
+def test_upload_that_starts_later_slows_down_the_others() -> None:
     """Split equally. 0 and 2 start at 0 s: 0 uploads alone from 1 s, 6 bits by 2 s. 1, started at 1 s, joins then: 3
     bit/s each; 2 joins at 3 s: 0, with 3 bits left, and 1, with 9, have 2 bit/s, as 2 has. 0 is done at 4.5 s. Then 1
     has 6 bits left and 2 has 9: 3 bit/s, 1 is done at 6.5 s; 2 uploads its last 3 bits by 7 s."""
@@ -81,7 +81,7 @@ def test_an_upload_that_starts_later_slows_down_the_others() -> None:
 
 @pytest.mark.parametrize(("spectrum", "arrives_s", "sent_s"), [("equal", 3.5, 1.0), ("in-turn", 3.0, 0.0)])
 @pytest.mark.usefixtures("_six_bits_a_second")
-def test_a_canceled_upload_leaves_the_band(spectrum: str, arrives_s: float, sent_s: float) -> None:
+def test_canceled_upload_leaves_the_band(spectrum: str, arrives_s: float, sent_s: float) -> None:
     """0 and 1 are ready at 1 s; 1 is dropped at 2 s. Split equally, 0 has uploaded 3 bits by then and uploads the other
     9 in 1.5 s; 1 has been on air for 1 s. In turn, 1 was waiting all the time. A restored run knows as much."""
     settings = Settings(spectrum=spectrum)
@@ -100,7 +100,7 @@ def test_uploads_in_turn_are_rejected_on_a_split_band() -> None:
         next(simulate(FedCSGreedy(60.0), draw_fleet(settings), rounds=1, settings=settings))
 
 
-def test_the_rate_on_a_shared_band_by_hand() -> None:
+def test_rate_on_a_shared_band_by_hand() -> None:
     """Nine bands of 30 kHz, each with a noise of −100 dBm, split by 4: b = 9/4 bands with b times the noise."""
     settings = Settings(fading="rayleigh", spectrum="equal")
     fleet, clients = draw_fleet(settings, num_clients=9, seed=2), np.array([7, 3])
@@ -113,7 +113,7 @@ def test_the_rate_on_a_shared_band_by_hand() -> None:
 
 
 @pytest.mark.parametrize("limits", [{}, {"_MAX_KEPT_ELEMENTS": 1}, {"MAX_KEPT_CLIENTS": 3}], ids=str)
-def test_cached_rates_are_those_computed_alone(limits: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_rates_agree_with_single_computations(limits: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings(fading="rician", speed_mps=(1.0, 15.0), shadowing_db=8.0, coherence_s=3.0, spectrum="equal")
     fleet, everybody = draw_fleet(settings, num_clients=9, seed=2), np.arange(9)
 
@@ -168,7 +168,7 @@ def test_fading_is_followed_block_by_block(changes: dict[str, Any]) -> None:
         now_s = record.end_s
 
 
-def test_a_client_alone_on_a_shared_band_has_a_band_of_its_own() -> None:
+def test_client_alone_on_a_shared_band_gets_a_full_band() -> None:
     ends_s = []
     for spectrum in ("fixed", "equal", "in-turn"):
         settings = Settings(num_clients=1, fading="rayleigh", coherence_s=0.1, spectrum=spectrum)
@@ -201,7 +201,7 @@ def upload_s(*distance_km: float, power_w: float = 0.1) -> list[float]:
     return (100e3 / (30e3 * np.log2(1 + snr))).tolist()
 
 
-def test_a_client_that_walks_away_uploads_more_slowly(tmp_path: Path) -> None:
+def test_client_that_walks_away_uploads_more_slowly(tmp_path: Path) -> None:
     """From 0.2 km to 1 km while it computes: the server expects the rate of 0.2 km."""
     positions = traced(tmp_path / "places.csv", "client,time_s,x_km,y_km 0,0,0.2,0 0,1,1,0")
     settings = Settings(num_clients=1, positions=positions)
@@ -226,7 +226,7 @@ def test_refreshed_estimates_follow_the_position_and_not_the_fading(tmp_path: Pa
     assert loop.fleet.download_s == pytest.approx(upload_s(1.0, 0.1, power_w=20.0))
 
 
-def test_a_download_comes_first() -> None:
+def test_download_comes_first() -> None:
     fleet, paper = draw_fleet(Settings(download=True), 5), draw_fleet(Settings(), 5)
     assert fleet.download_s == pytest.approx(upload_s(*fleet.population.distance_km, power_w=20.0))
     assert fleet.latency_s == pytest.approx(fleet.download_s + paper.latency_s)
@@ -255,7 +255,7 @@ def test_strategies_leave_room_for_the_download() -> None:
 @pytest.mark.parametrize(
     "changes", [{"fading": "rician", "speed_mps": (5.0, 30.0)}, {"slowdown": 2.0, "download": True}], ids=str
 )
-def test_what_happens_to_a_client_does_not_depend_on_others(changes: dict[str, Any]) -> None:
+def test_arrival_of_a_client_does_not_depend_on_others(changes: dict[str, Any]) -> None:
     settings = Settings(num_clients=5, **changes)
     arrived_s = []
     for who in (ids(3), ids(0, 1, 2, 3, 4)):
@@ -265,7 +265,7 @@ def test_what_happens_to_a_client_does_not_depend_on_others(changes: dict[str, A
     assert arrived_s[0] == arrived_s[1] != []
 
 
-def test_a_promoted_client_has_less_to_upload() -> None:
+def test_promoted_client_arrives_by_the_deadline() -> None:
     """It is assumed to take 5 s: almost without fading, it arrives after 5 s."""
     settings = Settings(num_clients=4, download=True, fading="rician", rician_k_db=300.0, ensure_first_tier=True)
     fleet = draw_fleet(settings).at_deadline(5.0)
@@ -276,7 +276,7 @@ def test_a_promoted_client_has_less_to_upload() -> None:
     assert "tier 1" in first.note
 
 
-def test_shadowing_belongs_to_the_fleet_and_not_to_the_run() -> None:
+def test_shadowing_depends_on_the_fleet_and_not_on_the_run() -> None:
     settings = Settings(num_clients=6, shadowing_db=8.0, fading="rician", rician_k_db=100.0)
     for seed in (0, 1):
         (record,) = simulate(FedAvg(), draw_fleet(settings), rounds=1, seed=seed, settings=settings)

@@ -22,7 +22,7 @@ def present(tmp_path: Path, text: str, **changes: Any) -> Settings:
     return Settings(presence=traced(tmp_path / "presence.csv", HEADER + text), **changes)
 
 
-def test_an_update_is_lost_if_its_client_leaves_during_training(tmp_path: Path) -> None:
+def test_update_is_lost_if_its_client_leaves_during_training(tmp_path: Path) -> None:
     """Rounds of 10 s; 0 takes 5 s, 1 takes 16 s, half of both for computing. 1 leaves at 12 s: it has computed for 8 s,
     2 J, and uploaded for 4 of 8 s, half of 20 J. Without it, everybody is in tier 1, and round 3 closes when 0 arrives,
     at 25 s. Then 1 is back and starts; it is aggregated at 45 s."""
@@ -96,7 +96,7 @@ def test_rounds_by_hand(
     ("until_s", "last", "reason"),
     [(np.inf, "0,100,130 2,101,120", "no client is connected anymore"), (100.0, "0,1000,inf", "time limit reached")],
 )
-def test_how_a_run_ends_without_clients(tmp_path: Path, strategy: Any, until_s: float, last: str, reason: str) -> None:
+def test_end_of_a_run_without_clients(tmp_path: Path, strategy: Any, until_s: float, last: str, reason: str) -> None:
     settings = present(tmp_path, f"0,0,31 1,0,52.5 2,0,33 3,20,40 {last}")
     loop = Simulation(strategy, make_fleet([3.0, 15.0, 25.0, 7.0]), settings=settings)
     records = list(iter(lambda: loop.step(until_s), None))
@@ -106,7 +106,7 @@ def test_how_a_run_ends_without_clients(tmp_path: Path, strategy: Any, until_s: 
     assert until_s < np.inf or any(record.start_s == 100 for record in records), "when the first client is back"
 
 
-def test_a_time_budget_is_not_passed_by_waiting_for_a_change(tmp_path: Path) -> None:
+def test_waiting_for_clients_does_not_exceed_the_time_budget(tmp_path: Path) -> None:
     """All credits of TiFL are used up at 8 + 5 s; somebody leaves at 1000 s."""
     settings = present(tmp_path, "0,0,1000")
     for until_s, reason in ((100.0, "no client is training and none can start"), (np.inf, "")):
@@ -119,7 +119,7 @@ def test_a_time_budget_is_not_passed_by_waiting_for_a_change(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("last", "reason"), [("0,1000,inf", "time limit reached"), ("", "no client is connected anymore")]
 )
-def test_a_run_with_updates_at_the_server_ends_without_clients(tmp_path: Path, last: str, reason: str) -> None:
+def test_run_with_updates_at_the_server_ends_without_clients(tmp_path: Path, last: str, reason: str) -> None:
     """Client 0 arrives at 3 s, is not aggregated, and leaves during its second training."""
     plans = Arrivals(1), RoundPlan(ids(0), Arrivals(1)), RoundPlan(ids(), Arrivals(1))
     strategy = Scripted(*plans, merge=lambda _: Merge(ids(), np.empty(0)))
@@ -130,7 +130,7 @@ def test_a_run_with_updates_at_the_server_ends_without_clients(tmp_path: Path, l
     assert len(loop.ledger.at_server) == 1
 
 
-def test_constant_presence_of_all_clients_changes_nothing(tmp_path: Path) -> None:
+def test_presence_of_all_clients_changes_nothing(tmp_path: Path) -> None:
     """But for the fields about misses, tiers and losses, which are recorded only if times vary."""
     fleet, settings = make_fleet([3.0, 15.0, 25.0, 7.0, 7.0]), present(tmp_path, "0,0,inf 2,0,1e9")
     plain, varied = (simulate(Lesson(10.0), fleet, rounds=30, settings=one) for one in (None, settings))
@@ -146,7 +146,7 @@ intervals = st.lists(st.floats(0.1, 30), min_size=2, max_size=8).map(np.cumsum)
 
 
 @given(times=st.lists(intervals, min_size=3, max_size=3), strategy=st.sampled_from([FedAvg(), Lesson(10.0)]))
-def test_clients_that_are_away_do_not_train(times: list[np.ndarray], strategy: Any) -> None:
+def test_absent_clients_do_not_train(times: list[np.ndarray], strategy: Any) -> None:
     """An aggregated update was trained without a break, and every other one is lost."""
     rows = [(client, *pair) for client, when in enumerate(times) for pair in zip(when[::2], when[1::2], strict=False)]
     client, from_s, to_s = (np.array(column) for column in zip(*rows, strict=True))
@@ -165,7 +165,7 @@ def test_clients_that_are_away_do_not_train(times: list[np.ndarray], strategy: A
     assert num_lost <= len(rows)
 
 
-def test_an_early_update_waits_for_its_slot_without_clients(tmp_path: Path) -> None:
+def test_early_update_waits_for_its_slot_without_clients(tmp_path: Path) -> None:
     """Estimated at 45 s, client 0 is in tier 3 of τ = 20 s. Its first update takes as long, its second one 8 s: it
     arrives at 68 s, before the client leaves at 70 s, and is due at 120 s."""
     work = traced(tmp_path / "work.csv", "client,round,compute_s,upload_s 0,1,40,5 0,2,4,4")
@@ -176,7 +176,7 @@ def test_an_early_update_waits_for_its_slot_without_clients(tmp_path: Path) -> N
     assert loop.stop_reason == "no client is connected anymore"
 
 
-def test_a_client_that_leaves_frees_a_channel_used_in_turn(tmp_path: Path) -> None:
+def test_client_that_leaves_frees_a_channel_used_in_turn(tmp_path: Path) -> None:
     """Client 0 begins to upload at 1 s and would need 30 s, but leaves at 3 s; client 1 then needs 40 s."""
     work = traced(tmp_path / "work.csv", "client,round,compute_s,upload_s 0,1,1,30 1,1,1.5,40")
     settings = present(tmp_path, "0,0,3", num_clients=2, trace=work)
@@ -192,7 +192,7 @@ class WaitsForTheSecond(Scripted):
         return RoundPlan(ids(1)[view.idle[ids(1)]], AllOf(ids(1)))
 
 
-def test_a_client_that_joins_at_a_checkpoint_is_seen_after_a_resume(tmp_path: Path) -> None:
+def test_client_that_joins_at_a_checkpoint_starts_after_a_resume(tmp_path: Path) -> None:
     """Client 1 joins at 50 s. Until then nothing happens, so the clock moves there at the end of round 1."""
     settings = present(tmp_path, "1,50,inf")
     before, after = (Simulation(WaitsForTheSecond(), make_fleet([5.0, 5.0]), settings=settings) for _ in range(2))
@@ -202,7 +202,7 @@ def test_a_client_that_joins_at_a_checkpoint_is_seen_after_a_resume(tmp_path: Pa
     assert (record.started.tolist(), record.end_s) == ([1], 55.0)
 
 
-def test_an_excluded_client_does_not_rejoin(tmp_path: Path) -> None:
+def test_excluded_client_does_not_rejoin(tmp_path: Path) -> None:
     """Client 1 is excluded after its first update at 5 s, leaves at 20 s and would be back at 40 s."""
     settings = present(tmp_path, "1,0,20 1,40,inf", exclude_after_rejections=1)
     loop = Simulation(FedAvg(), make_fleet([5.0, 5.0]), model_server=FakeServer(1), settings=settings)

@@ -23,7 +23,7 @@ LATENCIES_S = [3.0, 15.0, 25.0, 8.0, math.inf, 95.0, 9.5]
 
 
 class Somewhere(Holding):
-    """Clients whose replies arrive in any order, now and then none; replies that are given up arrive too late."""
+    """Clients that reply in any order and sometimes not at all; replies that were given up arrive late."""
 
     def __init__(self, seed: int, faults: dict[tuple[int, int], str] | None = None) -> None:
         super().__init__()
@@ -56,14 +56,14 @@ def _nobody_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check_freed(federation: Federation, clients: Holding) -> None:
-    """Fail if models are kept of updates that are neither in flight nor at the server."""
+    """Fail if a model is kept for an update that is neither in flight nor at the server."""
     ledger = federation.ledger
     in_flight, at_server = set(ledger.updates_of(ledger.clients_in_flight()).keys), set(ledger.at_server.keys)
     assert at_server <= clients.held.keys() <= at_server | in_flight
 
 
 @everyone
-def test_records_are_those_of_the_simulation(kind: type[Any], tmp_path: Path) -> None:
+def test_records_equal_those_of_the_simulation(kind: type[Any], tmp_path: Path) -> None:
     """Clients 0, 3 and 6 leave during their training, and rejoin; all are slower at times."""
     rows = "0,0,2 0,7,inf 3,0,4 3,20,90 3,99,400 6,0,5 6,30,38 6,50,inf"
     presence = traced(tmp_path / "presence.csv", f"client,from_s,to_s {rows}")
@@ -78,7 +78,7 @@ def test_records_are_those_of_the_simulation(kind: type[Any], tmp_path: Path) ->
     assert federation.fleet.client_weight.max() == 2.0
 
 
-def test_a_restart_changes_no_record() -> None:
+def test_restart_changes_no_record() -> None:
     """SAFA drops updates of client 5, which takes 95 s."""
     simulation = Simulation(make(Safa), make_fleet(LATENCIES_S), seed=3)
     records = [fields(simulation.step()) for _ in range(30)]
@@ -94,7 +94,7 @@ def test_a_restart_changes_no_record() -> None:
         check_freed(after, clients)
 
 
-def test_a_fault_costs_its_client_the_round() -> None:
+def test_fault_costs_its_client_the_round() -> None:
     """Tiers 1 and 2. The second update of client 0 is rejected for its content, so it has been uploaded; the first one
     of client 1 fails. Both are due at 20 s."""
     clients = Somewhere(1, {(0, 1): "not finite", (1, 0): "client error"})
@@ -106,7 +106,7 @@ def test_a_fault_costs_its_client_the_round() -> None:
     assert federation.rejected == {"not finite": 1, "client error": 1}
 
 
-def test_a_reply_that_arrives_again_is_rejected() -> None:
+def test_repeated_reply_is_rejected() -> None:
     class Twice(Somewhere):
         again: ClassVar[list[Event]] = []
 

@@ -49,21 +49,21 @@ def test_late_and_early_updates(late: str) -> None:
 
 
 def test_late_updates_are_dropped(late: str) -> None:
-    """Its client starts again in tier 2 all the same."""
+    """The client still starts again in tier 2."""
     loop, records = run(Lesson(10.0, late="drop"), make_fleet([8.0, 5.0, 15.0]), 4, trace=late)
     assert [record.merged.tolist() for record in records] == [[1], [2, 1], [1, 2], [0, 1, 2]]
     assert [record.started.tolist() for record in records] == [[0, 1, 2], [1], [0, 1, 2], [1, 2]]
     assert loop.fleet.latency_s.tolist() == [13.0, 5.0, 6.0]
 
 
-def test_a_round_of_tier_1_does_not_wait_for_late_updates(late: str) -> None:
+def test_round_of_tier_1_does_not_wait_for_late_updates(late: str) -> None:
     """By estimates of 5, 6 and 8 s, round 1 would close at the last arrival; client 0 takes 13 s: it closes at 10 s."""
     _, records = run(Lesson(10.0), make_fleet([8.0, 5.0, 6.0]), 4, trace=late)
     assert [record.end_s for record in records] == [10.0, 20.0, 30.0, 40.0]
     assert [record.merged.tolist() for record in records] == [[1, 2], [0, 1, 2], [1, 2], [0, 1, 2]]
 
 
-def test_a_trace_sets_times_estimates_and_energy(tmp_path: Path) -> None:
+def test_trace_sets_times_estimates_and_energy(tmp_path: Path) -> None:
     """The first estimate is the first row; energy is power times time, even if that row has no upload."""
     settings = Settings(num_clients=2, trace=traced(tmp_path / "work.csv", WORK + "0,1,4,0 0,2,9,4 1,1,2,1"))
     fleet, drawn = draw_fleet(settings), draw_fleet(Settings(num_clients=2))
@@ -75,7 +75,7 @@ def test_a_trace_sets_times_estimates_and_energy(tmp_path: Path) -> None:
     assert [record.transmit_j for record in records] == pytest.approx([0.1 * 1, 0.1 * (4 + 1)])
 
 
-def test_more_local_steps_are_not_taken_for_slowness(tmp_path: Path) -> None:
+def test_extra_local_steps_do_not_raise_the_estimate(tmp_path: Path) -> None:
     """Estimated at 2 + 2 s, client 0 takes 3 s a step and 1 s for the upload: 6·3 + 1 s, and 4·3 + 1 s next time."""
     trace = traced(tmp_path / "work.csv", WORK + "0,1,3,1")
     plans = [RoundPlan(ids(0), AllOf(ids(0)), local_steps=ids(steps)) for steps in (6, 4)]
@@ -85,7 +85,7 @@ def test_more_local_steps_are_not_taken_for_slowness(tmp_path: Path) -> None:
     assert (loop.fleet.compute_s.tolist(), loop.fleet.upload_s.tolist()) == ([3.0], [1.0])
 
 
-def test_a_promoted_client_is_as_fast_as_assumed(tmp_path: Path) -> None:
+def test_promoted_client_is_as_fast_as_assumed(tmp_path: Path) -> None:
     """15 s are taken as 10 s, so all times of its trace are shortened by a third."""
     trace = traced(tmp_path / "work.csv", WORK + "0,1,9,6 0,2,6,6 1,1,20,10")
     settings = Settings(num_clients=2, trace=trace, ensure_first_tier=True)
@@ -93,7 +93,7 @@ def test_a_promoted_client_is_as_fast_as_assumed(tmp_path: Path) -> None:
     assert np.concatenate([record.merged_arrived_s for record in records]) == pytest.approx([10, 18, 30])
 
 
-def test_a_slowdown_is_drawn_for_every_local_training() -> None:
+def test_slowdown_is_drawn_for_every_local_training() -> None:
     """compute_s·(1 + slowdown·E); the client's n-th training has its n-th draw, and energy is power times time."""
     fleet, clients, start_s = make_fleet([8.0, 5.0, 15.0]), np.arange(3), 0.0
     settings = Settings(slowdown=0.5)
@@ -130,7 +130,7 @@ def test_refreshed_estimates_let_a_slow_client_start_again(
         assert records[4].merged_expected_s.tolist() == [pytest.approx(23 / 3), 6.0]
 
 
-def test_rounding_skips_no_refresh_of_estimates(tmp_path: Path) -> None:
+def test_rounding_skips_no_refresh(tmp_path: Path) -> None:
     """Rounds of 0.3 s; client 0 takes 0.03 and 0.09 s in turn. It is estimated at 0.06 s after every round."""
     trace = traced(tmp_path / "work.csv", WORK + "0,1,0.03,0 0,2,0.09,0")
     settings = Settings(num_clients=1, trace=trace, refresh_estimates_every_s=0.3)
@@ -149,9 +149,7 @@ def test_rounding_skips_no_refresh_of_estimates(tmp_path: Path) -> None:
         ({"estimate": "quantile", "estimate_window": 2, "estimate_quantile": 1.0}, [4.0, 10.0, 10.0, 12.0]),
     ],
 )
-def test_the_estimate_after_each_local_training(
-    tmp_path: Path, estimate: dict[str, Any], estimates_s: list[float]
-) -> None:
+def test_estimate_after_each_local_training(tmp_path: Path, estimate: dict[str, Any], estimates_s: list[float]) -> None:
     """4, 10, 6 and 12 s, half of each for computing. The first estimate, 8 s, is not one of the measured times.
     Client 1 always takes 20 s."""
     trace = traced(tmp_path / "work.csv", WORK + "0,1,2,2 0,2,5,5 0,3,3,3 0,4,6,6 1,1,15,5")
@@ -173,7 +171,7 @@ def test_every_estimate_has_its_own_error_factor() -> None:
         assert record.merged_arrived_s.tolist() == [8.0 * index + 5.0, 8.0 * index + 8.0]
 
 
-def test_the_first_estimate_of_the_promoted_client_has_no_error() -> None:
+def test_first_estimate_of_the_promoted_client_has_no_error() -> None:
     """Otherwise, tier 1 might be empty."""
     for seed in range(10):
         settings = Settings(num_clients=5, estimate_error=0.5, ensure_first_tier=True)
@@ -182,8 +180,8 @@ def test_the_first_estimate_of_the_promoted_client_has_no_error() -> None:
         assert fleet.promoted is None or fleet.promoted.client in first.started
 
 
-def test_a_latency_of_one_deadline_stays_in_tier_1() -> None:
-    """However late it is measured: the measured time equals the estimate bit by bit."""
+def test_latency_of_one_deadline_stays_in_tier_1() -> None:
+    """However late in the run it is measured, the measured time equals the estimate bit by bit."""
     fleet, settings = make_fleet([0.3, 0.9], compute_share=1 / 3), Settings(overhead_s=411.1, slowdown=1e-300)
     records = list(simulate(Lesson(0.3), fleet, rounds=300, settings=settings))
     assert records[-1].end_s > 100_000
@@ -202,7 +200,7 @@ def test_measured_latencies_need_no_compute_and_upload_times(tmp_path: Path) -> 
             Simulation(FedAvg(), read_fleet(path, Settings()), settings=Settings(**{name: value}))
 
 
-def test_a_local_training_that_never_ends_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_training_that_never_ends_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Client 1 walks out of reach before it has computed."""
     positions = traced(tmp_path / "places.csv", "client,time_s,x_km,y_km 0,0,0.1,0 1,0,0.1,0 1,0.5,1,1")
     settings = Settings(num_clients=2, positions=positions, coherence_s=0.01, path_loss_slope_db=3000.0)
@@ -217,7 +215,7 @@ def test_a_local_training_that_never_ends_ends_the_run(tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize("strategy", [FedAvg(), Lesson(10.0)], ids=["fedavg", "lesson"])
-def test_a_failed_local_training_is_lost_and_its_client_starts_again(tmp_path: Path, strategy: Any) -> None:
+def test_failed_local_training_is_lost_and_its_client_starts_again(tmp_path: Path, strategy: Any) -> None:
     """In round 2, client 0 fails after 2 s. In round 3, the trace repeats."""
     trace = traced(tmp_path / "work.csv", WORK.strip() + ",lost 0,1,4,1,0 0,2,2,0,1 1,1,7,1,0")
     _, records = run(strategy, make_fleet([5.0, 8.0]), 3, trace=trace)
@@ -256,13 +254,13 @@ def test_overhead_makes_no_update_late(strategy: Any) -> None:
     assert merged[0] == merged[1]
 
 
-def test_overhead_does_not_change_whose_slot_begins() -> None:
+def test_overhead_does_not_shift_slots() -> None:
     """One of the nine clients of tier 2 is drawn in every second round."""
     _, records = run(Lesson(10.0, participation=1), make_fleet([5.0] + [15.0] * 9), 8, overhead_s=3.0)
     assert [len(record.started) for record in records] == [2, 1] * 4
 
 
-def test_a_round_that_closes_early_makes_no_update_late(tmp_path: Path) -> None:
+def test_round_that_closes_early_makes_no_update_late(tmp_path: Path) -> None:
     """Both clients seem to be in tier 1, so rounds close at the last arrival. Client 1 turns out to take 35 s, while
     rounds of client 0 alone last 5 s."""
     slow = " ".join(f"1,{update},17.5,17.5" for update in range(2, 20))
@@ -283,7 +281,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_run_resumed_after_every_round_is_bit_identical(
+def test_run_resumed_after_every_round_is_bit_identical(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Clients 1 to 3 join and leave in one of the worlds."""
@@ -307,7 +305,7 @@ class StartsOnce(Scripted):
         return RoundPlan(np.flatnonzero(view.idle) if view.round == 1 else ids(), closes)
 
 
-def test_an_excluded_clients_share_of_the_band_is_free_after_a_resume() -> None:
+def test_excluded_clients_share_of_the_band_is_free_after_a_resume() -> None:
     """A client is excluded at the end of round 2, and nobody starts in round 3: arrivals are computed again."""
     settings = Settings(num_clients=3, spectrum="equal", model_bits=2e6)
     fleet = draw_fleet(settings, seed=3)

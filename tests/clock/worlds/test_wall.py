@@ -10,7 +10,7 @@ import pytest
 from helpers.fleets import make_fleet, resume, sealed, steps
 from helpers.scripted import FakeServer, Scripted, ids
 from helpers.strategies import make
-from helpers.wall import Took, on_the_wall, reasons, told
+from helpers.wall import Took, on_the_wall, outline, reasons
 from lesson import FedAvg, Lesson
 from lesson.clock.records import RoundRecord
 from lesson.clock.worlds import Event, Joined, Left, Reply, Returned
@@ -31,7 +31,7 @@ def test_lesson_by_hand() -> None:
     takes: list[list[Took]] = [[5.0], [8.0, 8.0, 8.0, 8.0, 8.0, 34.0, 8.0], [24.0], [37.0]]
     federation, clients = on_the_wall(Lesson(10.0), make_fleet([5.0, 16.0, 8.0, 38.0]), takes)
     records = steps(federation, 11)
-    assert [told(record) for record in records] == [
+    assert [outline(record) for record in records] == [
         (10.0, [0, 1, 2, 3], [0]),
         (20.0, [0], [1, 0]),
         (30.0, [0, 1], [2, 0, 1]),
@@ -163,23 +163,23 @@ def test_rounds_by_hand(name: str) -> None:
     for at_s, some in events.items():
         for event in some:
             clients.clock.at(at_s, event)
-    assert [told(federation.step()) for _ in rounds] == rounds
+    assert [outline(federation.step()) for _ in rounds] == rounds
     assert federation.rejected == rejected
     assert not federation.stop_reason
 
 
-def test_a_run_ends_at_its_time_limit() -> None:
+def test_run_ends_at_its_time_limit() -> None:
     """Rounds of 10 s: two of them end within 25 s, and nobody waits longer for a third. The clock starts with the first
     round."""
     federation, clients = on_the_wall(Lesson(10.0), make_fleet([5.0, 16.0]), [[5.0], [16.0]])
     clients.clock.now_s += 100.0
-    assert [told(federation.step(25.0))[0] for _ in range(2)] == [10.0, 20.0]
+    assert [outline(federation.step(25.0))[0] for _ in range(2)] == [10.0, 20.0]
     assert federation.step(25.0) is None
     assert federation.stop_reason == "time limit reached"
     assert 25.0 <= federation.world.elapsed_s < 25.2
 
 
-def test_clients_that_always_fail_do_not_run_past_the_end() -> None:
+def test_failing_clients_do_not_exceed_the_time_limit() -> None:
     """A round lasts a second, and another one passes between rounds."""
     federation, clients = on_the_wall(FedAvg(), make_fleet([5.0]), [[ERROR]])
     for _ in range(1000):
@@ -189,7 +189,7 @@ def test_clients_that_always_fail_do_not_run_past_the_end() -> None:
     assert (federation.stop_reason, federation.rejected[ERROR]) == ("time limit reached", 10)
 
 
-def test_a_run_stops_after_a_long_time_without_connected_clients() -> None:
+def test_run_stops_after_a_long_time_without_connected_clients() -> None:
     federation, clients = on_the_wall(Lesson(10.0), make_fleet([5.0, 16.0]), [[5.0], [16.0]])
     clients.clock.at(12.0, Left(0))
     clients.clock.at(14.0, Left(1))
@@ -211,20 +211,18 @@ def test_transferred_bytes_are_counted() -> None:
 @pytest.mark.parametrize(
     ("estimate_s", "timeout_s", "waited_s"), [(5.0, math.inf, 60.0), (20.0, math.inf, 80.0), (20.0, 30.0, 30.0)]
 )
-def test_a_client_without_reply_is_given_up_and_estimated_slow(
-    estimate_s: float, timeout_s: float, waited_s: float
-) -> None:
+def test_silent_client_is_given_up_and_estimated_slow(estimate_s: float, timeout_s: float, waited_s: float) -> None:
     """After 4 times the estimate, or 60 s."""
     fleet = make_fleet([5.0, estimate_s])
     federation, _ = on_the_wall(FedAvg(), fleet, [[5.0], ["silent", 6.0]], timeout_s=timeout_s)
     first = federation.step()
-    assert (told(first), reasons(first)) == ((waited_s, [0, 1], [0]), [(1, NO_REPLY)])
+    assert (outline(first), reasons(first)) == ((waited_s, [0, 1], [0]), [(1, NO_REPLY)])
     assert federation.fleet.latency_s.tolist() == [5.0, waited_s]
-    assert told(federation.step()) == (waited_s + 6, [0, 1], [0, 1])
+    assert outline(federation.step()) == (waited_s + 6, [0, 1], [0, 1])
     assert federation.fleet.latency_s.tolist() == [5.0, 6.0]
 
 
-def test_a_reported_latency_replaces_the_estimate() -> None:
+def test_reported_latency_replaces_the_estimate() -> None:
     """Client 1 takes 50 s, and rejoins with 4 s, of which 3 s are compute time. Client 2 reports nothing, and is
     assumed to take 7 s."""
     federation, clients = on_the_wall(FedAvg(), make_fleet([5.0, 50.0, math.inf]), [[5.0], [50.0, 4.0], [7.0]])
@@ -240,7 +238,7 @@ def test_a_reported_latency_replaces_the_estimate() -> None:
 
 
 @pytest.mark.parametrize(("parts_s", "scale"), [((0.0, 6.0, 4.0), 2.2), ((2.0, 5.0, 3.0), 2.0)])
-def test_measured_latencies_keep_the_shares_of_their_parts(parts_s: tuple[float, float, float], scale: float) -> None:
+def test_measured_latency_keeps_the_proportions_of_its_parts(parts_s: tuple[float, float, float], scale: float) -> None:
     """A client that is estimated at 10 s takes 20 s: every part is twice as long. Three times the local steps then take
     `scale` times as long, which is the usual 20 s."""
     fleet = make_fleet([10.0], shared_upload_s=[parts_s[2]])
@@ -256,7 +254,7 @@ def test_measured_latencies_keep_the_shares_of_their_parts(parts_s: tuple[float,
     assert fleet.latency_s.tolist() == [10.0]
 
 
-def test_a_latency_without_known_parts_is_upload_time() -> None:
+def test_latency_without_known_parts_is_upload_time() -> None:
     federation, _ = on_the_wall(FedAvg(), make_fleet([0.0]), [[20.0]])
     federation.step()
     fleet = federation.fleet
@@ -275,7 +273,7 @@ def test_server_time_between_rounds_is_not_part_of_a_latency() -> None:
     assert federation.fleet.latency_s[0] == pytest.approx(9.0)
 
 
-def test_a_reply_arrives_when_it_is_pulled() -> None:
+def test_reply_arrives_when_it_is_pulled() -> None:
     """Each pull takes the server a second."""
     federation, clients = on_the_wall(FedAvg(), make_fleet([5.0] * 3), [[5.0]] * 3)
 
@@ -308,7 +306,7 @@ def test_rejected_content_counts_as_an_upload_and_toward_exclusion() -> None:
     assert [record.excluded for record in records] == [(), (0,), ()]
 
 
-def test_a_restarted_server_gives_up_updates_in_flight_and_keeps_arrivals() -> None:
+def test_restarted_server_gives_up_updates_in_flight_and_keeps_arrivals() -> None:
     """Stopped after 20 s, when client 2 has an update waiting for 30 s and client 3 is training. An hour later the run
     continues at 20 s: the waiting update is aggregated in its slot, and client 3 starts again."""
 
@@ -325,24 +323,24 @@ def test_a_restarted_server_gives_up_updates_in_flight_and_keeps_arrivals() -> N
         assert getattr(after.fleet, name).tolist() == getattr(before.fleet, name).tolist()
     assert clients.held.keys() == {(2, 0)}
     (record,) = steps(after, 1)
-    assert (told(record), reasons(record)) == ((30.0, [0, 1, 3], [2, 0, 1]), [(3, RESTARTED)])
+    assert (outline(record), reasons(record)) == ((30.0, [0, 1, 3], [2, 0, 1]), [(3, RESTARTED)])
     assert after.world.reports.of_round(record) == [(0.6, {"loss": 2.0}), (3.0, {"loss": 0.0}), (1.0, {"loss": 1.0})]
     assert not clients.held, "models of aggregated updates are discarded"
 
 
-def test_a_restarted_server_works_with_the_connected_clients() -> None:
+def test_restarted_server_continues_with_connected_clients() -> None:
     """Of clients 0 and 1 only 1 is connected again; 0 joins later, with a new latency."""
     before, _ = on_the_wall(FedAvg(), make_fleet([5.0, 6.0]), [[5.0], [6.0]])
     before.step()
     after, clients = on_the_wall(FedAvg(), make_fleet([math.inf, 6.5]), [[4.0], [6.0]])
     resume(before, after)
     clients.clock.after(2.0, Joined(0, 4.0, 2.0))
-    assert [told(after.step()) for _ in range(2)] == [(12.0, [1], [1]), (18.0, [0, 1], [0, 1])]
+    assert [outline(after.step()) for _ in range(2)] == [(12.0, [1], [1]), (18.0, [0, 1], [0, 1])]
     assert after.fleet.latency_s.tolist() == [4.0, 6.0]
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_a_run_continues_while_clients_join_and_leave(name: str) -> None:
+def test_run_continues_while_clients_join_and_leave(name: str) -> None:
     """Up to four of six clients are gone at a time, an unknown one joins at 40 s; all are connected from 300 s on."""
     estimated_s = [3.0, 15.0, 25.0, 8.0, math.inf, 35.0, 9.5]
     takes: list[list[Took]] = [[min(seconds, 36.0)] for seconds in estimated_s]

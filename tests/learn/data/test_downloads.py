@@ -107,7 +107,7 @@ def small_cifar10(monkeypatch: pytest.MonkeyPatch, server: Server) -> Source:
     return server.offer("cifar-10-binary.tar.gz", tar_of(cifar10.FOLDER, batches))
 
 
-def test_a_download_resumes_where_it_stopped(tmp_path: Path, server: Server, small_cifar10: Source) -> None:
+def test_download_resumes_where_it_stopped(tmp_path: Path, server: Server, small_cifar10: Source) -> None:
     server.breaks_off = True
     with pytest.raises(InputError, match="cannot be downloaded"):
         download.get_cifar10(tmp_path, small_cifar10)
@@ -119,7 +119,7 @@ def test_a_download_resumes_where_it_stopped(tmp_path: Path, server: Server, sma
     assert download.get_cifar10(tmp_path, nowhere) == folder, "what is there is used"
 
 
-def test_a_server_without_ranges_sends_the_whole_file(tmp_path: Path, server: Server, small_cifar10: Source) -> None:
+def test_server_without_ranges_sends_the_whole_file(tmp_path: Path, server: Server, small_cifar10: Source) -> None:
     (tmp_path / "cifar-10-binary.tar.gz.part").write_bytes(server.files["cifar-10-binary.tar.gz"][:100])
     whole = dataclasses.replace(small_cifar10, url=small_cifar10.url.replace("/cifar", "/whole/cifar"))
     download.get_cifar10(tmp_path, whole)
@@ -127,7 +127,7 @@ def test_a_server_without_ranges_sends_the_whole_file(tmp_path: Path, server: Se
     assert [path.name for path in tmp_path.iterdir()] == [cifar10.FOLDER]
 
 
-def test_a_damaged_archive_is_not_unpacked_and_not_kept(tmp_path: Path, server: Server, small_cifar10: Source) -> None:
+def test_damaged_archive_is_not_unpacked_and_not_kept(tmp_path: Path, server: Server, small_cifar10: Source) -> None:
     with pytest.raises(InputError, match="SHA-256"):
         download.get_cifar10(tmp_path, dataclasses.replace(small_cifar10, sha256="0" * 64))
     assert list(tmp_path.iterdir()) == []
@@ -135,7 +135,7 @@ def test_a_damaged_archive_is_not_unpacked_and_not_kept(tmp_path: Path, server: 
     assert server.ranges == ["", ""]
 
 
-def test_a_download_that_cannot_succeed_is_one_line(
+def test_failed_download_is_reported_in_one_line(
     tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = server.offer("input.txt", b"To be, or not to be")
@@ -248,7 +248,7 @@ def test_drive_tests_are_downloaded_and_converted(tmp_path: Path, server: Server
         download.get_drive_tests(copy.parent, source)
 
 
-def test_the_command_downloads_and_says_where(
+def test_command_downloads_and_prints_the_folder(
     tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = server.offer("input.txt", b"ALL:\nPeace, ho!\n")

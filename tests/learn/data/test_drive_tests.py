@@ -62,7 +62,7 @@ def test_recordings_are_read_in_the_order_of_their_starts(small: Path) -> None:
     assert [one.is_usable for one in (driving, static, unknown)] == [True, True, False]
 
 
-def test_the_traces_that_are_written_can_be_used_by_a_fleet(small: Path, tmp_path: Path) -> None:
+def test_written_traces_can_be_used_by_a_fleet(small: Path, tmp_path: Path) -> None:
     output = tmp_path / "new" / "snr.csv"
     convert(small, output)
     assert output.read_text().splitlines()[:4] == [
@@ -87,7 +87,7 @@ def test_the_traces_that_are_written_can_be_used_by_a_fleet(small: Path, tmp_pat
         ({"A/Static/B.csv": HEADER + row("12.00.00", "-")}, "60 seconds"),
     ],
 )
-def test_damaged_archives_are_one_line(tmp_path: Path, files: dict[str, str], message: str) -> None:
+def test_damaged_archives_are_reported_in_one_line(tmp_path: Path, files: dict[str, str], message: str) -> None:
     archive = archive_of(tmp_path / "odd.zip", files)
     with pytest.raises(InputError, match=message) as error:
         convert(archive, tmp_path / "snr.csv")
@@ -95,7 +95,7 @@ def test_damaged_archives_are_one_line(tmp_path: Path, files: dict[str, str], me
     assert not (tmp_path / "snr.csv").exists()
 
 
-def test_missing_and_cut_off_archives_are_named(small: Path) -> None:
+def test_missing_and_truncated_archives_are_named(small: Path) -> None:
     small.write_bytes(small.read_bytes()[:-9])
     with pytest.raises(InputError, match=r"small.zip .*not a zip file"):
         read_drive_tests(small)
@@ -104,7 +104,7 @@ def test_missing_and_cut_off_archives_are_named(small: Path) -> None:
 
 
 @needs_drive_tests
-def test_the_real_archive_has_the_published_statistics(tmp_path: Path) -> None:
+def test_real_archive_has_the_published_statistics(tmp_path: Path) -> None:
     """Raca et al. (2020) report 83 traces of static phones and of phones in cars, 3,142 minutes with a sample per
     second; the archive has 0.1 % more. LTE reports SNR from -20 to about 30 dB. Cars see more variable channels."""
     assert REAL is not None

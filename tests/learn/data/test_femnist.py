@@ -52,7 +52,7 @@ def archive(tmp_path: Path) -> Path:
     return compressed(tmp_path)
 
 
-def test_a_database_is_converted(archive: Path) -> None:
+def test_database_is_converted(archive: Path) -> None:
     convert(archive, archive.with_name(CONVERTED))
     samples = read_femnist(archive.parent.parent)
     assert samples.train_targets.tolist() == [1, 2, 3, 61, 10], "rows of a writer are adjacent and in order"

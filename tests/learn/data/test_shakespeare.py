@@ -63,7 +63,7 @@ def test_sequences_of_three_characters(text: str, rows: list[list[int]]) -> None
     assert sequences.dtype == np.int64
 
 
-def test_the_last_sequences_of_each_speaker_are_test_data(small: Path) -> None:
+def test_last_sequences_of_each_speaker_are_test_data(small: Path) -> None:
     """First Citizen has 43 characters, so 8 sequences of 5, of which a quarter is 2; All has 14, so 2, of which 1."""
     samples = read_shakespeare(small, sequence_length=5, min_chars=0, test_share=0.25)
 
@@ -87,7 +87,7 @@ def test_speakers_need_more_than_min_chars(small: Path) -> None:
         read_shakespeare(small, sequence_length=5, min_chars=43)
 
 
-def test_a_speaker_with_one_sequence_only_trains(small: Path) -> None:
+def test_speaker_with_one_sequence_only_trains(small: Path) -> None:
     """With sequences of 10, All has a single one."""
     samples = read_shakespeare(small, sequence_length=10, min_chars=0)
     assert [len(own) for own in samples.clients or []] == [3, 1]
@@ -112,7 +112,7 @@ def test_missing_and_damaged_texts_are_named(small: Path) -> None:
 
 
 @needs_shakespeare
-def test_the_complete_shakespeare_text_is_read() -> None:
+def test_complete_shakespeare_text_is_read() -> None:
     samples = read_shakespeare(data_dir())
     assert len(samples.clients or []) == 141
     assert len(samples.class_names) == 65

@@ -39,7 +39,7 @@ def test_samples_depend_on_seed_and_client_alone() -> None:
     assert few.train_inputs[0, 0] != other.train_inputs[0, 0]
 
 
-def test_the_variance_of_feature_j_is_j_to_the_minus_1_2() -> None:
+def test_variance_of_feature_j_is_j_to_the_minus_1_2() -> None:
     """Around each client's own mean: 1, 0.435, 0.268 for j = 1, 2, 3."""
     samples = draw_synthetic(num_clients=300, num_features=3, num_classes=2, seed=0)
     centered = np.concatenate([own - own.mean(axis=0) for own in clients_of(samples)])
