@@ -60,6 +60,8 @@ def main() -> int:
     options.add_argument("--json", metavar="FILE", type=Path, help="only write the values of all cases to FILE")
     parser.add_argument("--gpu", action="store_true", help="compare or record losses on this GPU instead")
     chosen = parser.parse_args()
+    if chosen.gpu and (chosen.before or chosen.json):
+        parser.error("--gpu cannot be combined with --before or --json")
     try:
         if chosen.gpu:
             return write_gpu() if chosen.write else compare_gpu()
@@ -79,32 +81,32 @@ def compare_with_commit(commit: str) -> int:
     sets = instruction_sets() or [""]
     with checked_out(commit) as tree:
         values = compute_all([(root, kernels) for kernels in sets for root in (tree, ROOT)])
-    differing, common = [], 0
-    for kernels in sets:
-        before, now = (_grouped(values[root, kernels], kernels) for root in (tree, ROOT))
-        differing += differences(before, now, f"at {commit}")
-        common += len(before.keys() & now.keys())
-        for note in only_on_one_side(before, now, f"at {commit}"):
-            print(note)
-    if not common:
+    before, now = (_joined({kernels: values[root, kernels] for kernels in sets}) for root in (tree, ROOT))
+    for note in only_on_one_side(before, now, f"at {commit}"):
+        print(note)
+    if not (common := before.keys() & now.keys()):
         raise GoldenError(f"this checkout and {commit} have no case in common")
-    return _report(differing, common)
+    return _report(differences(before, now, f"at {commit}"), len(common))
 
 
-def _grouped(values: dict[str, Any], kernels: str) -> Group:
-    """Return the timing cases and the training cases of an instruction set under names that tell them apart."""
-    training = {f"{case} ({kernels or 'this CPU'})": files for case, files in values["training"].items()}
-    return {**values["timing"], **training}
+def _joined(values: dict[str, dict[str, Any]]) -> Group:
+    """Return the timing cases, which all instruction sets share, and the training cases of each set."""
+    cases: Group = {}
+    for kernels, groups in values.items():
+        cases |= groups["timing"]
+        cases |= {f"{case} ({kernels or 'this CPU'})": files for case, files in groups["training"].items()}
+    return cases
 
 
 def compare_with_recorded() -> int:
     """Compare this checkout with the recorded digests and print what differs."""
-    recorded, sets = json.loads(RECORDED.read_text()), instruction_sets()
+    recorded = json.loads(RECORDED.read_text())
+    reason = why_not(recorded["versions"])
+    sets = [] if reason else instruction_sets()
     values = compute_all([(ROOT, kernels) for kernels in sets or [""]])
     first = next(iter(values.values()))
     differing, num = differences_from_recorded(recorded["timing"], first["timing"]), len(first["timing"])
-    reason = why_not(recorded["versions"])
-    for kernels in [] if reason else sets:
+    for kernels in sets:
         training = portable(values[ROOT, kernels])
         lines = differences_from_recorded(recorded[kernels], training)
         differing += [f"{kernels}: {line}" for line in lines]
@@ -136,11 +138,13 @@ def write() -> int:
     recorded: dict[str, Any] = {"versions": versions()}
     for kernels in KERNELS:
         groups = values[ROOT, kernels]
-        if failed := differences(groups["training"], groups["training"], kernels):
-            return _report(failed, 0)
+        failed = {case: files["error"] for case, files in groups["training"].items() if "error" in files}
+        if failed:
+            return _report([f"{kernels}: {case}: failed: {error}" for case, error in failed.items()], 0)
         recorded |= {"timing": digests(groups["timing"]), kernels: digests(portable(groups))}
     RECORDED.write_text(json.dumps(recorded, indent=1) + "\n")
-    print(f"golden: recorded {sum(map(len, recorded.values())) - 3} cases in {RECORDED.relative_to(ROOT)}")
+    num = sum(len(recorded[group]) for group in ("timing", *KERNELS))
+    print(f"golden: recorded {num} cases in {RECORDED.relative_to(ROOT)}")
     return 0
 
 

@@ -159,7 +159,7 @@ def _operators(path: Path, source: str, node: ast.AST) -> Iterator[Mutation]:
     if type(operator) in SWAPS and not (isinstance(node, ast.Compare) and any(map(str.isupper, ends))):
         (first, begin), (last, stop) = _end(left), _start(right)
         lines = [line.encode() for line in source.splitlines(keepends=True)][first - 1 : last]
-        code = (b"".join(lines)[begin : stop - len(lines[-1])] if stop < len(lines[-1]) else b"").decode()
+        code = b"".join(lines)[begin : stop - len(lines[-1])].decode()
         symbols = code.strip("() \n\\")
         yield Mutation(path, _end(left), _start(right), code.replace(symbols, f" {SWAPS[type(operator)]} ", 1))
 
@@ -197,19 +197,18 @@ def run_tests(tests: list[str], timeout_s: float | None, mutation: Mutation | No
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder, "src")
         shutil.copytree(SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-        first: list[str] = []
+        first: list[Path] = []  # files whose name fits, so that most mutations are killed soon
         if mutation:
             file = copy / mutation.path
             file.write_text(mutation.apply(file.read_text()))
-            name = mutation.path.stem.strip("_")
-            found = (file for test in tests for file in sorted((ROOT / test).rglob(f"test_*{name}*.py")))
-            first = [str(path) for path in found]
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *first, *tests]
+            pattern = f"test_*{mutation.path.stem.strip('_')}*.py"
+            first = [path for test in tests for path in sorted((ROOT / test).rglob(pattern))]
+        options = ["-x", "-q", "-p", "no:cacheprovider", "--keep-duplicates"]  # else, pytest keeps its own order
+        command = [sys.executable, "-m", "pytest", *options, *map(str, first), *tests]
         environment = os.environ | {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"}
+        output = subprocess.DEVNULL if mutation else sys.stderr  # stdout is for the table
         try:
-            done = subprocess.run(
-                command, cwd=ROOT, env=environment, timeout=timeout_s, capture_output=mutation is not None
-            )
+            done = subprocess.run(command, cwd=ROOT, env=environment, timeout=timeout_s, stdout=output, stderr=output)
         except subprocess.TimeoutExpired:
             return 1
         return done.returncode

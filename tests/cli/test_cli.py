@@ -17,7 +17,7 @@ from lesson.settings.reference import describe_section
 from lesson.settings.settings import SECTIONS
 from lesson.strategies import STRATEGIES, setting_names
 
-COMMAND = [sys.executable, "-m", "lesson.cli"]
+COMMAND = [sys.executable, "-m", "lesson"]
 
 
 def run(*argv: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:

@@ -35,7 +35,7 @@ class Transitions(RuleBasedStateMachine):
         """Number of starts, index of the newest update received, and consecutive rejections of each client."""
 
     def some(self, data: st.DataObject, clients: set[int]) -> list[int]:
-        return data.draw(st.lists(st.sampled_from(sorted(clients)), unique=True)) if clients else []
+        return data.draw(st.lists(st.sampled_from(sorted(clients)), unique=True, min_size=1)) if clients else []
 
     @rule(data=st.data())
     def start(self, data: st.DataObject) -> None:
@@ -184,5 +184,5 @@ class Transitions(RuleBasedStateMachine):
         assert self.forgotten == self.known_versions - set(self.ledger.versions)
 
 
-Transitions.TestCase.settings = hypothesis_settings(max_examples=25, stateful_step_count=30, deadline=None)
+Transitions.TestCase.settings = hypothesis_settings(max_examples=60, stateful_step_count=30, deadline=None)
 TestAnySequenceOfTransitions = Transitions.TestCase

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.lines import Line2D
 
 from helpers.engines import FakeEngine
 from helpers.run_folders import RMSE
@@ -22,6 +23,7 @@ from lesson.experiments.tuned.collapse import has_collapsed
 from lesson.experiments.tuned.design import TunedComparison
 from lesson.experiments.tuned.pairs import Paired, paired_gain, paired_ratio
 from lesson.learn.metric import ACCURACY, Metric
+from lesson.report.tuned.levels import SPREAD, draw_levels
 from lesson.runs.execute import execute
 
 FIVE = FILE.replace("seeds = [0, 1]", "seeds = [0, 1, 2, 3, 4]")
@@ -225,18 +227,18 @@ def test_only_complete_entries_are_in_the_table(tmp_path: Path) -> None:
     assert set(table["reference"]) == {"", TEN}
 
 
-LEVELS = """
+LEVELS = f"""{FILE[: FILE.index("[groups.strategies]")]}
 [groups.shadowing]
 title = "Shadowing"
 references = ["far, 0 dB"]
 [groups.shadowing.levels]
-"0 dB" = {}
-"8 dB" = { "radio.shadowing_db" = 8.0 }
+"0 dB" = {{}}
+"8 dB" = {{ "radio.shadowing_db" = 8.0 }}
 
 [[entries]]
 name = "far"
 group = ["shadowing"]
-fleet = { area_km = 3.0 }
+fleet = {{ area_km = 3.0 }}
 
 [[entries]]
 name = "near"
@@ -245,12 +247,30 @@ group = "shadowing"
 
 
 def test_entry_takes_part_at_each_level_of_its_groups(tmp_path: Path) -> None:
-    text = FILE[: FILE.index("[groups.strategies]")] + LEVELS
-    table = table_of(tmp_path, lambda one: [0.4 if one.radio.shadowing_db and one.fleet.area_km > 2 else 0.8] * 8, text)
+    def values(settings: Settings) -> list[float]:
+        return [0.4 if settings.radio.shadowing_db and settings.fleet.area_km > 2 else 0.8] * 8
+
+    table = table_of(tmp_path, values, LEVELS)
     found = table.loc[1.0]["accuracy_at_800"]
     assert found.to_dict() == pytest.approx({"far, 0 dB": 0.8, "far, 8 dB": 0.4, "near, 0 dB": 0.8, "near, 8 dB": 0.8})
     with pytest.raises(InputError, match="shadowing_db"):
-        small(tmp_path, text.replace('db" = 8.0', 'db" = -8.0'))
+        small(tmp_path, LEVELS.replace('db" = 8.0', 'db" = -8.0'))
+
+
+def test_collapsed_runs_are_open_circles_or_crosses(tmp_path: Path) -> None:
+    """At 8 dB, far clients collapse with one of two seeds, near ones with both. The open circle is on top."""
+
+    def values(settings: Settings) -> list[float]:
+        collapses = settings.radio.shadowing_db and (settings.run.seed == 1 or settings.fleet.area_km != 3.0)
+        return [0.1 if collapses else 0.8] * 8
+
+    study = study_of(tmp_path, values, LEVELS)
+    lines = draw_levels(study.design, study.design.groups[0], study.table()).axes[0].lines
+    top = max(lines, key=Line2D.get_zorder)
+    assert top.get_markerfacecolor() == "white"
+    assert top.get_xydata() == pytest.approx(np.array([[1 - SPREAD / 2, 80.0]]))
+    (crosses,) = (line for line in lines if line.get_marker() == "x" and len(line.get_xydata()))
+    assert crosses.get_xydata() == pytest.approx(np.array([[1 + SPREAD / 2, 10.0]]))
 
 
 ONE = np.array([1.0, 1.0, 1.0, 1.0, 2.0])

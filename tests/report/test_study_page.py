@@ -125,6 +125,11 @@ def test_unknown_energy_is_not_shown(tmp_path: Path) -> None:
     assert {row["joules"] for rows in data["costs"] for row in rows} == {None}
 
 
+def test_other_deadlines_are_compared_only_if_times_are_constant(tmp_path: Path) -> None:
+    make_run(tmp_path / "run", radio={"fading": "rayleigh"})
+    assert study_data(load_study([tmp_path / "run"]), "")["fleet"] is None
+
+
 def test_times_on_the_wall_clock_are_not_simulated(tmp_path: Path) -> None:
     for seed, name in enumerate(("simulated", "measured")):
         make_run(tmp_path / name, run={"seed": seed})

@@ -148,6 +148,7 @@ def test_setting_without_effect_names_what_it_requires(name: str, value: Any, re
 def test_settings_of_the_channel_have_no_effect_on_measurements(measured: str) -> None:
     (caveat,) = load_settings("released", [measured, "noise_dbm=-90.0"]).caveats()
     assert "noise_dbm = -90.0 has no effect" in caveat
+    assert load_settings("printed", [measured]).caveats() == [], "only the preset has changed others"
 
 
 def test_training_settings_without_effect_are_reported() -> None:
