@@ -60,13 +60,15 @@ def main() -> int:
     options.add_argument("--json", metavar="FILE", type=Path, help="only write the values of all cases to FILE")
     parser.add_argument("--gpu", action="store_true", help="losses on this GPU instead")
     chosen = parser.parse_args()
+    if chosen.gpu and (chosen.json or chosen.before is not None):
+        parser.error("--gpu compares with tests/golden_gpu.json only")
     try:
         if chosen.gpu:
             return write_gpu() if chosen.write else compare_gpu()
         if chosen.json:
             chosen.json.write_text(json.dumps(compute()))
             return 0
-        if chosen.before:
+        if chosen.before is not None:
             return compare_with_commit(chosen.before)
         return write() if chosen.write else compare_with_recorded()
     except GoldenError as error:
@@ -177,7 +179,7 @@ def gpu_losses() -> dict[str, list[float]]:
     import torch
 
     if not torch.cuda.is_available():
-        raise GoldenError("there is no GPU")
+        raise GoldenError("torch sees no GPU")
     import golden_cases
 
     return golden_cases.gpu_losses()
@@ -268,7 +270,9 @@ def checked_out(commit: str) -> Iterator[Path]:
     """Check out a commit into a temporary worktree."""
     name = _git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
     if name is None:
-        raise GoldenError(f"unknown commit '{commit}'")
+        shallow = _git("rev-parse", "--is-shallow-repository") == "true"
+        remedy = "; this clone is shallow: run git fetch --unshallow" if shallow else ""
+        raise GoldenError(f"unknown commit '{commit}'{remedy}")
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder, "before").resolve()
         if _git("worktree", "add", "--quiet", "--detach", str(tree), name) is None:
