@@ -4,7 +4,6 @@ import json
 from typing import Any
 
 import pytest
-import torch
 
 import golden
 import golden_cases
@@ -12,8 +11,14 @@ import golden_cases
 RECORDED: dict[str, Any] = json.loads(golden.RECORDED.read_text())
 
 
+def fail_on(differing: list[str]) -> None:
+    if differing:
+        remedy = "see 'Golden runs' in CONTRIBUTING.md"
+        pytest.fail("\n".join(["results differ from the recorded ones; " + remedy, *differing]), pytrace=False)
+
+
 def test_timing_is_unchanged() -> None:
-    assert not golden.differences_from_recorded(RECORDED["timing"], golden_cases.timing_cases())
+    fail_on(golden.differences_from_recorded(RECORDED["timing"], golden_cases.timing_cases()))
 
 
 @pytest.mark.parametrize("kernels", ["avx2", pytest.param("avx512", marks=pytest.mark.slow)])
@@ -21,12 +26,12 @@ def test_training_is_unchanged(kernels: str) -> None:
     if reason := golden.why_not(RECORDED["versions"]):
         pytest.skip(reason)
     if kernels not in golden.instruction_sets():
-        pytest.skip(f"this CPU lacks {kernels}")
+        pytest.skip(f"this CPU lacks {kernels}, or ATEN_CPU_CAPABILITY disables it")
     values = golden.compute_in(golden.ROOT, kernels)
-    assert not golden.differences_from_recorded(RECORDED[kernels], golden.portable(values))
+    fail_on(golden.differences_from_recorded(RECORDED[kernels], golden.portable(values)))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.usefixtures("gpu")
 def test_losses_on_a_gpu_are_unchanged() -> None:
     recorded = json.loads(golden.RECORDED_GPU.read_text())
-    assert not golden.differing_losses(recorded["losses"], golden.gpu_losses())
+    fail_on(golden.differing_losses(recorded["losses"], golden.gpu_losses()))

@@ -68,7 +68,7 @@ def main() -> int:
         if chosen.json:
             chosen.json.write_text(json.dumps(compute()))
             return 0
-        if chosen.before:
+        if chosen.before is not None:
             return compare_with_commit(chosen.before)
         return write() if chosen.write else compare_with_recorded()
     except GoldenError as error:
@@ -272,7 +272,9 @@ def checked_out(commit: str) -> Iterator[Path]:
     """Check out a commit into a temporary worktree."""
     name = _git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
     if name is None:
-        raise GoldenError(f"unknown commit '{commit}'")
+        shallow = _git("rev-parse", "--is-shallow-repository") == "true"
+        remedy = "; this clone is shallow: run git fetch --unshallow" if shallow else ""
+        raise GoldenError(f"unknown commit '{commit}'{remedy}")
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder, "before").resolve()
         if _git("worktree", "add", "--quiet", "--detach", str(tree), name) is None:

@@ -86,16 +86,20 @@ def main() -> int:
     parser.add_argument("--tests", nargs="+", metavar="PATH", help="tests to run (default: tests/PACKAGE)")
     parser.add_argument("--jobs", type=int, default=1, help="mutations tested at a time (default: %(default)s)")
     chosen = parser.parse_args()
+    if min(chosen.count, chosen.jobs) < 1:
+        parser.error("--count and --jobs must be >= 1")
+    drawn = {package: draw_mutations(package, chosen.count, chosen.seed) for package in chosen.packages}
+    if empty := [package for package, mutations in drawn.items() if not mutations]:
+        parser.error(f"nothing to mutate in src/lesson/{empty[0]}")
     killed: list[str] = []
     survived: list[str] = []
-    for package in chosen.packages:
+    for package, mutations in drawn.items():
         tests = chosen.tests or [f"tests/{package}"]
         began = time.monotonic()
         if run_tests(tests, None) != 0:
             print(f"mutate: {' '.join(tests)} must pass without a mutation", file=sys.stderr)
             return 2
         timeout_s = 60 + 3 * (time.monotonic() - began)
-        mutations = draw_mutations(package, chosen.count, chosen.seed)
         with ThreadPoolExecutor(chosen.jobs) as pool:
             results = pool.map(partial(run_tests, tests, timeout_s), mutations)
             for mutation, status in zip(mutations, results, strict=True):

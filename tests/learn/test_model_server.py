@@ -36,8 +36,8 @@ def server() -> ModelServer:
     return made
 
 
-def close(one: Tensor, other: Tensor) -> bool:
-    return torch.allclose(one, other, rtol=1e-5, atol=1e-6)
+def assert_close(one: Tensor, other: Tensor) -> None:
+    torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 
 def mean(models: Sequence[Tensor]) -> Tensor:
@@ -49,14 +49,14 @@ def test_merge_of_models_by_hand(server: ModelServer) -> None:
     of client 2, 0.1 · 4, is cut to 0.25."""
     first, second = trained(server, 0, 0, 0.1), trained(server, 2, 1, 0.25)
     aggregate(server, updates([0, 2], [0, 1], [1.0, 4.0]), [0.25, 0.25], version=1)
-    assert close(server.versions[2], 0.5 * server.versions[1] + 0.25 * first + 0.25 * second)
+    assert_close(server.versions[2], 0.5 * server.versions[1] + 0.25 * first + 0.25 * second)
 
 
 def test_merge_of_updates_by_hand(server: ModelServer) -> None:
     """The newest model moves by half of what client 0 changed since version 0."""
     moved = trained(server, 0, 0, 0.1) - server.versions[0]
     aggregate(server, updates([0]), [0.5], version=1, of="updates")
-    assert close(server.versions[2], server.versions[1] + 0.5 * moved)
+    assert_close(server.versions[2], server.versions[1] + 0.5 * moved)
 
 
 def test_setting_aggregate_overrides_the_strategy() -> None:
@@ -65,7 +65,7 @@ def test_setting_aggregate_overrides_the_strategy() -> None:
         made.versions[1] = made.versions[0] + 0.01
         kept = made.versions[1] - 0.25 * made.versions[0] if setting == "updates" else 0.75 * made.versions[1]
         aggregate(made, updates([0]), [0.25], version=1, of=of)
-        assert close(made.versions[2], kept + 0.25 * trained(made, 0))
+        assert_close(made.versions[2], kept + 0.25 * trained(made, 0))
     with pytest.raises(InputError, match=r"aggregate must be .* got 1\.5"):
         aggregate(made, updates([0]), [1.5], version=2, of="updates")
     with pytest.raises(InputError, match="aggregate must be"):
@@ -84,7 +84,7 @@ def test_step_on_several_minibatches_is_the_mean_of_single_steps(guards: dict[st
         assert torch.equal(workload.minibatches(step, 1)[0, 0], drawn[number])
         models.append(sum_of(ReferenceTrainer(workload), step))
     aggregate(server, replace(updates([2, 0]), batches=np.array([1, 3])))
-    assert close(server.versions[1], 0.5 * mean(models) + 0.5 * trained(server, 2))
+    assert_close(server.versions[1], 0.5 * mean(models) + 0.5 * trained(server, 2))
     with pytest.raises(InputError, match="local_steps must be 1"):
         aggregate(server, replace(updates([0]), batches=np.array([2]), local_steps=np.array([2])))
 
@@ -96,10 +96,10 @@ def test_optimizer_takes_the_merge_as_a_step(optimizer: dict[str, Any]) -> None:
     first = trained(made, 0) - made.versions[0]
     aggregate(made, updates([0]), step_scale=0.25)
     factor = 0.25 * optimizer.get("learning_rate", 1.0)
-    assert close(made.versions[1], made.versions[0] + factor * first)
+    assert_close(made.versions[1], made.versions[0] + factor * first)
     second = trained(made, 1, 1) - made.versions[1] + optimizer.get("beta1", 0.0) * first
     aggregate(made, updates([1], 1), version=1)
-    assert close(made.versions[2], made.versions[1] + 4 * factor * second)
+    assert_close(made.versions[2], made.versions[1] + 4 * factor * second)
 
 
 def test_schedules_by_hand() -> None:
@@ -366,6 +366,6 @@ def test_robust_aggregation_and_injected_faults() -> None:
     made = make_server(tiny_workload(4), faults=CorruptedUploads.of(faults, 4, 0))
     aggregate(made, updates([0, 2]))
     away = mean([trained(made, client) for client in (0, 2)]) - made.versions[0]
-    assert close(made.versions[1], made.versions[0] - 3 * away)
+    assert_close(made.versions[1], made.versions[0] - 3 * away)
     plain, hostile = tiny_workload(4), tiny_workload(4, flipped_labels=1.0)
     assert hostile.train_targets.tolist() == (2 - plain.train_targets).tolist()
