@@ -15,6 +15,9 @@ export PYTHONDONTWRITEBYTECODE =
 # Each of the two processes gets one core: threads of torch that compete for them only wait for each other.
 PYTEST = OMP_NUM_THREADS=1 PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest
 
+# What a CPU without AVX-512 computes: every trainer, task and built-in network.
+TEST_AVX2 = ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(PYTEST) -n 2 --dist worksteal tests/learn
+
 # $(call install,NAME,ARGUMENTS) installs packages and shows pip's output only if it fails.
 define install
 @echo "Installing $(1) into $(VENV) (once; takes a minute or two)"
@@ -41,12 +44,11 @@ test: $(VENV)/.installed-dev
 test-all: $(VENV)/.installed-dev
 	$(PYTEST) -n 2 --dist loadfile tests/flower -m deployment & deployments=$$!; \
 	$(PYTEST) -n 2 --dist worksteal -m 'not deployment'; others=$$?; \
-	$(MAKE) --no-print-directory test-avx2; avx2=$$?; \
+	$(TEST_AVX2); avx2=$$?; \
 	wait $$deployments && exit $$((others + avx2))
 
-# Training as on a CPU without AVX-512: every trainer, task and built-in network.
 test-avx2: $(VENV)/.installed-dev
-	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(PYTEST) -n 2 --dist worksteal tests/learn
+	$(TEST_AVX2)
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -14,6 +14,8 @@ from hypothesis import settings
 settings.register_profile("lesson", deadline=None, max_examples=30, derandomize=True)
 settings.load_profile("lesson")
 
+pytest.register_assert_rewrite("helpers")  # so that assertions there show their values, as those of tests do
+
 # Background jobs of a script ignore SIGINT, and so would every process that a test starts in order to interrupt it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -88,13 +88,3 @@ def test_example_sweeps_run_two_rounds(path: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", SETTINGS, ids=lambda path: path.name)
 def test_example_settings_run_two_rounds(path: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["run", "--scenario", str(path), "--rounds", "2", "--out", str(tmp_path / "out")]) == 0
-
-
-@pytest.mark.slow
-def test_documented_figures_of_replays_are_current(capsys: pytest.CaptureFixture[str]) -> None:
-    runpy.run_path(str(ROOT / "tools" / "fleet_figures.py"), run_name="__main__")
-    pages = [ROOT / "docs" / name for name in ("tutorials/fleet.md", "explanation/replay.md")]
-    shown = {line.strip() for page in pages for line in page.read_text().splitlines()}
-    lines = [line.strip() for line in capsys.readouterr().out.splitlines() if line.strip()]
-    assert lines
-    assert [line for line in lines if line not in shown] == []

@@ -88,7 +88,8 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
     app = story.folder / "app"
     shutil.copytree(APP, app)
     shutil.copy(Path(__file__).parent.parent / "helpers" / "quick_client.py", app / "lesson_app" / "client_app.py")
-    nodes = [{"journal": str(story.folder / "journal"), "slow-s": slow_s} for slow_s in (0.0, 0.0, 5.0)]
+    # Flower takes up to 60 s to notice a dead node; the server waits at least four times as long as an update takes.
+    nodes = [{"journal": str(story.folder / "journal"), "slow-s": slow_s} for slow_s in (0.0, 0.0, 16.0)]
     with Federation(nodes, story.folder / "federation") as federation, ExitStack() as stack:
         supervisor = supervise(federation, story, app, MANY)
         stack.callback(supervisor.kill)  # without a SuperLink, it would wait for one forever

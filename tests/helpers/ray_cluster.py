@@ -10,6 +10,8 @@ from contextlib import contextmanager
 import pytest
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
+TOKEN = secrets.token_hex(32)
+"""One for all clusters of a process, because Ray reads it once."""
 CLUSTER = """
 import logging, sys, ray
 ray.init(address="local", num_cpus=2, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
@@ -22,7 +24,7 @@ sys.stdin.read()
 def running_cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Start a cluster with two CPUs and yield its address; check that it is still there afterwards."""
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    monkeypatch.setenv("RAY_AUTH_TOKEN", TOKEN)
     cluster = subprocess.Popen([sys.executable, "-c", CLUSTER], stdin=-1, stdout=-1, text=True)
     try:
         assert cluster.stdout is not None
