@@ -15,8 +15,9 @@ export PYTHONDONTWRITEBYTECODE =
 # Each of the two processes gets one core: threads of torch that compete for them only wait for each other.
 PYTEST = OMP_NUM_THREADS=1 PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest
 
-# What a CPU without AVX-512 computes: every trainer, task and built-in network.
-TEST_AVX2 = ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(PYTEST) -n 2 --dist worksteal tests/learn
+# What a CPU without AVX-512 computes: every trainer and every kind of network.
+TEST_AVX2 = ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(PYTEST) -n 2 --dist worksteal \
+	$(addprefix tests/learn/test_,networks.py own_tasks.py trainers.py)
 
 # $(call install,NAME,ARGUMENTS) installs packages and shows pip's output only if it fails.
 define install
