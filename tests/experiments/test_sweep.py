@@ -53,7 +53,7 @@ def test_interrupted_sweep_on_ray_resumes(tmp_path: Path, monkeypatch: pytest.Mo
     """
     (tmp_path / "grid.toml").write_text(make_grid(SETTINGS, {"strategy.name": ["lesson"]}).toml)
     call = ["grid.toml", "--out", "out", "--engine", "ray", "--log", "tensorboard"]
-    with running_cluster(monkeypatch) as address:
+    with running_cluster() as address:
         call += ["--address", address]
         interrupt(call, tmp_path, 1)
         (folder,) = [RunFolder(path.parent) for path in tmp_path.glob("out/*/config.toml")]

@@ -1,7 +1,6 @@
 """A Ray cluster in another process, since Ray leaves files and processes to Python's garbage collector."""
 
 import importlib.util
-import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,8 +9,6 @@ from contextlib import contextmanager
 import pytest
 
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed")
-TOKEN = secrets.token_hex(32)
-"""One for all clusters of a process, because Ray reads it once."""
 CLUSTER = """
 import logging, sys, ray
 ray.init(address="local", num_cpus=2, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
@@ -21,10 +18,8 @@ sys.stdin.read()
 
 
 @contextmanager
-def running_cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def running_cluster() -> Iterator[str]:
     """Start a cluster with two CPUs and yield its address; check that it is still there afterwards."""
-    monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    monkeypatch.setenv("RAY_AUTH_TOKEN", TOKEN)
     cluster = subprocess.Popen([sys.executable, "-c", CLUSTER], stdin=-1, stdout=-1, text=True)
     try:
         assert cluster.stdout is not None

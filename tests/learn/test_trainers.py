@@ -322,7 +322,7 @@ def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
 def test_ray_cluster_agrees_with_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     workload = tiny_workload(8)
     cohorts, reference = random_cohorts(workload, [70, 8, 1], 0, max_steps=3), ReferenceTrainer(workload)
-    with running_cluster(monkeypatch) as address:
+    with running_cluster() as address:
         monkeypatch.setenv("RAY_ADDRESS", address)
         with closing(RayTrainer(workload)) as trainer:
             given = [*trainer.sums(cohorts), *trainer.models(cohorts)]
