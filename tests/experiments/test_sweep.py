@@ -46,7 +46,7 @@ def interrupt(call: list[str], folder: Path, num_runs: int) -> None:
 @pytest.mark.slow
 @needs_ray
 @needs_tensorboard
-def test_interrupted_sweep_on_ray_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_sweep_on_ray_resumes(tmp_path: Path) -> None:
     """From the checkpoint of the interrupt, the only one; the trackers of both calls see all rounds once.
 
     The cluster was started before the sweep and is still there after it.
