@@ -106,6 +106,9 @@ def _rounded_fleet(settings: Settings, seed: int, num_clients: int | None = None
 # Training
 
 
+ROOTS = {"strategy.name=fadas", *(f"server.optimizer={name}" for name in ("adagrad", "adam", "yogi"))}
+
+
 @dataclass(frozen=True)
 class Case:
     """A short training run."""
@@ -118,11 +121,14 @@ class Case:
     """Another case, which must end with the same model."""
     resumed_after: int = 0
     """Round in which the run is killed and resumed; 0 for none."""
-    takes_roots: bool = False
-    """Whether the server takes square roots: those of MKL, which torch uses, depend on the vendor of the CPU."""
     data: str = "mnist"
     on_flower: bool = False
     num_threads: int = 2
+
+    @property
+    def takes_roots(self) -> bool:
+        """Whether the server takes square roots: those of MKL, which torch uses, depend on the vendor of the CPU."""
+        return not ROOTS.isdisjoint(self.changes.split())
 
 
 BASE = (
@@ -178,7 +184,6 @@ TRAINING = {
         f"{name}, {preset}": Case(
             f"strategy.name={name} {changes} {OPTIONS.get(name, '')}",
             shows="uploads accuracy staleness" if name in STALE else "uploads accuracy",
-            takes_roots=name == "fadas",
         )
         for preset, changes in (("released", ""), ("printed", PRINTED))
         for name in STRATEGIES
@@ -187,8 +192,7 @@ TRAINING = {
     "many rounds, printed": Case(f"{PRINTED} {LONG}"),
     "automatic evaluation times": Case(AUTO, "accuracy", like="many rounds, released"),
     **{
-        f"server optimizer {name}": Case(f"server.optimizer={name}", takes_roots=name != "momentum")
-        for name in ("momentum", "adagrad", "adam", "yogi")
+        f"server optimizer {name}": Case(f"server.optimizer={name}") for name in ("momentum", "adagrad", "adam", "yogi")
     },
     "aggregation of updates": Case("server.aggregate=updates"),
     "trainer reference": Case("run.trainer=reference"),
@@ -242,11 +246,10 @@ TRAINING = {
             f"strategy.name={name} {OPTIONS.get(name, '')}",
             like=f"{name}, released",
             resumed_after=40 if name == "lesson-adaptive" else 5,
-            takes_roots=name == "fadas",
         )
         for name in STRATEGIES
     },
-    "resume, adam": Case("server.optimizer=adam", like="server optimizer adam", resumed_after=5, takes_roots=True),
+    "resume, adam": Case("server.optimizer=adam", like="server optimizer adam", resumed_after=5),
     "resume, automatic evaluation times": Case(AUTO, like="many rounds, released", resumed_after=30),
     "resume, Rayleigh fading": Case(RAYLEIGH, like="Rayleigh fading", resumed_after=5),
     "resume, SNR trace": Case(FOLLOWING, like="SNR trace", resumed_after=5),
