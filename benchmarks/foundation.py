@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lesson import Fleet, Lesson, Settings, Simulation, assign_tiers, draw_fleet
+from lesson import Fleet, Lesson, Settings, assign_tiers, draw_fleet, make_loop
 from lesson.strategies import FedAsync
 
 
@@ -71,7 +71,7 @@ def fleet_with_fixed_due(num_clients: int, num_due: int) -> Fleet:
 
 def round_ms(fleet: Fleet, rounds: int) -> float:
     """Return the median milliseconds of a round, without the first one, in which all clients start."""
-    simulation = Simulation(Lesson(20.0), fleet)
+    simulation = make_loop(Lesson(20.0), fleet)
     simulation.step()
     return 1000 * statistics.median(timed_s(simulation.step) for _ in range(rounds))
 
@@ -100,7 +100,7 @@ def print_rounds(size: Size) -> None:
 
 def async_round_us(num_clients: int, rounds: int) -> float:
     """Return the median microseconds of a FedAsync round, when most clients train from different model versions."""
-    simulation = Simulation(FedAsync(), draw_fleet(Settings(), num_clients))
+    simulation = make_loop(FedAsync(), draw_fleet(Settings(), num_clients))
     for _ in range(num_clients):
         simulation.step()
     return 1e6 * statistics.median(timed_s(simulation.step) for _ in range(rounds))
@@ -119,7 +119,7 @@ def print_async(size: Size) -> None:
 
 def print_run(size: Size) -> None:
     """Print the cost of a whole run per aggregated update."""
-    simulation = Simulation(Lesson(20.0), draw_fleet(Settings(), size.run_clients))
+    simulation = make_loop(Lesson(20.0), draw_fleet(Settings(), size.run_clients))
     begin, merged = time.perf_counter(), 0
     for _ in range(size.run_rounds):
         record = simulation.step()

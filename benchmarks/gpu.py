@@ -21,7 +21,7 @@ import torch
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from lesson import InputError, Lesson, Settings, Simulation, draw_fleet
+from lesson import InputError, Lesson, Settings, draw_fleet, make_loop
 from lesson.learn import models
 from lesson.learn.backend import Backend, Trainer
 from lesson.learn.build import TrainingRun
@@ -117,7 +117,7 @@ def make_run(workload: Workload, precision: Precision, size: Size) -> TrainingRu
     clients = SimulatedClients(workload, backend)
     server = ModelServer(workload.initial_vector(), clients, *parts, window=backend.window)
     fleet = draw_fleet(settings, size.num_clients, seed=workload.seed).at_deadline(20.0)
-    loop = Simulation(Lesson(20.0), fleet, model_server=server)
+    loop = make_loop(Lesson(20.0), fleet, model_server=server)
     run = TrainingRun(loop, server, Evaluator(workload, backend), fleet)
     for _ in range(size.warm_up):
         run.loop.step()

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from lesson import InputError, Lesson, Settings, Simulation, draw_fleet
+from lesson import InputError, Lesson, Settings, draw_fleet, make_loop
 from lesson.clock.rejections import Rejection
 from lesson.core.arrays import FloatArray
 from lesson.core.cores import num_cores
@@ -179,7 +179,7 @@ class NoTraining:
 
 def loop(size: Size) -> None:
     """Print the time that strategy, clock and records take per round of 50 clients."""
-    simulation = Simulation(Lesson(20.0), draw_fleet(Settings(), CLIENTS), model_server=NoTraining())
+    simulation = make_loop(Lesson(20.0), draw_fleet(Settings(), CLIENTS), model_server=NoTraining())
     rounds = size.loop_rounds
     blocks = [timed_s(lambda: [simulation.step() for _ in range(rounds)]) for _ in range(size.loop_repeats)]
     ms = 1000 * statistics.median(blocks) / rounds

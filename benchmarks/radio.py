@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from lesson import Lesson, Settings, Simulation, draw_fleet
+from lesson import Lesson, Settings, draw_fleet, make_loop
 from lesson.clock.worlds.actual_times import ActualTimes
 from lesson.core.random import key
 from lesson.radio import fading_gain
@@ -57,14 +57,14 @@ QUICK = Size(1_000, 1, ("lesson",), (50,), 5, 1, 1, 3, 1)
 ROUNDS = """
 import sys, time
 import lesson
-from lesson import Simulation, draw_fleet
+from lesson import make_loop, draw_fleet
 from lesson.strategies import STRATEGIES
 
 name, num_clients, rounds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 settings = getattr(lesson, "Settings", None) or lesson.Scenario  # its name before version 0.2
 options = {"lesson": {"deadline_s": 20.0}, "fedavg": {}}
 options["fedbuff"] = {"concurrency": num_clients // 2, "buffer_size": 10}
-simulation = Simulation(STRATEGIES[name](**options[name]), draw_fleet(settings(), num_clients))
+simulation = make_loop(STRATEGIES[name](**options[name]), draw_fleet(settings(), num_clients))
 for _ in sys.stdin:
     begin = time.process_time()
     for _ in range(rounds):
@@ -198,7 +198,7 @@ def print_each_thing_on(size: Size) -> None:
     simulations = {}
     for name, changes in CASES.items():
         settings = Settings(**changes)
-        simulations[name] = Simulation(Lesson(20.0), draw_fleet(settings), settings=settings)
+        simulations[name] = make_loop(Lesson(20.0), draw_fleet(settings), settings=settings)
     times_ms: dict[str, list[float]] = {name: [] for name in CASES}
     for turn in range(size.turns):
         for name, simulation in simulations.items():

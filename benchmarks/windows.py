@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
-from lesson import FedAsync, FedBuff, InputError, Lesson, Settings, Simulation, Strategy, draw_fleet
+from lesson import FedAsync, FedBuff, InputError, Lesson, Settings, Strategy, draw_fleet, make_loop
 from lesson.clock.loop import RoundLoop
 from lesson.learn.backend import Backend, WindowRule
 from lesson.learn.cpu import CpuBackend
@@ -91,7 +91,7 @@ def measure(name: str, strategy: Strategy, workload: Workload, size: Size) -> No
     """Measure and print one row of the table."""
     fleet = draw_fleet(Settings(), NUM_CLIENTS, seed=0).at_deadline(20.0)
     servers = [make_server(workload, WindowRule()), make_server(workload, None), None]
-    loops = [Simulation(strategy, fleet, model_server=server) for server in servers]
+    loops = [make_loop(strategy, fleet, model_server=server) for server in servers]
     pairs = list(zip(loops, servers, strict=True))
     count = size.num_lesson_updates if isinstance(strategy, Lesson) else size.num_updates
     for loop, server in pairs:  # warm-up, in which CUDA graphs are recorded

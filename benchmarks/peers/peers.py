@@ -48,7 +48,7 @@ PEERS = {
         "this project",
         "lesson-fl",
         (SHARED,),
-        "FedAvg on the virtual clock through `Simulation.step`, with strategy, clock, draws, training and merge in the "
+        "FedAvg on the virtual clock through `RoundLoop.step`, with strategy, clock, draws, training and merge in the "
         "time; trainer `auto`, so `fused` for one step and `batched`, on a CPU with a process per core, for more. "
         "Nothing is tuned.",
         gpu_choices=(ONE,),

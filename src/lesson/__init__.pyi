@@ -3,7 +3,7 @@
 from .api import compare, load, plan, replay, reproduce, run, sweep
 from .clock.loop import RoundLoop
 from .clock.records import RoundRecord
-from .clock.simulate import Simulation, simulate
+from .clock.simulate import make_loop, simulate
 from .core.errors import DivergedError, InputError, RunStoppedError
 from .core.version import __version__ as __version__
 from .experiments.run import Run
@@ -95,7 +95,6 @@ __all__ = [
     "SemiSyncSteps",
     "ServerView",
     "Settings",
-    "Simulation",
     "Stateless",
     "Strategy",
     "Study",
@@ -113,6 +112,7 @@ __all__ = [
     "load",
     "load_settings",
     "load_task",
+    "make_loop",
     "plan",
     "read_fleet",
     "replay",

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from helpers.fleets import make_fleet, resume
 from helpers.scripted import Scripted, ids
-from lesson import FedAvg, InputError, RoundLoop, Simulation, simulate
+from lesson import FedAvg, InputError, RoundLoop, make_loop, simulate
 from lesson.clock.worlds import NominalWorld
 from lesson.core.arrays import membership
 from lesson.strategies.base import AllOf, AnyOf, Arrivals, Deadline, GroupMemory, Merge, RoundPlan, Updates
@@ -91,7 +91,7 @@ MERGES: dict[str, list[Any]] = {
 )
 def test_errors_name_the_field(field: str, strategy: Mine) -> None:
     with pytest.raises(ValueError, match=rf"^round 1: Mine: {field}"):
-        Simulation(strategy, make_fleet([1.0, 2.0])).step()
+        make_loop(strategy, make_fleet([1.0, 2.0])).step()
 
 
 @pytest.mark.parametrize("plan", [replace(PLAN, lr_scale=np.float32(0)), RoundPlan(ids(), Deadline(0.0))])
@@ -120,7 +120,7 @@ def test_plans_and_merges_may_contain_sequences(kind: Any, closes: Any) -> None:
 
 @pytest.mark.parametrize(("latency_s", "state"), [(np.inf, "not connected"), (20.0, "training")])
 def test_only_idle_clients_may_start(latency_s: float, state: str) -> None:
-    loop = Simulation(Mine(Deadline(9.0), RoundPlan(ids(1), Deadline(18.0))), make_fleet([1.0, latency_s]))
+    loop = make_loop(Mine(Deadline(9.0), RoundPlan(ids(1), Deadline(18.0))), make_fleet([1.0, latency_s]))
     loop.step()
     with pytest.raises(ValueError, match=rf"^round 2: Mine: RoundPlan.starts .* client 1, which is {state}"):
         loop.step()
@@ -133,7 +133,7 @@ def test_dropped_client_may_start_again_in_the_same_plan() -> None:
 
 def test_invalid_plan_changes_nothing() -> None:
     plans = Deadline(9.0), RoundPlan(ids(0), Deadline(18.0), drops=ids(1), lr_scale=-1.0)
-    loop = Simulation(Scripted(*plans), make_fleet([1.0, 20.0]))
+    loop = make_loop(Scripted(*plans), make_fleet([1.0, 20.0]))
     loop.step()
     before = loop.ledger.state()[0]
     with pytest.raises(ValueError, match="lr_scale"):
@@ -158,11 +158,11 @@ class Remembering(Scripted):
 @pytest.mark.parametrize("saved", [{"count": np.arange(3)}, None])
 def test_state_that_cannot_be_saved_is_an_error(saved: Any) -> None:
     with pytest.raises(InputError, match=r"^Remembering\.state "):
-        Simulation(Remembering(saved, saved), make_fleet([1.0])).state()
+        make_loop(Remembering(saved, saved), make_fleet([1.0])).state()
 
 
 def test_strategy_must_restore_its_state() -> None:
-    good, bad = (Simulation(Remembering({"count": 1}, count), make_fleet([1.0])) for count in ({"count": 1}, {}))
+    good, bad = (make_loop(Remembering({"count": 1}, count), make_fleet([1.0])) for count in ({"count": 1}, {}))
     resume(good, good)
     with pytest.raises(InputError, match=r"^Remembering\.restore "):
         resume(bad, bad)
@@ -172,14 +172,14 @@ def test_strategy_that_cannot_be_copied_is_an_error() -> None:
     strategy = Mine(Deadline(9.0))
     strategy.lock = threading.Lock()
     with pytest.raises(InputError, match="Mine cannot be copied"):
-        Simulation(strategy, make_fleet([1.0]))
+        make_loop(strategy, make_fleet([1.0]))
 
 
 @pytest.mark.parametrize("weights", [[1.0, np.nan], [1.0, -1.0], [0.0, 0.0]])
 def test_invalid_client_weights_are_an_error(weights: list[float]) -> None:
     with pytest.raises(InputError, match="client_weight"):
-        Simulation(FedAvg(), make_fleet([1.0, 1.0], weight=weights))
-    Simulation(FedAvg(), make_fleet([1.0, 1.0], weight=[0.0, 1.0]))
+        make_loop(FedAvg(), make_fleet([1.0, 1.0], weight=weights))
+    make_loop(FedAvg(), make_fleet([1.0, 1.0], weight=[0.0, 1.0]))
 
 
 @pytest.mark.parametrize(

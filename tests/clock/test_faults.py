@@ -10,7 +10,7 @@ import pytest
 from helpers.fleets import Scripted, disconnecting, make_fleet, steps, traced
 from helpers.resuming import check_resumes
 from helpers.small_tasks import tiny_task
-from lesson import FedAvg, FedCS, Lesson, Simulation, draw_fleet, simulate
+from lesson import FedAvg, FedCS, Lesson, draw_fleet, make_loop, simulate
 from lesson.clock.faults import CorruptedUploads, Disconnections
 from lesson.clock.loop import NOBODY
 from lesson.clock.records import RoundRecord
@@ -181,5 +181,5 @@ def test_run_whose_clients_have_all_left_ends_with_its_results(tmp_path: Path) -
 
 def test_world_varies_only_with_faults_or_variation() -> None:
     settings = Settings(shadowing_db=6.0, path_loss="umi", download=True, num_clients=8)
-    assert not Simulation(FedAvg(), draw_fleet(settings), settings=settings).world.varies
-    assert Simulation(FedAvg(), make_fleet([1.0]), settings=Settings(disconnect_during=0.1)).world.varies
+    assert not make_loop(FedAvg(), draw_fleet(settings), settings=settings).world.varies
+    assert make_loop(FedAvg(), make_fleet([1.0]), settings=Settings(disconnect_during=0.1)).world.varies

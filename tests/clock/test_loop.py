@@ -10,7 +10,7 @@ import pytest
 
 from helpers.fleets import make_fleet, peak_bytes, resume, sealed, steps
 from helpers.scripted import NOTHING, FakeServer, Scripted, ids
-from lesson import FedAvg, InputError, Lesson, Settings, Simulation, draw_fleet, simulate
+from lesson import FedAvg, InputError, Lesson, Settings, draw_fleet, make_loop, simulate
 from lesson.clock.records import RoundRecord
 from lesson.strategies import FedAsync, FedBuff, Safa
 from lesson.strategies.base import (
@@ -69,7 +69,7 @@ def test_runs_end_after_their_rounds_or_time() -> None:
 
 
 def test_run_that_has_ended_cannot_be_continued() -> None:
-    loop = Simulation(FedAvg(), make_fleet([10.0, 20.0]))
+    loop = make_loop(FedAvg(), make_fleet([10.0, 20.0]))
     assert [loop.step(30.0) is None for _ in range(3)] == [False, True, True]
     assert (loop.stop_reason, loop.step(1000.0)) == ("time limit reached", None)
 
@@ -162,9 +162,9 @@ def test_waiting_for_the_channel_uses_no_transmit_energy() -> None:
     strategy = Scripted(
         RoundPlan(ids(0, 1), Deadline(5.0), uploads="in-turn"), RoundPlan(NOTHING, Deadline(5.0), drops=ids(0, 1))
     )
-    loop = Simulation(strategy, fleet)
+    loop = make_loop(strategy, fleet)
     loop.step()
-    for each in (resume(loop, Simulation(strategy, fleet)), loop):
+    for each in (resume(loop, make_loop(strategy, fleet)), loop):
         (record,) = steps(each, 1)
         assert (record.compute_j, record.transmit_j) == (3.0, pytest.approx(5 * 3.0))
 
@@ -257,9 +257,9 @@ def test_updates_keep_their_training_options_after_a_resume() -> None:
     fleet, parts = make_fleet([24.0, 2.0]), {"lr_scale": np.array([2.0, 3.0]), "local_steps": ids(1, 3)}
     begin = RoundPlan(ids(0, 1), Deadline(5.0), batches=ids(2, 1), **parts)
     strategy = Scripted(begin, Deadline(60.0), merge=keep)
-    loop = Simulation(strategy, fleet)
+    loop = make_loop(strategy, fleet)
     loop.step()
-    resume(loop, Simulation(strategy, fleet)).step()
+    resume(loop, make_loop(strategy, fleet)).step()
     updates = seen[-1]
     assert (updates.client.tolist(), updates.arrived_s.tolist()) == ([1, 0], [4.0, 36.0])
     assert (updates.lr_scale.tolist(), updates.local_steps.tolist()) == ([3.0, 2.0], [3, 1])
@@ -287,7 +287,7 @@ def test_draws_depend_on_seed_and_round() -> None:
 
 def test_memory_of_a_round_depends_only_on_its_clients() -> None:
     """Ten clients are due in every round: no array of the length of the fleet is allocated."""
-    loop = Simulation(Lesson(1.0), make_fleet([1.0] * 10 + [1e9] * 50_000))
+    loop = make_loop(Lesson(1.0), make_fleet([1.0] * 10 + [1e9] * 50_000))
     assert peak_bytes(loop) < 50_000, "more than a byte per client"
 
 
@@ -304,7 +304,7 @@ def test_unknown_part_of_a_latency_is_the_remainder(known: str) -> None:
 
 @pytest.mark.parametrize("settings", [{}, {"slowdown": 0.5, "estimate_error": 0.1, "disconnect_during": 0.3}], ids=str)
 def test_run_changes_neither_a_saved_state_nor_the_fleet(settings: dict[str, float]) -> None:
-    loop = Simulation(FedAsync(), sealed(make_fleet([3.0, 15.0, 25.0])), settings=Settings(**settings))
+    loop = make_loop(FedAsync(), sealed(make_fleet([3.0, 15.0, 25.0])), settings=Settings(**settings))
     steps(loop, 3)
     values, arrays = loop.state()
     before = copy.deepcopy(values), {name: array.tobytes() for name, array in arrays.items()}
@@ -316,7 +316,7 @@ def test_run_changes_neither_a_saved_state_nor_the_fleet(settings: dict[str, flo
 def test_only_versions_in_use_are_kept(strategy: Any) -> None:
     server, settings = FakeServer(2), Settings(disconnect_during=0.2, offline_s=10.0, exclude_after_rejections=3)
     fleet = make_fleet([3.0, 7.0, 7.0, 15.0, 25.0, 31.0, 90.0])
-    loop = Simulation(strategy, fleet, model_server=server, settings=settings)
+    loop = make_loop(strategy, fleet, model_server=server, settings=settings)
     for _ in range(40):
         loop.step()
         ledger = loop.ledger
@@ -327,7 +327,7 @@ def test_only_versions_in_use_are_kept(strategy: Any) -> None:
 def rounds_with(
     server: FakeServer, strategy: Any, latencies: list[float], rounds: int, **settings: Any
 ) -> list[RoundRecord]:
-    loop = Simulation(strategy, make_fleet(latencies), model_server=server, settings=Settings(**settings))
+    loop = make_loop(strategy, make_fleet(latencies), model_server=server, settings=Settings(**settings))
     return steps(loop, rounds)
 
 
@@ -373,7 +373,7 @@ def test_excluded_client_costs_the_energy_used_so_far() -> None:
 
 def test_run_ends_when_all_clients_are_excluded() -> None:
     settings = Settings(exclude_after_rejections=3)
-    loop = Simulation(Lesson(20.0), make_fleet([10, 15]), model_server=FakeServer(0, 1), settings=settings)
+    loop = make_loop(Lesson(20.0), make_fleet([10, 15]), model_server=FakeServer(0, 1), settings=settings)
     assert len(list(iter(lambda: loop.step(1e6), None))) == 3
     assert "2 of 2 clients were excluded" in loop.stop_reason
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lesson import Fleet, Simulation
+from lesson import Fleet, make_loop
 from lesson.clock.loop import RoundLoop
 from lesson.clock.records import RoundRecord
 from lesson.strategies import CA2FL, FADAS, STRATEGIES, FedAT, FedBuff, TiFL, setting_names
@@ -73,7 +73,7 @@ class Run:
 
 def follow(strategy: Any, fleet: Fleet, rounds: int, *, rng: Any = None, **options: Any) -> Run:
     """Run a strategy on a fleet; `rng` replaces the random generator that it is given."""
-    return Run(Simulation(strategy, fleet, **options), rng).step(rounds)
+    return Run(make_loop(strategy, fleet, **options), rng).step(rounds)
 
 
 class SignalServer:

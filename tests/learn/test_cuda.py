@@ -22,7 +22,7 @@ from helpers.any_tasks import COUPLED, INDEPENDENT, Mlp, feature_task, regressio
 from helpers.model_servers import make_server, overflow_from, updates
 from helpers.small_tasks import TinyNet, image_workload, tiny_data, tiny_task
 from helpers.trainers import check_agreement, colors, make_cohort, random_cohorts, sum_of
-from lesson import Lesson, RoundLoop, Settings, Simulation, Task, compare, draw_fleet
+from lesson import Lesson, RoundLoop, Settings, Task, compare, draw_fleet, make_loop
 from lesson.core.errors import DivergedError
 from lesson.learn import counters, dropout
 from lesson.learn.cohort import Cohort
@@ -227,7 +227,7 @@ def rounds(
     one, two trainers of the CPU are 2e-4 apart after 20 rounds."""
     made = make_server(workload, trainer, learning_rate=0.002, server=server, needs=kind.needs, backend=backend)
     fleet = draw_fleet(Settings(), len(workload.holdings.num_samples)).at_deadline(20.0)
-    loop = Simulation(kind() if kind is FedAT else kind(20.0), fleet, model_server=made)
+    loop = make_loop(kind() if kind is FedAT else kind(20.0), fleet, model_server=made)
     for _ in range(count):
         loop.step()
     return loop, made

@@ -12,7 +12,7 @@ from torch import Tensor
 from helpers.fleets import make_fleet
 from helpers.model_servers import make_server
 from helpers.small_tasks import TinyNet, image_workload, tiny_data, tiny_logits, tiny_task, tiny_workload
-from lesson import FedAvg, Settings, Simulation
+from lesson import FedAvg, Settings, make_loop
 from lesson.core.errors import DivergedError
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.data import Dataset
@@ -51,7 +51,7 @@ def workload() -> Workload:
 def model(workload: Workload) -> GlobalModel:
     """After a few rounds."""
     server = make_server(workload)
-    loop = Simulation(FedAvg(), make_fleet([1.0, 2.0, 3.0, 4.0]), model_server=server)
+    loop = make_loop(FedAvg(), make_fleet([1.0, 2.0, 3.0, 4.0]), model_server=server)
     for _ in range(8):
         loop.step()
     return server.model(8)

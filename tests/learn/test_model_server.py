@@ -14,7 +14,7 @@ from helpers.fleets import make_fleet
 from helpers.model_servers import aggregate, make_server, received_server, trained, updates
 from helpers.small_tasks import tiny_workload
 from helpers.trainers import one_row, sum_of
-from lesson import FedAvg, FedCS, Lesson, Simulation
+from lesson import FedAvg, FedCS, Lesson, make_loop
 from lesson.clock.faults import CorruptedUploads
 from lesson.clock.rejections import NOT_FINITE, TOO_FAR, Rejection
 from lesson.core.errors import DivergedError, InputError
@@ -123,7 +123,7 @@ def test_schedules_by_hand() -> None:
 def simulated(strategy: Any, latencies: list[float], num_rounds: int) -> tuple[list[set[int]], Tensor]:
     """Return the versions in memory after each round, relative to the newest one, and the last model."""
     server = make_server(tiny_workload(len(latencies)))
-    loop, held = Simulation(strategy, make_fleet(latencies), model_server=server), []
+    loop, held = make_loop(strategy, make_fleet(latencies), model_server=server), []
     for _ in range(num_rounds):
         loop.step()
         held.append({version - loop.version for version in server.versions})
@@ -150,7 +150,7 @@ def test_lesson_equals_fedavg_at_a_long_deadline_and_fedcs_on_tier_1() -> None:
 
 def test_divergence_error_names_round_clients_and_step_size() -> None:
     made = make_server(tiny_workload(3), learning_rate=1e42, lr_cap=np.inf)
-    loop = Simulation(FedAvg(), make_fleet([1.0, 2.0, 3.0]), model_server=made)
+    loop = make_loop(FedAvg(), make_fleet([1.0, 2.0, 3.0]), model_server=made)
 
     def rounds() -> None:
         for _ in range(3):

@@ -73,7 +73,7 @@ def test_ended_slot_counts_even_without_its_update(tmp_path: Path) -> None:
 
 
 def test_all_updates_are_on_time_if_nothing_varies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lesson.planning.on_time.Simulation", None)
+    monkeypatch.setattr("lesson.planning.on_time.make_loop", None)
     fleet = draw_fleet(Settings(), 20)
     plan = make_plan(fleet, 20.0, settings=Settings(shadowing_db=6.0, estimate="quantile"))
     assert {row.on_time for row in plan.tier_rows} == {row.on_time for row in plan.deadlines} == {1.0}

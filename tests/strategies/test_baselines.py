@@ -9,7 +9,7 @@ import pytest
 from helpers.fleets import make_fleet, traced
 from helpers.strategies import follow
 from helpers.views import arrived, view
-from lesson import FedAvg, FedCS, Fleet, InputError, Settings, Simulation, simulate
+from lesson import FedAvg, FedCS, Fleet, InputError, Settings, make_loop, simulate
 from lesson.strategies import FedAsync, FedAT, SemiSyncSteps
 
 
@@ -173,4 +173,4 @@ def test_semisync_steps_continues_when_computing_takes_no_time(tmp_path: Path) -
 
 def test_semisync_steps_rejects_extremely_unequal_clients() -> None:
     with pytest.raises(InputError, match="period_factor"):
-        Simulation(SemiSyncSteps(), make_fleet([1e-4, 1e8])).step()
+        make_loop(SemiSyncSteps(), make_fleet([1e-4, 1e8])).step()

@@ -12,7 +12,7 @@ import torch
 
 from helpers.fleets import make_fleet, peak_bytes, traced
 from helpers.strategies import follow
-from lesson import CA2FL, FADAS, FedAvg, FedBuff, Fleet, Malenia, Rennala, Settings, Simulation
+from lesson import CA2FL, FADAS, FedAvg, FedBuff, Fleet, Malenia, Rennala, Settings, make_loop
 from lesson.core.arrays import FloatArray
 from lesson.learn.group_memory import GroupVectors
 from lesson.strategies import Safa
@@ -71,7 +71,7 @@ def test_by_default_all_clients_train_and_the_buffer_holds_ten() -> None:
 
 @pytest.mark.parametrize("strategy", [FedBuff(3, 4), Rennala()], ids=str)
 def test_cost_of_a_round_does_not_grow_with_the_fleet(strategy: Any) -> None:
-    assert peak_bytes(Simulation(strategy, make_fleet([1.0 + client for client in range(50_000)]))) < 50_000
+    assert peak_bytes(make_loop(strategy, make_fleet([1.0 + client for client in range(50_000)]))) < 50_000
 
 
 class OneNumber:

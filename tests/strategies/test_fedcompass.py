@@ -11,7 +11,7 @@ import pytest
 
 from helpers.fleets import Scripted, disconnecting, make_fleet, traced
 from helpers.strategies import Run, follow
-from lesson import FedCompass, Fleet, Settings, Simulation
+from lesson import FedCompass, Fleet, Settings, make_loop
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_client_that_lost_its_update_joins_another_group(
 
 def test_overdue_group_is_aggregated_before_clients_start(fleet: Fleet) -> None:
     """In real time, a round may open later than the last one closed. At 46 s, the T_max of B, 45 s, has passed."""
-    run = Run(Simulation(FedCompass(), fleet)).step(1)
+    run = Run(make_loop(FedCompass(), fleet)).step(1)
     run.simulation.now_s = 46.0
     run.step(2)
     assert [(one.start_s, one.started.tolist(), one.merged.tolist()) for one in run.records[1:]] == [

@@ -11,7 +11,7 @@ import pytest
 
 from helpers.fleets import Scripted, disconnecting, make_fleet
 from helpers.strategies import SignalServer, follow
-from lesson import Simulation, simulate
+from lesson import make_loop, simulate
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.strategies import Oort
 
@@ -97,7 +97,7 @@ def test_clients_below_the_cut_off_do_not_start() -> None:
     candidate for a draw of one. Client 3, still busy, is canceled."""
     strategy = Oort(3, 4 / 3, exploration=0, exploration_min=0, preferred_share=1.0)
     server = losses({0: {0: 1.0, 1: 2.0, 2: 9.0}})
-    simulation = Simulation(strategy, make_fleet(LATENCIES), model_server=server)
+    simulation = make_loop(strategy, make_fleet(LATENCIES), model_server=server)
     simulation.step()
     second: Any = simulation.strategy
     second.clients_per_round, second.overcommitment = 1, 1.0

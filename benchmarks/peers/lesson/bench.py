@@ -8,7 +8,7 @@ from common import LEARNING_RATE, Job, Stopwatch, measure, use_device
 from nets import PflCnn
 from torch import Tensor
 
-from lesson import FedAvg, Lesson, Settings, Simulation, draw_population
+from lesson import FedAvg, Lesson, Settings, draw_population, make_loop
 from lesson.fleet.fleet import fleet_of
 from lesson.learn.backend import Backend
 from lesson.learn.cpu import CpuBackend
@@ -49,7 +49,7 @@ def bench(job: Job, watch: Stopwatch) -> Tensor:
     server = ModelServer(work.initial_vector(), SimulatedClients(work, backend), *parts)
     everybody = workload.cohort == workload.num_clients
     strategy = FedAvg() if everybody else Lesson(math.inf, participation=workload.cohort)
-    simulation = Simulation(strategy, fleet, model_server=server)
+    simulation = make_loop(strategy, fleet, model_server=server)
     watch.lap()
     for _ in range(workload.warm_up + workload.rounds):
         record = simulation.step()

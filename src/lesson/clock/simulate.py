@@ -1,4 +1,4 @@
-"""Entry points to simulated time: `simulate` yields all records of a run, `Simulation` runs it round by round."""
+"""Entry points to simulated time: `simulate` yields all records of a run, `make_loop` runs it round by round."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ from lesson.settings.settings import Settings
 from lesson.strategies.base import Strategy
 
 
-def Simulation(  # noqa: N802
+def make_loop(
     strategy: Strategy,
     fleet: Fleet,
     *,
@@ -74,7 +74,7 @@ def simulate(
         raise InputError(f"until_s must be a number > 0, got {shown(until_s)}")
     if rounds is None and until_s == np.inf:
         raise InputError("rounds or until_s must be given: otherwise the run would never end")
-    return _records(Simulation(strategy, fleet, seed=seed, settings=settings), rounds, until_s)
+    return _records(make_loop(strategy, fleet, seed=seed, settings=settings), rounds, until_s)
 
 
 def _check_objects(strategy: object, fleet: object, settings: object) -> None:

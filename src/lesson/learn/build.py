@@ -11,7 +11,7 @@ import numpy.typing as npt
 from lesson.clock.faults import CorruptedUploads
 from lesson.clock.loop import RoundLoop
 from lesson.clock.records import RoundRecord
-from lesson.clock.simulate import Simulation
+from lesson.clock.simulate import make_loop
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.ray_cluster import check_installed
 from lesson.fleet.fleet import Fleet, find_clients, fleet_of
@@ -141,7 +141,7 @@ def build(
     )
     fleet = fleet_of(settings, clients, workload.holdings.num_samples)
     fleet = fleet_for(settings.strategy.name, fleet, settings.strategy.deadline_s)
-    loop = Simulation(strategy, fleet, model_server=server, seed=seed, settings=settings)
+    loop = make_loop(strategy, fleet, model_server=server, seed=seed, settings=settings)
     return TrainingRun(loop, server, evaluator, fleet)
 
 

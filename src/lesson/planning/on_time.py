@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 
 from lesson.clock.records import RoundRecord
-from lesson.clock.simulate import Simulation, simulate
+from lesson.clock.simulate import make_loop, simulate
 from lesson.core.arrays import NO_CLIENTS, BoolArray, IntArray
 from lesson.core.errors import ArgumentError
 from lesson.fleet.fleet import Fleet
@@ -120,7 +120,7 @@ def simulate_on_time(fleet: Fleet, deadline_s: float, settings: Settings | None 
         fleet = fleet.first(MAX_CLIENTS)
     slowest_tier = float(assign_tiers(fleet.latency_s, deadline_s).max())
     rounds = MIN_ROUNDS if shared else int(np.clip(UPLOADS_EACH * slowest_tier, MIN_ROUNDS, MAX_ROUNDS))
-    simulation = Simulation(SlotCounter(Lesson(deadline_s), len(fleet)), fleet, seed=seed, settings=settings)
+    simulation = make_loop(SlotCounter(Lesson(deadline_s), len(fleet)), fleet, seed=seed, settings=settings)
     slots = cast("SlotCounter", simulation.strategy)  # the copy that the simulation runs
     max_slots = MAX_SLOTS_SHARED if shared else MAX_SLOTS
     records = []

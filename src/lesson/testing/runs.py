@@ -12,7 +12,7 @@ import numpy as np
 
 from lesson.clock.loop import RoundLoop
 from lesson.clock.rejections import NOT_FINITE, Rejection
-from lesson.clock.simulate import Simulation
+from lesson.clock.simulate import make_loop
 from lesson.core.arrays import FloatArray
 from lesson.fleet.fleet import Fleet, draw_fleet, measured_fleet
 from lesson.settings.faults import FaultSettings
@@ -87,7 +87,7 @@ class Case:
     def begin(self, strategy: Strategy, signals: bool = True) -> RoundLoop:
         """Return the round loop of a run."""
         server = FakeServer(len(self.fleet), rejects=self.situation == "rejected updates") if signals else None
-        return Simulation(strategy, self.fleet, model_server=server, seed=SEED, settings=self.settings)
+        return make_loop(strategy, self.fleet, model_server=server, seed=SEED, settings=self.settings)
 
 
 def default_fleets() -> dict[str, Fleet]:

@@ -9,7 +9,7 @@ import pytest
 
 from helpers.fleets import make_fleet, resume, steps, traced
 from helpers.scripted import Scripted, ids
-from lesson import FedAvg, Fleet, InputError, Lesson, Settings, Simulation, draw_fleet, radio, simulate
+from lesson import FedAvg, Fleet, InputError, Lesson, Settings, draw_fleet, make_loop, radio, simulate
 from lesson.clock.records import RoundRecord
 from lesson.clock.worlds import airtime
 from lesson.clock.worlds.airtime import Airtime
@@ -58,7 +58,7 @@ def _six_bits_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_six_bits_a_second")
 def test_shared_band(spectrum: str, arrived_s: list[float], sent_s: list[float], seems_s: list[float]) -> None:
     settings = Settings(spectrum=spectrum)
-    loop = Simulation(FedAvg(), made(settings), settings=settings)
+    loop = make_loop(FedAvg(), made(settings), settings=settings)
     for start_s, record in zip((0.0, 7.0), steps(loop, 2), strict=True):
         assert (record.merged.tolist(), (record.merged_arrived_s - start_s).tolist()) == ([0, 1, 2], arrived_s)
         assert (record.compute_j, record.transmit_j) == (1 + 1 + 3, np.dot([10, 20, 30], sent_s))
@@ -86,7 +86,7 @@ def test_canceled_upload_leaves_the_band(spectrum: str, arrives_s: float, sent_s
     9 in 1.5 s; 1 has been on air for 1 s. In turn, 1 was waiting all the time. A restored run knows as much."""
     settings = Settings(spectrum=spectrum)
     strategy = Scripted(RoundPlan(ids(0, 1), Deadline(2.0)), RoundPlan(ids(), Arrivals(1), drops=ids(1)))
-    whole, restored = (Simulation(strategy, made(settings), settings=settings) for _ in range(2))
+    whole, restored = (make_loop(strategy, made(settings), settings=settings) for _ in range(2))
     whole.step()
     for loop in (resume(whole, restored), whole):
         (record,) = steps(loop, 1)
@@ -182,7 +182,7 @@ def test_uploads_of_a_plan_in_turn_follow_the_channel() -> None:
         settings = Settings(num_clients=4, fading="rayleigh", coherence_s=0.25, spectrum=spectrum)
         fleet = draw_fleet(settings)
         channel = Airtime(settings, fleet, fleet.population, seed=0)
-        loop = Simulation(FedCSGreedy(60.0), fleet, settings=settings)
+        loop = make_loop(FedCSGreedy(60.0), fleet, settings=settings)
         (record,) = steps(loop, 1)
         free_s, sent_s, expected_s = 0.0, 0.0, []
         for client in record.started:
@@ -206,7 +206,7 @@ def test_client_that_walks_away_uploads_more_slowly(tmp_path: Path) -> None:
     positions = traced(tmp_path / "places.csv", "client,time_s,x_km,y_km 0,0,0.2,0 0,1,1,0")
     settings = Settings(num_clients=1, positions=positions)
     fleet, (near_s, far_s) = draw_fleet(settings), upload_s(0.2, 1.0)
-    loop = Simulation(FedAvg(), fleet, settings=settings)
+    loop = make_loop(FedAvg(), fleet, settings=settings)
     (record,) = steps(loop, 1)
     assert record.end_s == pytest.approx(fleet.compute_s[0] + far_s)
     assert record.merged_expected_s == pytest.approx(fleet.compute_s + near_s)
@@ -220,7 +220,7 @@ def test_refreshed_estimates_follow_the_position_and_not_the_fading(tmp_path: Pa
     changes: dict[str, Any] = {"positions": positions, "download": True, "refresh_estimates_every_s": 40.0}
     settings = Settings(num_clients=2, fading="rayleigh", **changes)
     idle = [RoundPlan(ids(), Deadline(end_s)) for end_s in (40.0, 41.0)]
-    loop = Simulation(Scripted(*idle), draw_fleet(settings), settings=settings)
+    loop = make_loop(Scripted(*idle), draw_fleet(settings), settings=settings)
     steps(loop, 2)
     assert loop.fleet.upload_s == pytest.approx(upload_s(1.0, 0.1))
     assert loop.fleet.download_s == pytest.approx(upload_s(1.0, 0.1, power_w=20.0))

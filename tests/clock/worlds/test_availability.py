@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from helpers.fleets import fields, make_fleet, resume, steps, traced
 from helpers.scripted import FakeServer, Scripted, ids
-from lesson import FedAvg, Lesson, Settings, Simulation, draw_fleet, simulate
+from lesson import FedAvg, Lesson, Settings, draw_fleet, make_loop, simulate
 from lesson.strategies import TiFL
 from lesson.strategies.base import AllOf, Arrivals, Merge, RoundPlan, ServerView
 
@@ -27,7 +27,7 @@ def test_update_is_lost_if_its_client_leaves_during_training(tmp_path: Path) -> 
     2 J, and uploaded for 4 of 8 s, half of 20 J. Without it, everybody is in tier 1, and round 3 closes when 0 arrives,
     at 25 s. Then 1 is back and starts; it is aggregated at 45 s."""
     server, settings = FakeServer(), present(tmp_path, "1,0,12 1,25,inf")
-    loop = Simulation(Lesson(10.0), make_fleet([5.0, 16.0]), model_server=server, settings=settings)
+    loop = make_loop(Lesson(10.0), make_fleet([5.0, 16.0]), model_server=server, settings=settings)
     records = steps(loop, 5)
     assert [record.end_s for record in records] == [10.0, 20.0, 25.0, 35.0, 45.0]
     assert [record.started.tolist() for record in records] == [[0, 1], [0], [0], [0, 1], [0]]
@@ -98,7 +98,7 @@ def test_rounds_by_hand(
 )
 def test_end_of_a_run_without_clients(tmp_path: Path, strategy: Any, until_s: float, last: str, reason: str) -> None:
     settings = present(tmp_path, f"0,0,31 1,0,52.5 2,0,33 3,20,40 {last}")
-    loop = Simulation(strategy, make_fleet([3.0, 15.0, 25.0, 7.0]), settings=settings)
+    loop = make_loop(strategy, make_fleet([3.0, 15.0, 25.0, 7.0]), settings=settings)
     records = list(iter(lambda: loop.step(until_s), None))
     assert loop.stop_reason == reason
     assert records[-1].end_s <= min(until_s, 140.0)
@@ -110,7 +110,7 @@ def test_waiting_for_clients_does_not_exceed_the_time_budget(tmp_path: Path) -> 
     """All credits of TiFL are used up at 8 + 5 s; somebody leaves at 1000 s."""
     settings = present(tmp_path, "0,0,1000")
     for until_s, reason in ((100.0, "no client is training and none can start"), (np.inf, "")):
-        loop = Simulation(TiFL(num_tiers=2, credits=1), make_fleet([8.0, 5.0]), settings=settings)
+        loop = make_loop(TiFL(num_tiers=2, credits=1), make_fleet([8.0, 5.0]), settings=settings)
         for _ in range(3):
             loop.step(until_s)
         assert (loop.stop_reason, loop.now_s) == (reason, 13.0 if reason else 1000.0)
@@ -123,7 +123,7 @@ def test_run_with_updates_at_the_server_ends_without_clients(tmp_path: Path, las
     """Client 0 arrives at 3 s, is not aggregated, and leaves during its second training."""
     plans = Arrivals(1), RoundPlan(ids(0), Arrivals(1)), RoundPlan(ids(), Arrivals(1))
     strategy = Scripted(*plans, merge=lambda _: Merge(ids(), np.empty(0)))
-    loop = Simulation(strategy, make_fleet([3.0]), settings=present(tmp_path, f"0,0,4 {last}"))
+    loop = make_loop(strategy, make_fleet([3.0]), settings=present(tmp_path, f"0,0,4 {last}"))
     for _ in range(4):
         loop.step(100.0)
     assert loop.stop_reason == reason
@@ -152,7 +152,7 @@ def test_absent_clients_do_not_train(times: list[np.ndarray], strategy: Any) -> 
     client, from_s, to_s = (np.array(column) for column in zip(*rows, strict=True))
     with tempfile.TemporaryDirectory() as folder:
         text = " ".join(f"{who},{float(start_s)!r},{float(end_s)!r}" for who, start_s, end_s in rows)
-        loop = Simulation(strategy, make_fleet([3.0, 15.7, 25.1]), settings=present(Path(folder), text))
+        loop = make_loop(strategy, make_fleet([3.0, 15.7, 25.1]), settings=present(Path(folder), text))
     num_started = num_lost = num_merged = 0
     for record in iter(loop.step, None):
         merged = zip(record.merged.tolist(), record.merged_started_s, record.merged_arrived_s, strict=True)
@@ -170,7 +170,7 @@ def test_early_update_waits_for_its_slot_without_clients(tmp_path: Path) -> None
     arrives at 68 s, before the client leaves at 70 s, and is due at 120 s."""
     work = traced(tmp_path / "work.csv", "client,round,compute_s,upload_s 0,1,40,5 0,2,4,4")
     settings = present(tmp_path, "0,0,70", num_clients=1, trace=work)
-    loop = Simulation(Lesson(20.0), draw_fleet(settings), settings=settings)
+    loop = make_loop(Lesson(20.0), draw_fleet(settings), settings=settings)
     records = list(iter(loop.step, None))
     assert [(one.end_s, one.merged.tolist()) for one in records[2:]] == [(60, [0]), (80, []), (100, []), (120, [0])]
     assert loop.stop_reason == "no client is connected anymore"
@@ -195,7 +195,7 @@ class WaitsForTheSecond(Scripted):
 def test_client_that_joins_at_a_checkpoint_starts_after_a_resume(tmp_path: Path) -> None:
     """Client 1 joins at 50 s. Until then nothing happens, so the clock moves there at the end of round 1."""
     settings = present(tmp_path, "1,50,inf")
-    before, after = (Simulation(WaitsForTheSecond(), make_fleet([5.0, 5.0]), settings=settings) for _ in range(2))
+    before, after = (make_loop(WaitsForTheSecond(), make_fleet([5.0, 5.0]), settings=settings) for _ in range(2))
     before.step()
     assert before.now_s == 50.0
     (record,) = steps(resume(before, after), 1)
@@ -205,5 +205,5 @@ def test_client_that_joins_at_a_checkpoint_starts_after_a_resume(tmp_path: Path)
 def test_excluded_client_does_not_rejoin(tmp_path: Path) -> None:
     """Client 1 is excluded after its first update at 5 s, leaves at 20 s and would be back at 40 s."""
     settings = present(tmp_path, "1,0,20 1,40,inf", exclude_after_rejections=1)
-    loop = Simulation(FedAvg(), make_fleet([5.0, 5.0]), model_server=FakeServer(1), settings=settings)
+    loop = make_loop(FedAvg(), make_fleet([5.0, 5.0]), model_server=FakeServer(1), settings=settings)
     assert [record.started.tolist() for record in steps(loop, 12)] == [[0, 1]] + [[0]] * 11

@@ -12,7 +12,7 @@ import pytest
 from helpers.fleets import fields, make_fleet, resume, sealed, steps, traced
 from helpers.strategies import everyone, make
 from helpers.wall import FakeClients, FakeClock, Federation, Holding, in_simulated_time
-from lesson import FedAvg, Lesson, RoundLoop, Settings, Simulation
+from lesson import FedAvg, Lesson, RoundLoop, Settings, make_loop
 from lesson.clock.worlds import Event, RemoteWorld, Reply, make_world
 from lesson.clock.worlds.clients import TOO_LATE
 from lesson.core.arrays import FloatArray, IntArray
@@ -68,7 +68,7 @@ def test_records_equal_those_of_the_simulation(kind: type[Any], tmp_path: Path) 
     rows = "0,0,2 0,7,inf 3,0,4 3,20,90 3,99,400 6,0,5 6,30,38 6,50,inf"
     presence = traced(tmp_path / "presence.csv", f"client,from_s,to_s {rows}")
     settings = Settings(presence=presence, slowdown=0.5, estimate="quantile")
-    simulation = Simulation(make(kind), make_fleet(LATENCIES_S), seed=3, settings=settings)
+    simulation = make_loop(make(kind), make_fleet(LATENCIES_S), seed=3, settings=settings)
     clients, fleet = Somewhere(1), sealed(make_fleet(LATENCIES_S))
     federation = in_simulated_time(make(kind), fleet, clients, seed=3, settings=settings)
     for _ in range(25):
@@ -80,7 +80,7 @@ def test_records_equal_those_of_the_simulation(kind: type[Any], tmp_path: Path) 
 
 def test_restart_changes_no_record() -> None:
     """SAFA drops updates of client 5, which takes 95 s."""
-    simulation = Simulation(make(Safa), make_fleet(LATENCIES_S), seed=3)
+    simulation = make_loop(make(Safa), make_fleet(LATENCIES_S), seed=3)
     records = [fields(simulation.step()) for _ in range(30)]
     assert sum(record["started"].count(5) for record in records) > 2
     before = in_simulated_time(make(Safa), make_fleet(LATENCIES_S), Somewhere(1), seed=3)

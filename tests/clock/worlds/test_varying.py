@@ -9,7 +9,7 @@ import pytest
 
 from helpers.fleets import fields, make_fleet, resume, steps, traced
 from helpers.scripted import Scripted, ids
-from lesson import FedAvg, FedCS, Fleet, InputError, Lesson, RoundLoop, Settings, Simulation, draw_fleet, simulate
+from lesson import FedAvg, FedCS, Fleet, InputError, Lesson, RoundLoop, Settings, draw_fleet, make_loop, simulate
 from lesson.clock.records import RoundRecord
 from lesson.core.random import exponentials, key, normals
 from lesson.fleet.csv_files import read_fleet
@@ -21,7 +21,7 @@ WORK = "client,round,compute_s,upload_s "
 
 
 def run(strategy: Any, fleet: Fleet, rounds: int, **settings: Any) -> tuple[RoundLoop, list[RoundRecord]]:
-    loop = Simulation(strategy, fleet, settings=Settings(**settings))
+    loop = make_loop(strategy, fleet, settings=Settings(**settings))
     return loop, steps(loop, rounds)
 
 
@@ -123,7 +123,7 @@ def test_refreshed_estimates_let_a_slow_client_start_again(
     trace = traced(tmp_path / "work.csv", WORK + "0,1,2.5,2.5 0,2,9,4 0,3,2.5,2.5 1,1,3,3")
     changes, fleet = {"trace": trace, **refresh}, make_fleet([5.0, 6.0])
     before, records = run(FedCS(10.0), fleet, 4, **changes)
-    records += steps(resume(before, Simulation(FedCS(10.0), fleet, settings=Settings(**changes))), 4)
+    records += steps(resume(before, make_loop(FedCS(10.0), fleet, settings=Settings(**changes))), 4)
     assert [record.started.tolist() for record in records] == starts
     assert [record.misses for record in records][:5] == [0, 0, 1, 0, 0]
     if refresh:
@@ -162,7 +162,7 @@ def test_estimate_after_each_local_training(tmp_path: Path, estimate: dict[str, 
 def test_every_estimate_has_its_own_error_factor() -> None:
     """exp(σ·N), the n-th normal number for the estimate after n local trainings; actual times do not change."""
     fleet, who = make_fleet([8.0, 5.0, np.inf]), np.arange(2)
-    loop = Simulation(FedAvg(), fleet, seed=4, settings=Settings(estimate_error=0.3))
+    loop = make_loop(FedAvg(), fleet, seed=4, settings=Settings(estimate_error=0.3))
     for index in range(3):
         off = np.exp(0.3 * normals(key(4, "estimate error"), who, np.full(2, index)))
         for name in ("latency_s", "compute_s", "upload_s", "shared_upload_s"):
@@ -197,7 +197,7 @@ def test_measured_latencies_need_no_compute_and_upload_times(tmp_path: Path) -> 
     assert (record.end_s, record.merged.tolist(), record.compute_j) == (8.0, [2, 0], None)
     for name, value in (("slowdown", 1.0), ("fading", "rayleigh")):
         with pytest.raises(InputError, match=name):
-            Simulation(FedAvg(), read_fleet(path, Settings()), settings=Settings(**{name: value}))
+            make_loop(FedAvg(), read_fleet(path, Settings()), settings=Settings(**{name: value}))
 
 
 def test_local_training_that_never_ends_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,7 +207,7 @@ def test_local_training_that_never_ends_ends_the_run(tmp_path: Path, monkeypatch
     monkeypatch.setattr(transfer, "MAX_BLOCKS", 10_000)
     fleet = draw_fleet(settings)
     for until_s, why in ((np.inf, "the round cannot close: its updates never arrive"), (1000.0, "time limit reached")):
-        loop = Simulation(FedAvg(), fleet, settings=settings)
+        loop = make_loop(FedAvg(), fleet, settings=settings)
         assert loop.step(until_s) is None
         assert (loop.stop_reason, loop.now_s) == (why, 0.0)
     record = next(simulate(Lesson(100.0), fleet, rounds=1, settings=settings))
@@ -291,9 +291,9 @@ def test_run_resumed_after_every_round_is_bit_identical(
     settings = Settings(num_clients=8, area_km=1.2, cycles_per_sample=(0.5e8, 1.5e8), coherence_s=2.0, **WAYS[way])
     fleet = draw_fleet(settings, seed=1)
     strategy = FedCSGreedy(10.0) if way == "in-turn" else Safa(lag_tolerance=1, round_limit_s=10.0)
-    whole, resumed = (Simulation(strategy, fleet, seed=1, settings=settings) for _ in range(2))
+    whole, resumed = (make_loop(strategy, fleet, seed=1, settings=settings) for _ in range(2))
     for _ in range(30):
-        resumed = resume(resumed, Simulation(strategy, fleet, seed=1, settings=settings))
+        resumed = resume(resumed, make_loop(strategy, fleet, seed=1, settings=settings))
         assert fields(resumed.step()) == fields(whole.step())
 
 
@@ -309,7 +309,7 @@ def test_excluded_clients_share_of_the_band_is_free_after_a_resume() -> None:
     """A client is excluded at the end of round 2, and nobody starts in round 3: arrivals are computed again."""
     settings = Settings(num_clients=3, spectrum="equal", model_bits=2e6)
     fleet = draw_fleet(settings, seed=3)
-    whole, resumed = (Simulation(StartsOnce(), fleet, settings=settings, seed=3) for _ in range(2))
+    whole, resumed = (make_loop(StartsOnce(), fleet, settings=settings, seed=3) for _ in range(2))
     steps(whole, 2)
     (busy, *_) = np.flatnonzero(whole.ledger.busy)
     whole.world.cancel(whole.ledger.exclude(ids(busy))[0])
