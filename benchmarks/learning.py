@@ -7,7 +7,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,6 @@ from lesson.learn.evaluation import Evaluator
 from lesson.learn.fused import FusedTrainer
 from lesson.learn.model_server import GlobalModel
 from lesson.learn.process import configure_process
-from lesson.learn.ray_trainer import RayTrainer
 from lesson.learn.reference import ReferenceTrainer
 from lesson.learn.tasks import load_task
 from lesson.learn.threads import Threads
@@ -51,12 +50,10 @@ class Size:
     loop_rounds: int
     loop_repeats: int
     time_budget_s: float
-    actors: Sequence[tuple[str, int, int]]
-    """Data set, local steps and repeats of each comparison of Ray actors with processes."""
 
 
-FULL = Size({"mnist": 25, "cifar10": 9}, 3, 50, 5, None, 200, 9, 4000.0, (("mnist", 50, 9), ("cifar10", 1, 15)))
-QUICK = Size({"mnist": 1}, 1, 2, 1, 1, 5, 1, 40.0, ())
+FULL = Size({"mnist": 25, "cifar10": 9}, 3, 50, 5, None, 200, 9, 4000.0)
+QUICK = Size({"mnist": 1}, 1, 2, 1, 1, 5, 1, 40.0)
 
 
 def timed_s(work: Callable[[], object]) -> float:
@@ -138,30 +135,6 @@ def several_steps(size: Size) -> None:
     print(f"| median of {size.steps_repeats} | {one:.2f} | {many:.2f} | {ratio:.2f} |")
 
 
-def ray_actors(comparisons: Sequence[tuple[str, int, int]]) -> None:
-    """Print the time of local steps of fifty clients on two Ray actors and in two processes, measured alternately."""
-    print(
-        "\n| two Ray actors for 50 clients | local steps | processes (s) | actors (s) | ratio |\n|---|---|---|---|---|"
-    )
-    for name, steps, repeats in comparisons:
-        try:
-            workload = make_workload(Settings(), load_task(name), CLIENTS, 0)
-            actors = RayTrainer(workload, 2)
-        except InputError as error:
-            print(f"| {name}: {error} | | | | |")
-            continue
-        processes, cohorts = BatchedTrainer(workload, 2), [everybody(workload, steps)]
-        trainers = (processes, actors)
-        equal = torch.equal(*(trainer.sums(cohorts)[0] for trainer in trainers))
-        assert equal, "results are bit-identical"
-        pairs = [[timed_s(lambda: trainer.sums(cohorts)) for trainer in trainers] for _ in range(repeats)]  # noqa: B023
-        for trainer in trainers:
-            trainer.close()
-        theirs, ours = (statistics.median(column) for column in zip(*pairs, strict=True))
-        ratio = statistics.median(b / a for a, b in pairs)
-        print(f"| {name}, median of {repeats} | {steps} | {theirs:.3f} | {ours:.3f} | {ratio:.2f} |")
-
-
 class NoTraining:
     """A model server without models, so that only the round loop is measured."""
 
@@ -219,8 +192,6 @@ def main() -> None:
     several_steps(size)
     loop(size)
     evaluation(size)
-    if size.actors:  # starting Ray takes several seconds
-        ray_actors(size.actors)
 
 
 if __name__ == "__main__":

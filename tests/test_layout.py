@@ -91,7 +91,7 @@ def test_imports_load_only_what_they_need(code: str, heavy: set[str]) -> None:
     ("library", "allowed"),
     [
         ("torch", ["learn", "runs/trackers/tensorboard.py"]),
-        ("ray", ["core/ray_cluster.py"]),
+        ("ray", ["experiments/engines/ray.py"]),
         ("flwr", ["flower"]),
         ("matplotlib", ["report"]),
     ],

@@ -90,9 +90,7 @@ def run_command(words: list[str], output: list[str], capsys: pytest.CaptureFixtu
     if "--tune" in command and saved and not command[1].startswith("experiments/"):
         assert main(command) == 0, words
         return
-    if command[0] in ("data", "reproduce") or any(
-        re.match(r"(trainer=)?ray$|--tune$|experiments/", word) for word in command
-    ):
+    if command[0] in ("data", "reproduce") or any(re.match(r"ray$|--tune$|experiments/", word) for word in command):
         with cli.make_context("lesson", list(command)) as context:
             subcommand = cli.get_command(context, command[0])
             assert subcommand is not None

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -24,7 +24,6 @@ from torch.nn import functional
 
 import lesson
 from helpers.any_tasks import COUPLED, INDEPENDENT, Adapted, Mlp, feature_task, workload_of
-from helpers.ray_cluster import needs_ray, running_cluster
 from helpers.runs import PARTS
 from helpers.runs import settings as run_settings
 from helpers.small_tasks import Linear, image_workload, tiny_data, tiny_task, tiny_workload
@@ -34,7 +33,6 @@ from lesson.learn.batched import BatchedTrainer
 from lesson.learn.data import Dataset
 from lesson.learn.fused import FusedTrainer
 from lesson.learn.partition import Partition
-from lesson.learn.ray_trainer import RayTrainer
 from lesson.learn.reference import BLOCK, ReferenceTrainer
 from lesson.learn.remote import Received, train_update
 from lesson.learn.sharing import pack
@@ -314,20 +312,6 @@ def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-
-
-@pytest.mark.slow
-@needs_ray
-@pytest.mark.filterwarnings("ignore")  # Ray's own
-def test_ray_cluster_agrees_with_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    workload = tiny_workload(8)
-    cohorts, reference = random_cohorts(workload, [70, 8, 1], 0, max_steps=3), ReferenceTrainer(workload)
-    with running_cluster() as address:
-        monkeypatch.setenv("RAY_ADDRESS", address)
-        with closing(RayTrainer(workload)) as trainer:
-            given = [*trainer.sums(cohorts), *trainer.models(cohorts)]
-    expected = [*reference.sums(cohorts), *reference.models(cohorts)]
-    assert all(torch.equal(one, other) for one, other in zip(given, expected, strict=True))
 
 
 @pytest.mark.parametrize(

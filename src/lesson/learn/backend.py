@@ -10,7 +10,7 @@ from lesson.learn.partition import Holdings
 from lesson.learn.scores import ClientScores, PendingScore
 from lesson.learn.workload import Workload
 
-TrainerName = Literal["reference", "fused", "batched", "ray"]
+TrainerName = Literal["reference", "fused", "batched"]
 MAX_WINDOW_STEPS = 2048
 """Largest work of a window, as in `WindowRule.local_steps`."""
 

@@ -13,7 +13,6 @@ from lesson.clock.loop import RoundLoop
 from lesson.clock.records import RoundRecord
 from lesson.clock.simulate import make_loop
 from lesson.core.arrays import FloatArray, IntArray
-from lesson.core.ray_cluster import check_installed
 from lesson.fleet.fleet import Fleet, find_clients, fleet_of
 from lesson.fleet.measured import with_listed_clients
 from lesson.learn.backend import Backend
@@ -116,8 +115,6 @@ def build(
 
     `task` replaces the one that the settings name.
     """
-    if settings.run.trainer == "ray":
-        check_installed()
     task = task or task_of(settings, data_dir)
     settings = with_listed_clients(settings)
     seed = settings.run.seed

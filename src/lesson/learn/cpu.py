@@ -8,7 +8,6 @@ from lesson.learn.backend import MAX_WINDOW_STEPS, Trainer, TrainerName, WindowR
 from lesson.learn.batched import BatchedTrainer
 from lesson.learn.fused import FusedTrainer
 from lesson.learn.partition import Holdings
-from lesson.learn.ray_trainer import RayTrainer
 from lesson.learn.reference import ReferenceTrainer
 from lesson.learn.scores import ClientScores, Known, PendingScore, by_client, judge_all, score
 from lesson.learn.threads import Threads
@@ -40,8 +39,6 @@ class CpuBackend:
             return FusedTrainer(self._workload, self._threads)
         if name == "batched":
             return BatchedTrainer(self._workload, self._num_threads)
-        if name == "ray":
-            return RayTrainer(self._workload, self._num_threads)
         return ReferenceTrainer(self._workload)
 
     def begin_score(self, vector: Tensor) -> PendingScore:

@@ -129,13 +129,9 @@ class ReferenceTrainer:
         """Return the trained models of each cohort, shape (num_rows, num_parameters)."""
         return [models_by_blocks(cohort, self._train) for cohort in cohorts]
 
-    def rows(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
-        """Return the trained model of each row of all cohorts."""
-        rows = (cohort[row : row + 1] for cohort in cohorts for row in range(len(cohort)))
-        return [train_client(self.workload, self._replica, row) for row in rows]
-
     def close(self) -> None:
         """Do nothing: there is nothing to release."""
 
     def _train(self, cohort: Cohort) -> Tensor:
-        return torch.stack(self.rows([cohort]))
+        rows = (cohort[row : row + 1] for row in range(len(cohort)))
+        return torch.stack([train_client(self.workload, self._replica, row) for row in rows])

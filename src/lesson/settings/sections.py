@@ -397,7 +397,7 @@ class RunSettings(Checked):
         float("inf"), description="simulated time between evaluations on every client's own data; inf for none"
     )
     checkpoint_every_s: Positive = Field(20.0, description="wall-clock time between checkpoints")
-    trainer: Literal["auto", "reference", "fused", "batched", "ray"] = Field(
+    trainer: Literal["auto", "reference", "fused", "batched"] = Field(
         "auto", description="implementation of local training; all give the same results up to rounding"
     )
     device: Literal["auto", "cpu", "cuda"] = Field(

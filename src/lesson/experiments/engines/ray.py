@@ -4,10 +4,16 @@ The folders of runs must be on storage that every node sees: a run that was kill
 node, and progress is read from the folder too, so that only a run's outcome is sent through Ray.
 """
 
+import contextlib
+import importlib.util
 import json
+import logging
 import os
+import signal
+import socket
+import threading
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -15,14 +21,13 @@ from typing import Any
 
 from lesson.core.errors import ArgumentError, InputError, describe
 from lesson.core.files import open_input
-from lesson.core.ray_cluster import check_address, check_installed, connected
 from lesson.experiments.engines.trial import MAX_RESTARTS, Content, Hear, Line, copied, execute_trial, killed, restored
 from lesson.learn.task import Task
 from lesson.runs.folder import RunFolder
 from lesson.runs.trackers import Tracker
 from lesson.settings.settings import Settings
 
-POLL_S, END_S = 0.5, 60.0
+CONNECT_S, POLL_S, END_S = 5.0, 0.5, 60.0
 MAX_SUBMITTED = 1000
 
 
@@ -40,14 +45,14 @@ class RayEngine:
 
     def check(self) -> None:
         """Raise InputError if Ray is not installed or does not answer at the address."""
-        check_installed()
+        _check_installed()
         if self.address is not None:
-            check_address(self.address)
+            _check_address(self.address)
 
     def run(self, plan: Mapping[Path, Settings], hear: Hear, trackers: Sequence[Tracker] = ()) -> None:
         """Execute the runs, see `Engine`; raise InputError right away for device cuda without `gpus_per_trial`."""
         plan = {path: self._placed(settings) for path, settings in plan.items()}
-        with connected(self.address) as ray:
+        with _connected(self.address) as ray:
             if self.address is None:  # other clusters may add nodes on demand
                 self._check_share(ray.cluster_resources())
             content = ray.put(copied(trackers, self.task, ray.cloudpickle.dumps))
@@ -144,3 +149,63 @@ class _Tail:
             return []
         self._read += len(whole) + bool(whole)
         return [line for line in lines[:-1] if "loss" in line][-1:] + lines[-1:]
+
+
+def _check_installed() -> None:
+    """Raise InputError if Ray is not installed."""
+    if importlib.util.find_spec("ray") is None:
+        raise InputError("Ray is not installed; run pip install 'lesson-fl[ray]', or '.[ray]' in a clone")
+
+
+def _check_address(address: str) -> None:
+    """Raise InputError unless the address accepts connections: Ray itself would retry for minutes."""
+    host, _, port = address.rpartition(":")
+    if address == "auto":
+        return
+    if not host or not port.isdecimal() or "/" in host:  # Ray Client, ray://…, is not supported
+        raise ArgumentError("address", f"must be HOST:PORT of a cluster's head node, or auto, got '{address}'")
+    try:
+        socket.create_connection((host, int(port)), CONNECT_S).close()
+    except (OSError, OverflowError) as error:
+        problem = f"'{address}' does not answer: {error}; 'ray status' shows the right one"
+        raise ArgumentError("address", problem) from None
+
+
+@contextlib.contextmanager
+def _connected(address: str | None) -> Iterator[ModuleType]:
+    """Connect to Ray, silence its messages, and yield the library; without an address, start a local cluster.
+
+    The local cluster ends with the context. A process that is already connected keeps its connection.
+    """
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # avoids a warning about the future default
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")  # Ray prints at length when a worker is killed
+    import ray
+
+    if ray.is_initialized():
+        yield ray
+        return
+    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    with _signals_kept():
+        if address is None:
+            os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+            ray.init(address="local", include_dashboard=False, **quiet)
+        else:
+            try:
+                ray.init(address=address, **quiet)
+            except (ConnectionError, RuntimeError, ValueError) as error:
+                raise ArgumentError("address", f"'{address}' cannot be used: {error}") from None
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+@contextlib.contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Restore the SIGTERM handler on exit: Ray replaces it with one that exits without a checkpoint."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if before is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)

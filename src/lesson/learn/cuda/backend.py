@@ -13,7 +13,6 @@ from lesson.learn.cuda.fused import CudaFusedTrainer
 from lesson.learn.cuda.graphs import Precision
 from lesson.learn.cuda.reference import CudaReferenceTrainer
 from lesson.learn.partition import Holdings
-from lesson.learn.ray_trainer import RayTrainer
 from lesson.learn.scores import ClientScores, PendingScore, by_client
 from lesson.learn.workload import Workload
 
@@ -36,7 +35,7 @@ class CudaBackend:
 
     def why_not(self, name: TrainerName, one_step: bool) -> str:
         """Return why a trainer cannot be used; empty if it can."""
-        if name in ("reference", "ray"):
+        if name == "reference":
             return ""
         work = self._workload
         if work.loss.each is None and not work.has_full_minibatches:
@@ -51,8 +50,6 @@ class CudaBackend:
             return CudaFusedTrainer(self._workload, self._precision)
         if name == "batched":
             return CudaBatchedTrainer(self._workload, self._precision)
-        if name == "ray":
-            return RayTrainer(self._workload, precision=self._precision)
         return CudaReferenceTrainer(self._workload, self._precision)
 
     def begin_score(self, vector: Tensor) -> PendingScore:
