@@ -14,7 +14,7 @@ import pytest
 from helpers.runs import PARTS, content, settings
 from lesson.cli import main
 from lesson.core.errors import RunStoppedError
-from lesson.runs import execute as runs
+from lesson.runs import interrupts as runs
 from lesson.runs.execute import execute
 from lesson.runs.folder import RunFolder
 from lesson.strategies import Lesson

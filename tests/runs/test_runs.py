@@ -25,8 +25,10 @@ from lesson.learn.build import build
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.device import on_device
 from lesson.learn.scores import ClientScores, PendingScore, Score
-from lesson.runs.execute import EvaluationGrid, client_fields, execute
+from lesson.runs.evaluation_times import EvaluationGrid
+from lesson.runs.execute import execute
 from lesson.runs.folder import RunFolder
+from lesson.runs.metrics import client_fields
 from lesson.runs.summary import read_metrics
 from lesson.settings.loading import load_settings
 from lesson.settings.settings import Settings

@@ -19,7 +19,7 @@ from lesson.experiments.naming import series_name
 from lesson.learn.build import build
 from lesson.learn.device import on_device
 from lesson.learn.process import configured_process
-from lesson.runs.execute import NUM_EVALUATIONS
+from lesson.runs.evaluation_times import NUM_EVALUATIONS
 from lesson.settings.settings import Settings
 
 MAX_TIMED, TIMED_S = 8, 0.7

@@ -1,43 +1,33 @@
 """Executes a run in its folder, with evaluations and checkpoints."""
 
 import contextlib
-import math
-import multiprocessing
-import os
-import signal
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import Any
 
 from lesson.clock.contracts import state_of
-from lesson.clock.records import RoundRecord
 from lesson.core.errors import DivergedError, LackOfMemoryError, RunStoppedError, printable
-from lesson.core.interrupts import STOP_SIGNALS
-from lesson.core.random import stream
 from lesson.fleet.measured import with_listed_clients
-from lesson.fleet.tiers import TOLERANCE
 from lesson.learn.build import build
 from lesson.learn.device import lacks_memory
 from lesson.learn.process import configured_process
 from lesson.learn.scores import ClientScores, Pending, PendingScore
+from lesson.runs.evaluation_times import EvaluationGrid
 from lesson.runs.executable import ExecutableRun
 from lesson.runs.folder import PLAIN_WORDS, RunFolder, Words
+from lesson.runs.interrupts import Interrupt, StoppedBySignal
+from lesson.runs.metrics import client_fields, metrics_line
 from lesson.runs.summary import WALL, read_metrics, summarize
 from lesson.runs.trackers import Tracker, Tracking
-from lesson.settings.sections import RunSettings
 from lesson.settings.settings import Settings
 from lesson.strategies import option_values
 
 Progress = Callable[[dict[str, Any]], None]
 Make = Callable[..., ExecutableRun]
-NUM_EVALUATIONS = 40
-REPEATS_S = 2.0
-"""Seconds after the first signal in which further ones are ignored, such as repeated presses of Ctrl-C."""
 MAX_WINDOW_ROUNDS = 256
 """Largest number of rounds in a window."""
 MAX_NAMED = 1000
@@ -72,7 +62,7 @@ def execute_here(
     folder = RunFolder(path, words)
     try:
         return _execute(settings, folder, resume, may_extend, progress, trackers, make, parts)
-    except _StoppedBySignal as stopped:
+    except StoppedBySignal as stopped:
         stopped.pass_on()
         raise KeyboardInterrupt from None
     except (MemoryError, RuntimeError) as error:
@@ -143,7 +133,7 @@ def _run_rounds(
     limits, loop, saved = settings.run, run.loop, time.perf_counter()
     grid = EvaluationGrid(limits)
     lines = _Lines(folder, tracking.line, progress, run)
-    with _Interrupt() as interrupt, lines.written_if_stopped():
+    with Interrupt() as interrupt, lines.written_if_stopped():
         while not loop.stop_reason and (limits.rounds is None or loop.round < limits.rounds):
             before_s = loop.now_s  # also correct after a resume
             record = loop.step(limits.time_budget_s)
@@ -265,178 +255,3 @@ class _Line:
             score = self.score.result()
             line |= {**score.values, "loss": score.loss}
         return line
-
-
-class _Interrupt:
-    """Records Ctrl-C, SIGTERM and SIGHUP instead of raising in the middle of a round.
-
-    A second signal more than REPEATS_S later raises immediately, except while a checkpoint is written. SIGTERM and
-    SIGHUP stay ignored if they were.
-    """
-
-    def __init__(self) -> None:
-        self.asked: signal.Signals | None = None
-        self._since, self._holding = 0.0, False
-        self._before: dict[signal.Signals, Any] = {}
-
-    def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            for number in STOP_SIGNALS:
-                if number == signal.SIGINT or signal.getsignal(number) not in (signal.SIG_IGN, None):
-                    self._before[number] = signal.signal(number, self._note)
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        if self.asked and kind is None:
-            self.stop()
-
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """Let the body of the context complete, even if further signals arrive."""
-        self._holding = True
-        try:
-            yield
-        finally:
-            self._holding = False
-
-    def stop(self) -> NoReturn:
-        """Raise for the recorded signal."""
-        assert self.asked is not None, "no signal was recorded"
-        raise _StoppedBySignal(self.asked, self._before[self.asked])
-
-    def _note(self, number: int, _: object) -> None:
-        if self.asked is None:
-            self.asked, self._since = signal.Signals(number), time.monotonic()
-            _say_stopping()
-        elif not self._holding and time.monotonic() - self._since > REPEATS_S:
-            self.stop()
-
-
-def _say_stopping() -> None:
-    """Print that the run stops at the next checkpoint, unless a parent process that executes several runs says so."""
-    if multiprocessing.parent_process() is None:
-        with contextlib.suppress(OSError, RuntimeError, ValueError):  # stderr is closed, or was just being written
-            print("note: stopping at the next checkpoint; send the signal again to stop at once", file=sys.stderr)
-
-
-class _StoppedBySignal(KeyboardInterrupt):
-    """A run was stopped by a signal, after its checkpoint was written."""
-
-    def __init__(self, number: signal.Signals, handler: Any) -> None:
-        super().__init__()
-        self._number, self._handler = number, handler
-
-    def pass_on(self) -> None:
-        """Do what the signal does outside of runs: call its handler, or end this process."""
-        if callable(self._handler):
-            self._handler(self._number, None)
-        elif self._handler == signal.SIG_DFL:
-            os.kill(os.getpid(), self._number)
-
-
-def metrics_line(record: RoundRecord, named: bool) -> dict[str, Any]:
-    """Return a round as a line of metrics; if `named`, with the client of each aggregated update."""
-    energy = [record.compute_j, record.transmit_j]
-    return {
-        "round": record.round,
-        "time_s": record.end_s,
-        "uploads": record.uploads,
-        "bytes_up": record.bytes_up,
-        "bytes_down": record.bytes_down,
-        "energy_j": None if None in energy else sum(energy),
-        "staleness": float(record.staleness.mean()) if len(record.staleness) else None,
-        **(_merged_fields(record) if named else {}),
-        **(_varying_fields(record, named) if record.misses is not None else {}),
-        **({"rejected": record.rejected, "rejections": _rejections(record)} if record.rejected else {}),
-        **({"excluded": list(record.excluded)} if record.excluded else {}),
-        **({"note": record.note} if record.note else {}),
-    }
-
-
-def _merged_fields(record: RoundRecord) -> dict[str, Any]:
-    """Return client, staleness, start and arrival (to the millisecond) of each aggregated update."""
-    return {
-        "merged": record.merged.tolist(),
-        "merged_staleness": record.staleness.tolist(),
-        "merged_started_s": record.merged_started_s.round(3).tolist(),
-        "merged_arrived_s": record.merged_arrived_s.round(3).tolist(),
-    }
-
-
-def _varying_fields(record: RoundRecord, named: bool) -> dict[str, Any]:
-    """Return the numbers of misses, tier changes and lost updates; if `named`, also the expected latencies."""
-    expected = {"merged_expected_s": record.merged_expected_s.round(3).tolist()} if named else {}
-    return expected | {"misses": record.misses, "retiered": record.retiered, "lost": record.lost}
-
-
-def _rejections(record: RoundRecord) -> dict[str, list[int]]:
-    """Return the clients whose updates were rejected, by reason."""
-    clients: dict[str, list[int]] = {}
-    for rejection in record.rejections:
-        clients.setdefault(rejection.reason, []).append(rejection.client)
-    return clients
-
-
-def client_fields(scores: ClientScores, has_classes: bool = True) -> dict[str, Any]:
-    """Return the scores on each client's own data as fields of a line; None for a client without data.
-
-    The accuracy is included only if the task has classes.
-    """
-    columns = ({"client_accuracy": scores.accuracy} if has_classes else {}) | {"client_loss": scores.loss}
-    return {"global_loss": scores.global_loss} | {
-        name: [None if math.isnan(value) else value for value in column.tolist()] for name, column in columns.items()
-    }
-
-
-class EvaluationGrid:
-    """Decides when a run is evaluated: after the first round that ends at or after each point of a grid.
-
-    The points are the multiples of `eval_every_s`, each moved to an earlier time by a random share of the interval, at
-    most `eval_jitter`; those of evaluations on the clients' own data likewise, of `client_scores_every_s`. With "auto",
-    the run is divided into 40 equal parts, in simulated time and in rounds as far as these are limited, and each part
-    has one point anywhere in it. Points are drawn from the seed and the number of their part, so they are the same for
-    every strategy and after a resume. They are out of step with the tiers: multiples of 500 s would always fall on even
-    rounds of 10 s, in which tier 2 has just been aggregated. Several points in the same round are one evaluation.
-    """
-
-    def __init__(self, limits: RunSettings) -> None:
-        self._seed, self._jitter = limits.seed, limits.eval_jitter
-        self._every_s, self._clients_every_s = limits.eval_every_s, limits.client_scores_every_s
-        self._drawn: dict[int, float] = {}
-        self._part_s = limits.time_budget_s / NUM_EVALUATIONS
-        self._part_rounds = math.inf if limits.rounds is None else limits.rounds / NUM_EVALUATIONS
-
-    def is_due(self, before_s: float, record: RoundRecord) -> bool:
-        """Return whether a point lies after the end of the previous round and at or before the end of this one."""
-        if self._every_s != "auto":
-            return self._has_point(before_s, record.end_s, self._every_s, self._jitter)
-        by_time = self._has_point(before_s, record.end_s, self._part_s, 1.0)
-        return by_time or self._has_point(record.round - 1, record.round, self._part_rounds, 1.0)
-
-    def are_clients_due(self, before_s: float, record: RoundRecord) -> bool:
-        """Return the same for evaluations on every client's own data."""
-        return self._has_point(before_s, record.end_s, self._clients_every_s, self._jitter)
-
-    def _has_point(self, after: float, until: float, part: float, jitter: float) -> bool:
-        return self._num_points(until, part, jitter) > self._num_points(after, part, jitter)
-
-    def _num_points(self, until: float, part: float, jitter: float) -> int:
-        """Return the number of points in [0, until]: one per complete part, and that of the current part if reached."""
-        whole = _multiples(until, part)
-        if jitter == 0 or math.isinf(part):
-            return whole
-        place = 1 - jitter * (1 - self._draw(whole))  # in the part, from 0 to 1
-        return whole + ((whole + place) * part <= until)
-
-    def _draw(self, part: int) -> float:
-        """Return the random number of a part; cached, as creating a generator takes over 10 µs."""
-        if part not in self._drawn:
-            self._drawn[part] = stream(self._seed, "evaluation", part).random()
-        return self._drawn[part]
-
-
-def _multiples(until: float, every: float) -> int:
-    """Return the number of positive multiples of an interval up to a time."""
-    return int(until * (1 + TOLERANCE) / every)

@@ -1,0 +1,61 @@
+"""The lines of metrics.jsonl: one per round."""
+
+import math
+from typing import Any
+
+from lesson.clock.records import RoundRecord
+from lesson.learn.scores import ClientScores
+
+
+def metrics_line(record: RoundRecord, named: bool) -> dict[str, Any]:
+    """Return a round as a line of metrics; if `named`, with the client of each aggregated update."""
+    energy = [record.compute_j, record.transmit_j]
+    return {
+        "round": record.round,
+        "time_s": record.end_s,
+        "uploads": record.uploads,
+        "bytes_up": record.bytes_up,
+        "bytes_down": record.bytes_down,
+        "energy_j": None if None in energy else sum(energy),
+        "staleness": float(record.staleness.mean()) if len(record.staleness) else None,
+        **(_merged_fields(record) if named else {}),
+        **(_varying_fields(record, named) if record.misses is not None else {}),
+        **({"rejected": record.rejected, "rejections": _rejections(record)} if record.rejected else {}),
+        **({"excluded": list(record.excluded)} if record.excluded else {}),
+        **({"note": record.note} if record.note else {}),
+    }
+
+
+def _merged_fields(record: RoundRecord) -> dict[str, Any]:
+    """Return client, staleness, start and arrival (to the millisecond) of each aggregated update."""
+    return {
+        "merged": record.merged.tolist(),
+        "merged_staleness": record.staleness.tolist(),
+        "merged_started_s": record.merged_started_s.round(3).tolist(),
+        "merged_arrived_s": record.merged_arrived_s.round(3).tolist(),
+    }
+
+
+def _varying_fields(record: RoundRecord, named: bool) -> dict[str, Any]:
+    """Return the numbers of misses, tier changes and lost updates; if `named`, also the expected latencies."""
+    expected = {"merged_expected_s": record.merged_expected_s.round(3).tolist()} if named else {}
+    return expected | {"misses": record.misses, "retiered": record.retiered, "lost": record.lost}
+
+
+def _rejections(record: RoundRecord) -> dict[str, list[int]]:
+    """Return the clients whose updates were rejected, by reason."""
+    clients: dict[str, list[int]] = {}
+    for rejection in record.rejections:
+        clients.setdefault(rejection.reason, []).append(rejection.client)
+    return clients
+
+
+def client_fields(scores: ClientScores, has_classes: bool = True) -> dict[str, Any]:
+    """Return the scores on each client's own data as fields of a line; None for a client without data.
+
+    The accuracy is included only if the task has classes.
+    """
+    columns = ({"client_accuracy": scores.accuracy} if has_classes else {}) | {"client_loss": scores.loss}
+    return {"global_loss": scores.global_loss} | {
+        name: [None if math.isnan(value) else value for value in column.tolist()] for name, column in columns.items()
+    }
