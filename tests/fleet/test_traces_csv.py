@@ -123,7 +123,7 @@ WORK, PRESENCE, PLACES = "client,round,compute_s,upload_s\n", "client,from_s,to_
         (read_presence, PRESENCE + "0,-1,2\n", "line 2: from_s"),
         (read_presence, PRESENCE + "0,2,2\n", "line 2: to_s"),
         (read_presence, PRESENCE + "0,5,20\n1,0,inf\n0,0,5.5\n", "line 4: client '0' has overlapping intervals"),
-        (read_places, PLACES + "0,0,1,1\n1,0,0.5,-1.5\n", "client '1' is at (0.5, -1.5)"),
+        (read_places, PLACES + "0,0,1,1\n1,0,0.5,-1.5\n", "line 3: y_km"),
         (read_places, PLACES + "0,5,0,1\n0,5,0,0\n", "line 3: client '0' has time_s 5 twice"),
         (read_channels, SNR + "a,0,1\na,1,inf\n", "line 3: snr_db"),
         (read_channels, SNR + "a,2,0\nb,2,0\na,2,1\n", "line 4: trace 'a' has time_s 2 twice"),

@@ -1,4 +1,4 @@
-"""CSV files as people and spreadsheets write them, read row by row, with one-line errors that name file and line."""
+"""CSV files as people and spreadsheets write them, read with one-line errors that name file and line."""
 
 import csv
 import io
@@ -8,15 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TextIO
 
 import numpy as np
 
 from lesson.core.arrays import BoolArray, FloatArray, IntArray
 from lesson.core.errors import InputError
-from lesson.core.files import open_input
-
-MAX_LINE = 1 << 20
 
 
 def read_rows(
@@ -27,40 +23,7 @@ def read_rows(
     Cells of missing optional columns are empty. The columns of the file may be in any order. `what` describes the file
     in error messages.
     """
-    try:
-        with open_input(path) as raw, io.TextIOWrapper(raw, newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(_lines(path, file), strict=True)
-            header = [name.strip() for name in next(reader, [])]
-            _check_header(path, header, required, optional)
-            places = [header.index(name) if name in header else len(header) for name in (*required, *optional)]
-            for values in reader:
-                cells = [value.strip() for value in values]
-                if not any(cells):
-                    continue
-                if len(cells) != len(header):
-                    wanted = f"a row must have {len(header)} values, as many as the header, got {len(cells)}"
-                    raise InputError(f"{path} line {reader.line_num}: {wanted}")
-                cells.append("")
-                yield reader.line_num, [cells[place] for place in places]
-    except FileNotFoundError:
-        columns = ",".join(required)
-        raise InputError(f"{path} does not exist; {what} must be a CSV file with the columns {columns}") from None
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{path} cannot be read: not a CSV file in UTF-8") from None
-    except csv.Error as error:
-        raise InputError(f"{path} cannot be read: after line {reader.line_num}, {error}") from None
-
-
-def _lines(path: Path, file: TextIO) -> Iterator[str]:
-    """Yield the lines of a file; raise InputError for one longer than MAX_LINE, before it fills the memory."""
-    while line := file.readline(MAX_LINE + 1):
-        if len(line) > MAX_LINE:
-            raise InputError(
-                f"{path} cannot be read: a line must have at most {MAX_LINE} characters; is it a CSV file?"
-            )
-        yield line
+    return _rows(path, _read_text(path, what, required), required, optional)
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -80,9 +43,9 @@ def number(cell: str) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """The rows of a file that has a column of names, such as `client`, and columns of numbers.
+    """The rows of a file that has a column of names, such as `client`, and columns of numbers; empty cells are NaN.
 
-    `names` are the clients' names in the file; `client` is each row's index in them. `kind` says what the names are.
+    `names` are the clients' names; `client` is each row's index in them. `kind` says what the names are.
     """
 
     path: Path
@@ -90,7 +53,7 @@ class Table:
     line: IntArray
     client: IntArray
     numbers: dict[str, FloatArray]
-    kind: str = "client"
+    kind: str
 
     def sorted_by(self, column: str) -> "Table":
         """Return the rows sorted by client, then by a column."""
@@ -110,10 +73,12 @@ class Table:
         """Raise InputError for the first row that is not `right`."""
         if not right.all():
             row = int(np.argmin(right))
-            raise InputError(f"{self.where(row)}: {column} must be {wanted}, got {self.numbers[column][row]:.12g}")
+            value = self.numbers[column][row]
+            got = "an empty cell" if np.isnan(value) else f"{value:.12g}"
+            raise InputError(f"{self.where(row)}: {column} must be {wanted}, got {got}")
 
     def check_finite(self, *columns: str) -> None:
-        """Raise InputError for the first negative or infinite number in these columns."""
+        """Raise InputError for the first negative, infinite or missing number in these columns."""
         for column in columns:
             values = self.numbers[column]
             self.check(column, (values >= 0) & (values < np.inf), "finite and >= 0")
@@ -143,74 +108,80 @@ class Table:
             raise InputError(f"{self.path} has no row for client '{name}'{rest}; {everyone}")
         return np.concatenate([[0], np.cumsum(counts)])
 
+    def of_fleet(self, names: Sequence[int | str]) -> "Table":
+        """Return the rows with the indices of their clients in `names`; raise InputError for one that is not there."""
+        places = {str(name): place for place, name in enumerate(names)}
+        client = np.array([places.get(str(name), -1) for name in self.names])[self.client]
+        if np.any(client < 0):
+            row = int(np.argmin(client))
+            some = ", ".join([*map(str, names[:3]), "…"][: len(names)])
+            raise InputError(f"{self.where(row)}: unknown {self.who(row)}; the fleet has {len(names)} clients: {some}")
+        return replace(self, names=names, client=client)
+
 
 def read_table(
-    path: Path,
-    what: str,
-    names: Sequence[int | str] | None,
-    columns: tuple[str, ...],
-    optional: tuple[str, ...] = (),
-    kind: str = "client",
+    path: Path | str, what: str, columns: tuple[str, ...], optional: tuple[str, ...] = (), kind: str = "client"
 ) -> Table:
-    """Read a file with a column of names, called `kind`, and columns of numbers, none of which may be NaN.
+    """Read a file with a column of names, called `kind`, and columns of numbers.
 
-    Names that are not in `names` are an error; if it is None, the names are those of the file, in the order of their
-    first rows. Cells of missing optional columns, and empty ones, are 0. Tables are cached by the file's modification
-    time and size.
+    The names are in the order of their first rows. Tables are cached by the content of the file, whose parsing takes
+    far longer than reading it.
     """
-    known = None if names is None else tuple(names)
-    try:
-        looks = path.stat()
-    except OSError:
-        return _read_table(path, what, known, columns, optional, kind)  # raises InputError with the reason
-    return _read_again(path, what, known, columns, optional, kind, (looks.st_mtime_ns, looks.st_size))
+    path = Path(path)
+    return _table(path, _read_text(path, what, (kind, *columns)), columns, optional, kind)
 
 
 @lru_cache(maxsize=3)
-def _read_again(
-    path: Path,
-    what: str,
-    names: tuple[int | str, ...] | None,
-    columns: tuple[str, ...],
-    optional: tuple[str, ...],
-    kind: str,
-    looks: tuple[int, int],  # noqa: ARG001
-) -> Table:
-    return _read_table(path, what, names, columns, optional, kind)
-
-
-def _read_table(
-    path: Path,
-    what: str,
-    names: tuple[int | str, ...] | None,
-    columns: tuple[str, ...],
-    optional: tuple[str, ...],
-    kind: str,
-) -> Table:
-    places = {str(name): place for place, name in enumerate(names or ())}
+def _table(path: Path, text: str, columns: tuple[str, ...], optional: tuple[str, ...], kind: str) -> Table:
+    places = dict[str, int]()
     lines, clients, flat = array("q"), array("q"), array("d")
-    needed, columns = columns, columns + optional
-    for line, (name, *cells) in read_rows(path, what, (kind, *needed), optional):
-        if names is None:
-            places.setdefault(name, len(places))
-        elif name not in places:
-            known = ", ".join([*map(str, names[:3]), "…"][: len(names)])
-            known = f"the fleet has {len(names)} clients: {known}"
-            raise InputError(f"{path} line {line}: unknown {kind} '{name[:40]}'; {known}")
-        values = [
-            number(cell) if cell or column in needed else 0.0 for column, cell in zip(columns, cells, strict=True)
-        ]
-        for column, cell, value in zip(columns, cells, values, strict=True):
-            if value != value:
+    columns_read = columns + optional
+    for line, (name, *cells) in _rows(path, text, (kind, *columns), optional):
+        if not name:
+            raise InputError(f"{path} line {line}: {kind} must have a name, got an empty cell")
+        for column, cell in zip(columns_read, cells, strict=True):
+            value = number(cell) if cell else math.nan
+            if cell and math.isnan(value):
                 raise InputError(f"{path} line {line}: {column} must be a number, got {cell[:40]!r}")
+            flat.append(value)
         lines.append(line)
-        clients.append(places[name])
-        flat.extend(values)
+        clients.append(places.setdefault(name, len(places)))
     if not lines:
         raise InputError(f"{path} has no rows; add some below the header")
-    numbers = np.array(flat).reshape(-1, len(columns))
-    by_column = {column: numbers[:, place].copy() for place, column in enumerate(columns)}
-    return Table(path, tuple(places) if names is None else names, np.array(lines), np.array(clients), by_column, kind)
+    numbers = np.array(flat).reshape(-1, len(columns_read))
+    by_column = {column: numbers[:, place].copy() for place, column in enumerate(columns_read)}
+    return Table(path, tuple(places), np.array(lines), np.array(clients), by_column, kind)
+
+
+def _read_text(path: Path, what: str, required: Sequence[str]) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        columns = ",".join(required)
+        raise InputError(f"{path} does not exist; {what} must be a CSV file with the columns {columns}") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path} cannot be read: not a CSV file in UTF-8") from None
+
+
+def _rows(path: Path, text: str, required: Sequence[str], optional: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+    reader = csv.reader(io.StringIO(text), strict=True)
+    try:
+        header = [name.strip() for name in next(reader, [])]
+        _check_header(path, header, required, optional)
+        places = [header.index(name) if name in header else len(header) for name in (*required, *optional)]
+        for values in reader:
+            cells = [value.strip() for value in values]
+            if not any(cells):
+                continue
+            if len(cells) != len(header):
+                wanted = f"a row must have {len(header)} values, as many as the header, got {len(cells)}"
+                raise InputError(f"{path} line {reader.line_num}: {wanted}")
+            cells.append("")
+            yield reader.line_num, [cells[place] for place in places]
+    except csv.Error as error:
+        raise InputError(f"{path} cannot be read: after line {reader.line_num}, {error}") from None
 
 
 def _check_header(path: Path, header: list[str], required: Sequence[str], optional: Sequence[str]) -> None:

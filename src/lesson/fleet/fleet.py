@@ -13,7 +13,7 @@ from lesson.core.arrays import BoolArray, FloatArray, IntArray
 from lesson.core.errors import InputError
 from lesson.fleet import latency
 from lesson.fleet.channels import phone_rates_of, snr_traces_of
-from lesson.fleet.measured import JOULES, SECONDS, Measured, read_measured, with_listed_clients
+from lesson.fleet.measured import Measured, read_measured, with_listed_clients
 from lesson.fleet.population import Population, draw_population
 from lesson.fleet.tiers import assign_tiers, client_to_promote
 from lesson.fleet.traces import read_positions, read_work
@@ -195,8 +195,7 @@ def fleet_of(settings: Settings, people: Population | Measured, num_samples: Int
     if num_samples is not None:
         people = replace(people, num_samples=num_samples)
     if isinstance(people, Measured):
-        known = {name: getattr(people, name) for name in (*SECONDS, *JOULES)}
-        return measured_fleet(settings, people.names, people.num_samples, **known)
+        return measured_fleet(settings, people.names, people.num_samples, **people.columns)
     if settings.fleet.positions:
         people = _as_itinerary_begins(people, settings)
     with np.errstate(all="ignore"):  # extreme settings give infinite latencies, that is, unreachable clients

@@ -110,10 +110,9 @@ def read_work(path: Path | str, names: Sequence[int | str]) -> WorkTrace:
 
     `lost` is 1 for a local training that failed, otherwise 0.
     """
-    path = Path(path)
-    table = read_table(path, "trace", names, ("round", "compute_s", "upload_s"), ("lost",))
+    table = read_table(path, "trace", ("round", "compute_s", "upload_s"), ("lost",)).of_fleet(names)
     rounds, compute_s, upload_s, lost = table.numbers.values()
-    table.check("lost", (lost == 0) | (lost == 1), "0 or 1")
+    table.check("lost", (lost == 0) | (lost == 1) | np.isnan(lost), "0 or 1")
     table.check("round", (rounds >= 1) & (rounds <= 1e9) & (np.floor(rounds) == rounds), "a whole number from 1 to 1e9")
     table.check_finite("compute_s", "upload_s")
     table.check("compute_s", (compute_s > 0) | (upload_s > 0), "> 0 where upload_s is 0")
@@ -129,7 +128,7 @@ def read_work(path: Path | str, names: Sequence[int | str]) -> WorkTrace:
         raise InputError(
             f"{table.where(row)}: {table.who(row)} has round {there} but not {missing}; add the missing row"
         )
-    return WorkTrace(compute_s, upload_s, offsets, lost == 1 if lost.any() else None)
+    return WorkTrace(compute_s, upload_s, offsets, lost == 1 if np.any(lost == 1) else None)
 
 
 def read_presence(path: Path | str, names: Sequence[int | str]) -> Presence:
@@ -137,8 +136,7 @@ def read_presence(path: Path | str, names: Sequence[int | str]) -> Presence:
 
     A client that is not in the file is always available. Intervals that touch are joined.
     """
-    path = Path(path)
-    table = read_table(path, "presence", names, ("from_s", "to_s"))
+    table = read_table(path, "presence", ("from_s", "to_s")).of_fleet(names)
     table.check_finite("from_s")
     table.check("to_s", table.numbers["to_s"] > table.numbers["from_s"], "> from_s, or inf")
     table = table.sorted_by("from_s")
@@ -156,18 +154,11 @@ def read_positions(
 
     Positions must lie in the square with side `area_km`, whose center (0, 0) is the base station.
     """
-    path = Path(path)
-    table = read_table(path, "positions", names, ("time_s", "x_km", "y_km"))
+    table = read_table(path, "positions", ("time_s", "x_km", "y_km")).of_fleet(names)
     table.check_finite("time_s")
-    _, x_km, y_km = table.numbers.values()
-    outside = ~((np.abs(x_km) <= area_km / 2) & (np.abs(y_km) <= area_km / 2))
-    if outside.any():
-        row = int(np.argmax(outside))
-        allowed = f"x_km and y_km must be from {-area_km / 2:g} to {area_km / 2:g}"
-        here = f"({x_km[row]:.12g}, {y_km[row]:.12g})"
-        raise InputError(
-            f"{table.where(row)}: {table.who(row)} is at {here}; {allowed}; correct them or increase area_km"
-        )
+    inside = f"from {-area_km / 2:g} to {area_km / 2:g}, within [fleet] area_km = {area_km:g}"
+    for column in ("x_km", "y_km"):
+        table.check(column, np.abs(table.numbers[column]) <= area_km / 2, inside)
     table = table.sorted_by("time_s")
     time_s, x_km, y_km = table.numbers.values()
     table.check_pairs(time_s[1:] == time_s[:-1], "has time_s {time_s:.12g} twice")
@@ -181,8 +172,7 @@ def read_snr(path: Path | str) -> tuple[FloatArray, FloatArray, IntArray]:
     Traces are in the order of their first rows, and the times of each trace ascend. The places have shape
     (num_traces + 1,), with the number of rows at the end.
     """
-    path = Path(path)
-    table = read_table(path, "snr_trace", None, ("time_s", "snr_db"), kind="trace")
+    table = read_table(path, "snr_trace", ("time_s", "snr_db"), kind="trace")
     table.check_finite("time_s")
     table.check("snr_db", np.abs(table.numbers["snr_db"]) <= MAX_SNR_DB, f"from -{MAX_SNR_DB} to {MAX_SNR_DB}")
     table = table.sorted_by("time_s")
