@@ -102,7 +102,7 @@ def test_longer_deadlines_and_conservative_estimates_are_met_more_often() -> Non
 def test_shortest_sufficient_deadline_is_found() -> None:
     fleet = draw_fleet(RAYLEIGH, 20)
     tried: list[float] = []
-    deadline_s = find_deadline_s(fleet, 0.97, propose_deadline_s(fleet), settings=RAYLEIGH, tell=tried.append)
+    deadline_s = find_deadline_s(fleet, 0.97, propose_deadline_s(fleet), settings=RAYLEIGH, before_try=tried.append)
     shares = [evaluate_deadline(fleet, one_s, RAYLEIGH).on_time or 0 for one_s in tried]
     assert tried[0] == propose_deadline_s(fleet) < tried[-1] == deadline_s
     assert [share >= 0.97 for share in shares] == [False] * (len(tried) - 1) + [True]

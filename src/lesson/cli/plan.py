@@ -219,5 +219,5 @@ class PlanCommand:
             proposed_s,
             settings=settings,
             seed=settings.run.seed,
-            tell=lambda tried_s: status.update(f"Trying a deadline of {tried_s:g} s"),
+            before_try=lambda tried_s: status.update(f"Trying a deadline of {tried_s:g} s"),
         )

@@ -300,6 +300,7 @@ class RoundLoop:
             end_s=self.now_s,
             version=self.version,
             started=done.plan.starts,
+            tiers=done.plan.tiers,
             merged=merged.client,
             merged_index=merged.index,
             staleness=self.version - 1 - merged.base_version,

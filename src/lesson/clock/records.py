@@ -19,6 +19,7 @@ class RoundRecord:
         end_s: When the round closed.
         version: Model version after the round.
         started: Clients that started local training in this round.
+        tiers: Tier in which each of them started; None if the strategy has no tiers.
         merged: Clients whose updates were aggregated in this round.
         merged_index: Index of each aggregated update among those of its client, from 0, in the order of `merged`.
         staleness: Number of versions created between each update's base version and its aggregation, in the order of
@@ -45,6 +46,7 @@ class RoundRecord:
     end_s: float
     version: int
     started: IntArray
+    tiers: IntArray | None
     merged: IntArray
     merged_index: IntArray
     staleness: IntArray

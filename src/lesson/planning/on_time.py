@@ -3,19 +3,18 @@
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
 
 import numpy as np
 
+from lesson.clock.ledger import Ledger
 from lesson.clock.records import RoundRecord
 from lesson.clock.simulate import make_loop, simulate
-from lesson.core.arrays import NO_CLIENTS, BoolArray, IntArray
+from lesson.core.arrays import BoolArray, IntArray
 from lesson.core.errors import ArgumentError
 from lesson.fleet.fleet import Fleet
 from lesson.fleet.tiers import UNREACHABLE, assign_tiers
 from lesson.settings.settings import Settings
 from lesson.strategies import FedAvg, Lesson
-from lesson.strategies.base import Merge, RoundPlan, ServerView, Updates
 
 UPLOADS_EACH = 20
 """A deadline is simulated until the slowest tier has had this many slots."""
@@ -45,65 +44,47 @@ class OnTime:
         return 1.0 if self.always else self.by_tier.get(tier)
 
 
-class SlotCounter:
-    """Wraps LESSON and counts which of its updates arrive by the end of their slots.
+class Slots:
+    """Counts which of LESSON's updates arrive by the end of their slots, from the records of a simulation.
 
     A slot begins when a client starts and lasts j rounds, where j is the tier in which the client starts. An update
     that is lost because its client leaves has missed its slot.
     """
 
-    def __init__(self, lesson: Lesson, num_clients: int) -> None:
-        self.lesson, self.needs = lesson, lesson.needs
+    def __init__(self, num_clients: int) -> None:
         self._tier: IntArray = np.full(num_clients, UNREACHABLE)
         """Tier of each client's current slot; UNREACHABLE if it has none."""
         self._last_round: IntArray = np.zeros(num_clients, dtype=np.int64)
         """Last round of each client's current slot."""
-        self._round = 0
-        """Number of rounds that have ended."""
-        self._tiers: list[IntArray] = [NO_CLIENTS]
-        self._made: list[BoolArray] = [np.zeros(0, dtype=np.bool_)]
+        self._ended: list[tuple[IntArray, BoolArray]] = []
+        """Tiers of slots that have ended, and whether their updates arrived on time."""
         self.num_ended = 0
 
-    def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
-        plan = self.lesson.open_round(view, rng)
-        assert plan.tiers is not None
-        lost = plan.starts[self._tier[plan.starts] != UNREACHABLE]
-        self._end(lost, np.zeros(len(lost), dtype=np.bool_))
-        self._tier[plan.starts] = plan.tiers
-        self._last_round[plan.starts] = view.round + plan.tiers - 1
-        return plan
+    def add(self, record: RoundRecord, ledger: Ledger) -> None:
+        """Count the slots that end in a round; `ledger` is as the round left it."""
+        assert record.tiers is not None
+        self._end(record.started, made=False)  # they could not start again unless their updates had been lost
+        self._tier[record.started] = record.tiers
+        self._last_round[record.started] = record.round + record.tiers - 1
+        self._end(record.merged, made=record.round <= self._last_round[record.merged])
+        self._end(np.flatnonzero(~ledger.connected & (ledger.waiting == 0)), made=False)
 
-    def merge(self, view: ServerView, arrived: Updates) -> Merge:
-        left = np.flatnonzero((self._tier != UNREACHABLE) & ~view.connected & (view.waiting == 0))
-        self._end(left, np.zeros(len(left), dtype=np.bool_))
-        merge = self.lesson.merge(view, arrived)
-        due = arrived[np.isin(arrived.id, merge.updates)]
-        self._end(due.client, np.less_equal(view.round, self._last_round[due.client]))
-        self._round = view.round
-        return merge
-
-    def state(self) -> dict[str, Any]:
-        return self.lesson.state()
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self.lesson.restore(state)
-
-    def _end(self, clients: IntArray, made: BoolArray) -> None:
-        self._tiers.append(self._tier[clients])
-        self._made.append(made)
-        self._tier[clients] = UNREACHABLE
-        self.num_ended += len(clients)
-
-    def on_time(self) -> OnTime:
-        """Return the shares over all slots that have ended; slots that are still open do not count."""
-        missed = np.flatnonzero((self._tier != UNREACHABLE) & (self._last_round <= self._round))
-        self._end(missed, np.zeros(len(missed), dtype=np.bool_))
+    def on_time(self, num_rounds: int) -> OnTime:
+        """Return the shares over all slots that have ended after `num_rounds` rounds."""
+        self._end(np.flatnonzero(self._last_round <= num_rounds), made=False)
         if not self.num_ended:
             return OnTime(None)
-        made = np.concatenate(self._made)
-        tiers, places = np.unique(np.concatenate(self._tiers), return_inverse=True)
+        tiers, made = map(np.concatenate, zip(*self._ended, strict=True))
+        tiers, places = np.unique(tiers, return_inverse=True)
         shares = np.bincount(places, made) / np.bincount(places)
         return OnTime(float(made.mean()), dict(zip(tiers.tolist(), shares.tolist(), strict=True)))
+
+    def _end(self, clients: IntArray, made: BoolArray | bool) -> None:
+        """End the current slots of these clients, if they have one."""
+        has_slot = self._tier[clients] != UNREACHABLE
+        self._ended.append((self._tier[clients[has_slot]], np.broadcast_to(made, clients.shape)[has_slot]))
+        self._tier[clients] = UNREACHABLE
+        self.num_ended += int(np.count_nonzero(has_slot))
 
 
 def simulate_on_time(fleet: Fleet, deadline_s: float, settings: Settings | None = None, seed: int = 0) -> OnTime:
@@ -120,13 +101,12 @@ def simulate_on_time(fleet: Fleet, deadline_s: float, settings: Settings | None 
         fleet = fleet.first(MAX_CLIENTS)
     slowest_tier = float(assign_tiers(fleet.latency_s, deadline_s).max())
     rounds = MIN_ROUNDS if shared else int(np.clip(UPLOADS_EACH * slowest_tier, MIN_ROUNDS, MAX_ROUNDS))
-    simulation = make_loop(SlotCounter(Lesson(deadline_s), len(fleet)), fleet, seed=seed, settings=settings)
-    slots = cast("SlotCounter", simulation.strategy)  # the copy that the simulation runs
+    loop, slots, records = make_loop(Lesson(deadline_s), fleet, seed=seed, settings=settings), Slots(len(fleet)), []
     max_slots = MAX_SLOTS_SHARED if shared else MAX_SLOTS
-    records = []
-    while simulation.round < rounds and slots.num_ended < max_slots and not simulation.stop_reason:
-        records.append(simulation.step())
-    return replace(slots.on_time(), round_s=_mean_round_s(records))
+    while loop.round < rounds and slots.num_ended < max_slots and (record := loop.step()):
+        slots.add(record, loop.ledger)
+        records.append(record)
+    return replace(slots.on_time(len(records)), round_s=_mean_round_s(records))
 
 
 def simulate_fedavg_round_s(fleet: Fleet, settings: Settings | None = None, seed: int = 0) -> float | None:
@@ -141,9 +121,9 @@ def simulate_fedavg_round_s(fleet: Fleet, settings: Settings | None = None, seed
     return _mean_round_s(simulate(FedAvg(), fleet, rounds=rounds, seed=seed, settings=settings.without_faults()))
 
 
-def _mean_round_s(records: Iterable[RoundRecord | None]) -> float | None:
+def _mean_round_s(records: Iterable[RoundRecord]) -> float | None:
     """Return the mean length of rounds, without the time between them, to nine digits; None if there are none."""
-    lengths_s = [record.end_s - record.start_s for record in records if record is not None]
+    lengths_s = [record.end_s - record.start_s for record in records]
     return float(f"{np.mean(lengths_s):.9g}") if lengths_s else None
 
 
@@ -160,19 +140,18 @@ def find_deadline_s(
     *,
     settings: Settings | None = None,
     seed: int = 0,
-    tell: Callable[[float], None] | None = None,
+    before_try: Callable[[float], None] = lambda _: None,
 ) -> float:
     """Return the first deadline, from `begin_s` on in steps of about 10 %, at which `share` of the updates are on time.
 
-    `tell` is called with each deadline before it is tried. Raises InputError if none up to SLACK times the slowest
-    client's latency is long enough.
+    `before_try` is called with each deadline before it is tried. Raises InputError if none up to SLACK times the
+    slowest client's latency is long enough.
     """
     check_share(share)
     deadline_s, limit_s = begin_s, max(begin_s, SLACK * fleet.slowest_s)
     best, best_s = 0.0, begin_s
     while deadline_s <= limit_s:
-        if tell is not None:
-            tell(deadline_s)
+        before_try(deadline_s)
         found = simulate_on_time(fleet.at_deadline(deadline_s), deadline_s, settings, seed).share or 0.0
         if found >= share:
             return deadline_s
