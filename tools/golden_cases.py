@@ -144,7 +144,6 @@ OPTIONS = {
     "fedat": "strategy.num_tiers=3",
     "fedbuff": "strategy.buffer_size=3 strategy.concurrency=5",
     "fedcompass": "strategy.max_steps=2",  # several groups
-    "lesson-adaptive": f"strategy.agreement=1.0 {LONG}",  # adapts its deadline in round 51
     "malenia": "run.rounds=40",
     "oort": "strategy.clients_per_round=3 strategy.exploration_decay=0.5 strategy.pacer_window=2",
     "refl": "strategy.clients_per_round=3 strategy.hold_off=1",
@@ -155,7 +154,7 @@ OPTIONS = {
 """Settings that exercise what is special about a strategy in a few rounds with a few clients."""
 STALE = {
     *("ca2fl", "fadas", "fedasync", "fedat", "fedbuff", "fedcompass", "fedqueue", "refl", "safa"),
-    *("lesson", "lesson-adaptive", "lesson-filled", "lesson-memory"),
+    *("lesson", "lesson-filled"),
 }
 """Strategies that aggregate stale updates."""
 STEPS = "strategy.name=fedavg training.local_steps=3 run.rounds=4 run.eval_every_s=1e9"
@@ -245,7 +244,7 @@ TRAINING = {
         f"resume, {name}": Case(
             f"strategy.name={name} {OPTIONS.get(name, '')}",
             like=f"{name}, released",
-            resumed_after=40 if name == "lesson-adaptive" else 5,
+            resumed_after=5,
         )
         for name in STRATEGIES
     },

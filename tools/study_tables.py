@@ -19,7 +19,7 @@ from lesson.experiments.tuned.study import TunedStudy
 EXPERIMENTS = Path(__file__).parent.parent / "experiments"
 BETAS = (0.1, 1.0)
 STRATEGIES = (
-    *("fedbuff", "fedasync", "safa", "lesson-memory", "lesson-adaptive", "fedat"),
+    *("fedbuff", "fedasync", "safa", "fedat"),
     *("fedcs", "semisync-steps", "tifl", "fedcs-greedy", "fedavg"),
 )
 CHANNELS = {  # the level of each column and the one it is compared with
@@ -82,7 +82,7 @@ def channels(dataset: str) -> Iterator[list[str]]:
     """Accuracy on constant channels at β = 0.1, and the differences on other channels."""
     study = _load("radio", dataset)
     yield ["", "constant channels", *CHANNELS]
-    for name in ("lesson", "lesson-adaptive", "fedbuff", "fedcs", "fedcs, no refresh", "fedavg"):
+    for name in ("lesson", "fedbuff", "fedcs", "fedcs, no refresh", "fedavg"):
         strategy, comma, more = name.partition(",")
         cells = [f"`{strategy}`{comma}{more}", _accuracy(study, f"{name}, no fading", 0.1)]
         for level, none in CHANNELS.values():

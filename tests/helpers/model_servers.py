@@ -34,7 +34,6 @@ def make_server(
     server: dict[str, Any] | None = None,
     guards: dict[str, Any] | None = None,
     faults: CorruptedUploads | None = None,
-    needs: frozenset[str] = frozenset(),
     backend: Any = None,
 ) -> ModelServer:
     """Return a model server with simulated clients, which are trained on the CPU by default."""
@@ -45,17 +44,16 @@ def make_server(
         TrainingSettings(learning_rate=learning_rate, lr_cap=lr_cap, proximal_mu=workload.training.proximal_mu),
         ServerOptimizer(ServerSettings(**server or {})),
         MergeGuard(GuardSettings(**guards or {})),
-        needs=needs,
         signals=Evaluator(workload, backend).signals(),
     )
 
 
-def received_server(models: dict[int, list[float]], needs: frozenset[str] = frozenset(), **guards: Any) -> ModelServer:
+def received_server(models: dict[int, list[float]], **guards: Any) -> ModelServer:
     """Return a server with versions 0, (2, 2), and 1, (5, 5), and these models that remote clients have sent."""
     held = Received()
     held.held = {(client, 0): np.array(model, dtype=np.float32) for client, model in models.items()}
     optimizer, guard = ServerOptimizer(ServerSettings()), MergeGuard(GuardSettings(**guards))
-    server = ModelServer(torch.full((2,), 2.0), held, TrainingSettings(), optimizer, guard, needs=needs)
+    server = ModelServer(torch.full((2,), 2.0), held, TrainingSettings(), optimizer, guard)
     server.versions[1] = torch.full((2,), 5.0)
     return server
 

@@ -225,7 +225,7 @@ def rounds(
 ) -> tuple[RoundLoop, ModelServer]:
     """LESSON with the preset released, at a step size small enough that what is rounded is not magnified: at the usual
     one, two trainers of the CPU are 2e-4 apart after 20 rounds."""
-    made = make_server(workload, trainer, learning_rate=0.002, server=server, needs=kind.needs, backend=backend)
+    made = make_server(workload, trainer, learning_rate=0.002, server=server, backend=backend)
     fleet = draw_fleet(Settings(), len(workload.holdings.num_samples)).at_deadline(20.0)
     loop = make_loop(kind() if kind is FedAT else kind(20.0), fleet, model_server=made)
     for _ in range(count):

@@ -248,12 +248,12 @@ def test_groups_against_a_plain_server(steps: list[Step], of: Of) -> None:
 
 @pytest.mark.parametrize(("steps", "of"), [(STEPS, "models"), (PREVIOUS, "updates")])
 def test_server_restored_after_every_merge_is_bit_identical(steps: list[Step], of: Of) -> None:
-    """Versions, groups and their sum, moments of the optimizer, norms of the guard and a signal."""
+    """Versions, groups and their sum, moments of the optimizer and norms of the guard."""
 
     def make() -> ModelServer:
-        optimizer, needs = {"optimizer": "yogi", "learning_rate": 0.01}, frozenset({"confirmation"})
+        optimizer = {"optimizer": "yogi", "learning_rate": 0.01}
         guards = {"norm": "reject", "norm_window": 5, "norm_limit": 100.0}
-        return make_server(tiny_workload(6), server=optimizer, guards=guards, needs=needs)
+        return make_server(tiny_workload(6), server=optimizer, guards=guards)
 
     whole, broken = make(), make()
     for version, step in enumerate(steps):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.model_servers import aggregate, make_server, received_server, trained, updates
+from helpers.model_servers import make_server, received_server, trained, updates
 from helpers.resuming import check_resumes
 from helpers.small_tasks import TinyNet, image_workload, tiny_data, tiny_logits, tiny_task, tiny_workload
 from lesson import InputError, Settings
@@ -21,7 +21,7 @@ from lesson.learn.partition import Partition, draw_pool, make_partition
 from lesson.learn.workload import hold_out
 from lesson.strategies.base import NO_UPDATES
 
-NAMES = frozenset({"update_loss", "update_deviation", "client_accuracy", "confirmation"})
+NAMES = frozenset({"update_loss", "update_deviation", "client_accuracy"})
 VALUES: dict[str, Any] = {"num_clients": 6, "batch_size": 5, "weighting": "samples", "beta": 0.5}
 TIFL = {"name": "tifl", "num_tiers": 3, "interval": 2}
 REFL = {"name": "refl", "clients_per_round": 2, "hold_off": 1, "adaptive_target": True}
@@ -56,7 +56,7 @@ def test_deviations_by_hand() -> None:
     Client 2's update, from (2, 2), is (2, 3): (u + 2·û) / 3 = (2, 1) deviates by 1² / 4. Client 3's is (−1, 6): (1, 2)
     deviates by (1² + 2²) / 4. Client 4's is û itself.
     """
-    server = received_server({0: [6, 5], 1: [8, 5], 2: [4, 5], 3: [1, 8], 4: [4, 2]}, NAMES)
+    server = received_server({0: [6, 5], 1: [8, 5], 2: [4, 5], 3: [1, 8], 4: [4, 2]})
     deviation = server.signals(NAMES, 1)["update_deviation"]
     assert deviation(updates([0, 1], 1), updates([3, 2, 4])) == pytest.approx([1.25, 0.25, 0.0])
     assert deviation(updates([1, 0], 1), updates([4, 2])) == pytest.approx([0.0, 0.25])
@@ -65,7 +65,7 @@ def test_deviations_by_hand() -> None:
 
 def test_updates_without_a_deviation() -> None:
     """A fresh update that is not finite is left out: û = (1, 0) and n = 1. For u = (1, 3), (u + û) / 2 = (1, 1.5)."""
-    server = received_server({0: [6, 5], 1: [np.nan, 5], 2: [3, 5], 3: [np.inf, 2], 5: [5, 5]}, NAMES)
+    server = received_server({0: [6, 5], 1: [np.nan, 5], 2: [3, 5], 3: [np.inf, 2], 5: [5, 5]})
     deviation = server.signals(NAMES, 1)["update_deviation"]
     found = deviation(updates([0, 1], 1), updates([2, 3]))
     assert found == pytest.approx([1.5**2, np.nan], nan_ok=True)
@@ -83,14 +83,6 @@ def test_deviations_of_simulated_updates(server: ModelServer) -> None:
     deviation = server.signals(NAMES, 1)["update_deviation"]
     assert deviation(updates([0, 1], 1), updates([2], scale=3.0)) == pytest.approx([expected], rel=1e-4)
     assert all(np.array_equal(vector, before[name]) for name, vector in server.state().items())
-
-
-def test_confirmation_by_hand() -> None:
-    """An update from version 0, (2, 2), moves by (1, 1) where the model has moved by (3, 3): 0.5·6 and 0.5·18. Updates
-    from the newest version say nothing."""
-    server = received_server({0: [3, 3], 2: [9, 1]}, NAMES)
-    aggregate(server, updates([0, 2], [0, 1]), version=1)
-    assert server.signals(NAMES, 2)["confirmation"] == pytest.approx((3.0, 9.0))
 
 
 # The accuracy on samples that clients hold out
@@ -125,7 +117,7 @@ def test_client_accuracy_is_that_on_held_out_samples() -> None:
     workload = image_workload(Settings(**VALUES), data, 6, 0, TinyNet, holding_out=True)
     server = make_server(workload)
     signals = server.signals(NAMES | {"weather"}, 0)
-    assert sorted(signals) == ["client_accuracy", "update_deviation", "update_loss"], "confirmation is not measured"
+    assert sorted(signals) == ["client_accuracy", "update_deviation", "update_loss"]
     assert workload.held_out is not None
     for client, given in enumerate(signals["client_accuracy"].tolist()):
         held = workload.held_out[client]

@@ -246,7 +246,6 @@ def make_run(
         settings.training,
         ServerOptimizer.of(settings.server, strategy),
         MergeGuard(settings.guards),
-        needs=strategy.needs,
         signals=evaluator.signals(),
     )
     names = list[int | str](range(settings.fleet.num_clients))

@@ -266,7 +266,6 @@ class LessonStrategy(FlowerStrategy):
             TrainingSettings(learning_rate=lr, lr_cap=self._cap(lr)),
             ServerOptimizer.of(self.server, self.strategy),
             MergeGuard(self.guards),
-            needs=self.strategy.needs,
         )
         for note in server.notes:
             tell(f"note: {note}")

@@ -132,7 +132,6 @@ def build(
         settings.training,
         ServerOptimizer.of(settings.server, strategy),
         MergeGuard(settings.guards),
-        needs=strategy.needs,
         signals=evaluator.signals(),
         window=backend.window,
     )

@@ -28,7 +28,7 @@ from lesson.learn.group_memory import GroupVectors
 from lesson.learn.optimizers import ServerOptimizer
 from lesson.learn.robust.guard import MergeGuard, finite_only
 from lesson.learn.scores import Pending
-from lesson.learn.signals import Confirmation, Signals, deviations
+from lesson.learn.signals import Signals, deviations
 from lesson.learn.window import Aggregation, Deferred, Window
 from lesson.settings.sections import ServerSettings, TrainingSettings
 from lesson.strategies.base import Merge, Updates
@@ -90,9 +90,8 @@ class ModelServer:
     """The model versions in use, and how updates are aggregated into new ones.
 
     `source` provides the models of updates, `guard` checks them and `optimizer` applies their aggregate to the newest
-    model. `needs` names the signals that the strategy reads: the server itself provides "confirmation" and
-    "update_deviation", and `signals` holds functions that compute others. `window` says how much work is queued before
-    it is executed.
+    model. The server itself provides the signal "update_deviation"; `signals` holds functions that compute others.
+    `window` says how much work is queued before it is executed.
     """
 
     def __init__(
@@ -103,7 +102,6 @@ class ModelServer:
         optimizer: ServerOptimizer,
         guard: MergeGuard,
         *,
-        needs: frozenset[str] = frozenset(),
         signals: Mapping[str, Signal] | None = None,
         window: WindowRule | None = None,
     ) -> None:
@@ -112,7 +110,6 @@ class ModelServer:
         self._device = initial.device
         self._training, self._server = training, optimizer.settings
         self._optimizer, self._guard, self._groups = optimizer, guard, GroupVectors(initial)
-        self._confirmation = Confirmation(initial.device) if "confirmation" in needs else None
         self._signals = dict(signals or {})
         self._remedy = source.remedy or _smaller_steps(training, optimizer.settings)
         self._newest_cohort = NewestCohort(None, 0, self._remedy)
@@ -203,8 +200,6 @@ class ModelServer:
             name: partial(self._signal, tell, version) for name, tell in self._signals.items()
         }
         functions["update_deviation"] = self._deviations
-        if self._confirmation is not None:
-            functions["confirmation"] = self._look
         return Signals({name: tell for name, tell in functions.items() if name in names})
 
     def _signal(self, tell: Signal, version: int) -> Any:
@@ -215,11 +210,6 @@ class ModelServer:
         """Execute what is queued; this round's aggregation will be executed at once, too, so a window ends with it."""
         self.settle()
         self._window.end_soon()
-
-    def _look(self) -> tuple[float, ...]:
-        self._settle_for_signal()
-        assert self._confirmation is not None, "it is among the signals"
-        return self._confirmation.look()
 
     def _deviations(self) -> Callable[[Updates, Updates], FloatArray]:
         self._settle_for_signal()
@@ -255,7 +245,6 @@ class ModelServer:
         kept |= {f"group.{json.dumps(name)}": vector for name, vector in self._groups.filled.items()}
         kept |= {"groups.total": self._groups.total} if self._groups.total is not None else {}
         kept |= {f"moment.{name}": vector for name, vector in self._optimizer.moments.items()}
-        kept |= {"signal.confirmation": self._confirmation.sums} if self._confirmation is not None else {}
         vectors = {name: vector.cpu().numpy() for name, vector in kept.items()}
         check_finite("model", all(np.isfinite(vector).all() for vector in vectors.values()), self._newest_cohort)
         return vectors | self._guard.state()
@@ -280,8 +269,6 @@ class ModelServer:
         self._groups.total = vectors("groups.").get("total")
         self._optimizer.moments = vectors("moment.")
         self._guard.restore(state)
-        if self._confirmation is not None:
-            self._confirmation.sums = vectors("signal.").get("confirmation", self._confirmation.sums)
 
     def close(self) -> None:
         """Close the source of updates."""
@@ -324,8 +311,6 @@ class ModelServer:
                 continue
             weight, factor = float(taken.weight.sum()), stands_for.get(group, 1.0)
             self._newest_cohort = NewestCohort(cohort, aggregation.round, self._remedy)
-            if self._confirmation is not None and cohort.base_version != version:
-                self._confirmation.add(model - start, factor * (total - weight * start), factor * weight)
             if self._guard.settings.aggregation == "mean":
                 sums[group] += total if factor == 1 else factor * total
                 if of == "updates":

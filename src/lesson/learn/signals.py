@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from lesson.core.arrays import FloatArray
 from lesson.learn.cohort import Cohort
@@ -30,22 +29,6 @@ class Signals(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._functions)
-
-
-class Confirmation:
-    """Sums that show how well updates from older versions agree with the change of the model since then."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.sums = torch.zeros(2, dtype=torch.float64, device=device)
-
-    def add(self, way: Tensor, moved: Tensor, weight: float) -> None:
-        """Add a cohort: `weight` is Σ a, `moved` is Σ a·v and `way` is d, as in `ServerView.signals`."""
-        products = torch.stack([moved * way, weight * way**2])
-        self.sums = self.sums + products.sum(1, dtype=torch.float64)
-
-    def look(self) -> tuple[float, ...]:
-        """Return the two sums; waits for the GPU if they are on one."""
-        return tuple(self.sums.tolist())
 
 
 def deviations(fresh: Sequence[Cohort], stale: Sequence[Cohort], updates: Updates) -> FloatArray:

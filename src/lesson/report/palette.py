@@ -20,7 +20,7 @@ _LOOKS: tuple[Look, ...] = (
     *((color, style) for style in STYLES if style != "-" for color in _STRATEGIES.values()),
 )
 _BASELINES = (
-    *("fedbuff", "fedasync", "fedat", "tifl", "lesson-memory", "lesson-filled", "lesson-adaptive", "fedcs-greedy"),
+    *("fedbuff", "fedasync", "fedat", "tifl", "lesson-filled", "fedcs-greedy"),
     *("safa", "semisync-steps", "ca2fl", "fadas", "rennala", "malenia", "fedcompass", "fedqueue", "refl", "oort"),
 )
 _FIXED = {name: (color, "-") for name, color in _STRATEGIES.items()} | dict(zip(_BASELINES, _LOOKS, strict=False))

@@ -10,9 +10,6 @@ from lesson.fleet.fleet import Fleet
 from lesson.settings.loading import apply_changes
 from lesson.strategies.base import Strategy
 from lesson.strategies.ca2fl import CA2FL
-from lesson.strategies.extensions.lesson_adaptive import LessonAdaptive
-from lesson.strategies.extensions.lesson_filled import LessonFilled
-from lesson.strategies.extensions.lesson_memory import LessonMemory
 from lesson.strategies.fadas import FADAS
 from lesson.strategies.fedasync import FedAsync
 from lesson.strategies.fedat import FedAT
@@ -23,6 +20,7 @@ from lesson.strategies.fedcs import FedCS
 from lesson.strategies.fedcs_greedy import FedCSGreedy
 from lesson.strategies.fedqueue import FedQueue
 from lesson.strategies.lesson import Lesson
+from lesson.strategies.lesson_filled import LessonFilled
 from lesson.strategies.malenia import Malenia
 from lesson.strategies.oort import Oort
 from lesson.strategies.refl import Refl
@@ -43,9 +41,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "fedcs-greedy": FedCSGreedy,
     "fedqueue": FedQueue,
     "lesson": Lesson,
-    "lesson-adaptive": LessonAdaptive,
     "lesson-filled": LessonFilled,
-    "lesson-memory": LessonMemory,
     "malenia": Malenia,
     "oort": Oort,
     "refl": Refl,
@@ -179,9 +175,7 @@ __all__ = [
     "FedCompass",
     "FedQueue",
     "Lesson",
-    "LessonAdaptive",
     "LessonFilled",
-    "LessonMemory",
     "Malenia",
     "Oort",
     "Refl",

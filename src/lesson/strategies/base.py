@@ -56,9 +56,7 @@ class ServerView:
         signals: The signals in the strategy's `needs` that the model server provides, each computed when it is accessed
             or, if it is a function, when it is called. "client_accuracy": accuracy of the newest model on the data that
             each client holds out, a tenth of its samples, shape (num_clients,); NaN for a client without such data.
-            Clients hold data out only if the strategy needs this signal. "confirmation": the sums Σ a·v·d and Σ a·d·d
-            over all updates aggregated so far that started from an older version, where v is the update, d the change
-            of the global model since that version, and a the update's weight. "update_deviation": a function of two
+            Clients hold data out only if the strategy needs this signal. "update_deviation": a function of two
             `Updates`, fresh and stale, that wait at the server; it returns Λ_s = ‖û − (u_s + n·û) / (n + 1)‖² / ‖û‖²
             for each stale update u_s, where û is the mean of the n fresh ones. Fresh updates with non-finite values are
             left out; Λ_s is NaN if u_s has non-finite values or if û is 0. Guards are not applied to it. Simulated

@@ -2,8 +2,8 @@
 for Wireless Federated Learning".
 
 A client starts again after its update has been aggregated; a client of tier j uses step size j·δ, Eq. (12). Round k
-closes at k·τ. An update is due at the first round end by which it was expected: while τ and tiers stay the same, tier j
-is due in the rounds with k % j == 0, Eq. (8). Time between rounds, such as `[server] overhead_s`, does not count, so it
+closes at k·τ. An update is due at the first round end by which it was expected: while tiers stay the same, tier j is
+due in the rounds with k % j == 0, Eq. (8). Time between rounds, such as `[server] overhead_s`, does not count, so it
 makes no update late. All due updates are aggregated, weighted by `[training] weighting`, Eq. (10). An early update
 waits until it is due.
 
@@ -54,14 +54,11 @@ class Lesson:
     _grid_s: float = field(default=0.0, init=False, repr=False)
     _grid_round: int = field(default=1, init=False, repr=False)
     """Time and round at which the grid of round ends begins; moved when a round does not open on the grid."""
-    _deadlines: list[tuple[int, float]] = field(default_factory=list, init=False, repr=False)
-    """Every τ so far, with the round in which it took effect."""
     _members: dict[int, IntArray] = field(default_factory=dict, init=False, repr=False)
     """Clients of each tier by first estimates, found when first needed."""
 
     def __post_init__(self) -> None:
         check_deadline(self.deadline_s)
-        self._deadlines = [(1, self.deadline_s)]
         if self.late not in ("merge", "drop"):
             raise InputError(f"late must be 'merge' or 'drop', got {self.late!r}")
         if self.participation is not None:
@@ -72,10 +69,7 @@ class Lesson:
             raise InputError("close_early must be true if deadline_s is inf: no round would close")
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
-        if self.deadline_s != self._deadlines[-1][1]:
-            self._deadlines.append((view.round, self.deadline_s))
-            self._grid_s, self._grid_round, self._members = view.now_s, view.round, {}
-        elif view.now_s != self._round_start_s(view.round):
+        if view.now_s != self._round_start_s(view.round):
             self._grid_s, self._grid_round = view.now_s, view.round
         asked = view.freed if self.participation is None else self._draw(view, self.participation, rng)
         ready = asked[view.idle[asked] & (view.waiting[asked] == 0)]
@@ -94,16 +88,12 @@ class Lesson:
         return average(view, *self._due(view, arrived))
 
     def state(self) -> dict[str, Any]:
-        changes = [list(one) for one in self._deadlines[1:]]  # the first τ is an option, which may be inf
         members = [[tier, clients.tolist()] for tier, clients in self._members.items()]
-        return {"grid_s": self._grid_s, "grid_round": self._grid_round, "changes": changes, "members": members}
+        return {"grid_s": self._grid_s, "grid_round": self._grid_round, "members": members}
 
     def restore(self, state: dict[str, Any]) -> None:
         self._grid_s, self._grid_round = state["grid_s"], state["grid_round"]
-        changes = [(first_round, deadline_s) for first_round, deadline_s in state["changes"]]
-        self._deadlines = [*self._deadlines[:1], *changes]
         self._members = {tier: np.array(clients, dtype=np.int64) for tier, clients in state["members"]}
-        self.deadline_s = self._deadlines[-1][1]
 
     def _draw(self, view: ServerView, limit: int, rng: np.random.Generator) -> IntArray:
         """Draw up to `limit` clients from each tier whose slot begins now; return them sorted."""
@@ -112,11 +102,10 @@ class Lesson:
             order = np.argsort(tiers, kind="stable")
             groups = np.split(order, np.flatnonzero(np.diff(tiers[order])) + 1)
             self._members = {int(tiers[group[0]]): group for group in groups if tiers[group[0]] != UNREACHABLE}
-        first_round, _ = self._deadlines[-1]
         drawn = [
             members[rng.choice(len(members), min(limit, len(members)), replace=False, shuffle=False)]
             for tier, members in self._members.items()
-            if (view.round - first_round) % tier == 0
+            if (view.round - 1) % tier == 0
         ]
         return np.sort(np.concatenate([NO_CLIENTS, *drawn]))
 
@@ -136,13 +125,8 @@ class Lesson:
         The rounds since the start of an update are counted, not the seconds: neither time between rounds nor the
         rounding of large times has an effect.
         """
-        passed_s, end = np.zeros(len(updates)), round
-        for first_round, deadline_s in reversed(self._deadlines):
-            rounds = end - np.maximum(updates.started_round, first_round)
-            passed_s += np.where(rounds > 0, np.maximum(rounds, 1) * deadline_s, 0.0)
-            if updates.started_round.min(initial=end) >= first_round:
-                break
-            end = first_round
+        rounds = round - updates.started_round
+        passed_s = np.where(rounds > 0, np.maximum(rounds, 1) * self.deadline_s, 0.0)  # not 0 · inf
         return np.less_equal(updates.expected_s, passed_s * (1 + TOLERANCE))
 
     def _round_start_s(self, round: int) -> float:

@@ -29,7 +29,6 @@ SIGNALS: dict[str, Callable[[int, int], Any]] = {
     "client_accuracy": lambda num_clients, version: np.append(
         np.nan, (np.arange(1.0, num_clients) * 0.37 + version * 0.11) % 1
     ),
-    "confirmation": lambda _, version: (0.2 * version, 1.0 * version),
     "update_deviation": lambda _, version: (
         lambda fresh, stale: (stale.client * 0.37 + version * 0.11) % 1 if len(fresh) else np.full(len(stale), np.nan)
     ),

@@ -1,1 +1,0 @@
-"""Extensions of LESSON that are not in the paper."""
