@@ -32,10 +32,10 @@ from lesson.learn.cuda.fused import CudaFusedTrainer
 from lesson.learn.cuda.graphs import Graph, Precision, arithmetic
 from lesson.learn.data import Dataset, load_dataset
 from lesson.learn.evaluation import Evaluator
+from lesson.learn.guards import NormGuard
 from lesson.learn.model_server import ModelServer
 from lesson.learn.optimizers import ServerOptimizer
 from lesson.learn.process import configure_process
-from lesson.learn.robust.guard import MergeGuard
 from lesson.learn.simulated_clients import SimulatedClients
 from lesson.learn.tasks import BUILT_IN, image_task
 from lesson.learn.workload import Workload, make_workload
@@ -113,7 +113,7 @@ def make_backend(workload: Workload, precision: Precision) -> Backend:
 def make_run(workload: Workload, precision: Precision, size: Size) -> TrainingRun:
     """Return a run after the rounds in which CUDA graphs are recorded."""
     settings, backend = Settings(), make_backend(workload, precision)
-    parts = settings.training, ServerOptimizer(settings.server), MergeGuard(settings.guards)
+    parts = settings.training, ServerOptimizer(settings.server), NormGuard(settings.guards)
     clients = SimulatedClients(workload, backend)
     server = ModelServer(workload.initial_vector(), clients, *parts, window=backend.window)
     fleet = draw_fleet(settings, size.num_clients, seed=workload.seed).at_deadline(20.0)

@@ -21,10 +21,10 @@ from lesson.learn.backend import Backend, WindowRule
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.cuda.backend import CudaBackend
 from lesson.learn.data import load_dataset
+from lesson.learn.guards import NormGuard
 from lesson.learn.model_server import ModelServer
 from lesson.learn.optimizers import ServerOptimizer
 from lesson.learn.process import configure_process
-from lesson.learn.robust.guard import MergeGuard
 from lesson.learn.simulated_clients import SimulatedClients
 from lesson.learn.tasks import BUILT_IN, image_task
 from lesson.learn.workload import Workload, make_workload
@@ -64,7 +64,7 @@ def workload_of(name: str, device: str) -> Workload | None:
 def make_server(workload: Workload, rule: WindowRule | None) -> ModelServer:
     """Return a model server that executes aggregations in windows of `rule`, by default the device's."""
     settings, backend = Settings(), make_backend(workload)
-    parts = settings.training, ServerOptimizer(settings.server), MergeGuard(settings.guards)
+    parts = settings.training, ServerOptimizer(settings.server), NormGuard(settings.guards)
     return ModelServer(
         workload.initial_vector(), SimulatedClients(workload, backend), *parts, window=rule or backend.window
     )

@@ -15,7 +15,6 @@ from helpers.small_tasks import tiny_task
 from helpers.tuned import FILE, Values, everything, made, small, study_of
 from lesson import InputError, Settings
 from lesson.cli import main
-from lesson.core.errors import DivergedError
 from lesson.experiments.folder import MARKER
 from lesson.experiments.missing import run_missing
 from lesson.experiments.naming import run_name
@@ -348,10 +347,5 @@ def test_entries_of_experiments_run_two_rounds(path: Path, tmp_path: Path) -> No
         settings = entry.settings(entry.points[-1], rules.betas[0], rules.seeds[0], rules)
         # Other splits need more data, and other trainers may start processes.
         short = settings.with_changes(rounds=2, device="cpu", split="iid", trainer="reference")
-        try:
-            summary = execute(short, tmp_path / str(number), task=task, num_threads=1)
-        except DivergedError:  # as the experiment shows: nothing keeps NaN out
-            assert settings.faults.nan > 0
-            assert not settings.guards.finite
-        else:
-            assert summary["rounds"] == 2, entry.name
+        summary = execute(short, tmp_path / str(number), task=task, num_threads=1)
+        assert summary["rounds"] == 2, entry.name

@@ -5,7 +5,7 @@ import pytest
 from flwr.app import Array, ArrayRecord
 
 from lesson.flower.arrays import Layout
-from lesson.learn.robust.checks import InvalidUpdateError
+from lesson.learn.guards import InvalidUpdateError
 
 
 def record_of(**arrays: np.ndarray) -> ArrayRecord:

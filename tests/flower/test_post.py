@@ -17,10 +17,10 @@ from lesson.clock.worlds import Event, Joined, Left, Reply
 from lesson.clock.worlds.clients import LOST, NO_REPLY, TOO_LATE
 from lesson.flower.arrays import Layout
 from lesson.flower.post import LOOK_EVERY_S, FieldNames, GridClients, weighted_means
+from lesson.learn.guards import NormGuard
 from lesson.learn.model_server import ModelServer
 from lesson.learn.optimizers import ServerOptimizer
 from lesson.learn.remote import Received, as_tensor
-from lesson.learn.robust.guard import MergeGuard
 from lesson.settings.settings import Settings
 from lesson.strategies.base import Updates
 
@@ -62,7 +62,7 @@ class Asking:
         record = arrays_of()
         layout, self.received = Layout.of(record), Received()
         settings = Settings()
-        parts = settings.training, ServerOptimizer(settings.server), MergeGuard(settings.guards)
+        parts = settings.training, ServerOptimizer(settings.server), NormGuard(settings.guards)
         server = ModelServer(as_tensor(layout.vector(record)), self.received, *parts)
         node_of = dict(enumerate(sorted(self.grid.nodes)))
         options = {"tell": self.log.append, "warn": self.log.append} | options

@@ -65,11 +65,7 @@ def lines(out: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("strategy", "rounds", "changes"),
     [
-        (
-            "lesson",
-            14,
-            "faults.disconnect_during=0.2 faults.corrupting_clients=0.6 faults.scaled=0.3 guards.norm=reject",
-        ),
+        ("lesson", 14, "faults.disconnect_during=0.2 guards.norm_limit=1.2"),
         ("tifl", 5, "strategy.num_tiers=2 strategy.interval=3"),
     ],
 )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lesson.flower.arrays import Layout
 from lesson.flower.replies import MAX_METRICS, pull_replies, read_metrics
-from lesson.learn.robust.checks import InvalidUpdateError
+from lesson.learn.guards import InvalidUpdateError
 from tests.stress import replies
 from tests.stress.replies import REPLIES, UNDECODABLE, HostileGrid, check_lines, federate, metrics, model
 

@@ -19,7 +19,7 @@ from helpers.local_grid import LocalGrid, MakeGrid, fail, keep_silent
 from lesson import InputError, Settings, assign_tiers, draw_fleet
 from lesson.core.errors import RunStoppedError
 from lesson.flower import LessonStrategy
-from lesson.settings.guards import GuardSettings
+from lesson.settings.sections import GuardSettings
 
 NUM_EXAMPLES = [10, 30, 20]
 Seen = list[tuple[int, int, float]]
@@ -199,7 +199,7 @@ def test_mods_for_local_differential_privacy(make_grid: MakeGrid) -> None:
         ({"fraction_evaluate": 1.5}, {}, "fraction_evaluate must be"),
         ({"evaluate_every": -1}, {}, "evaluate_every must be"),
         ({"server": "adam"}, {}, "server must be ServerSettings"),
-        ({"guards": "median"}, {}, "guards must be GuardSettings"),
+        ({"guards": "strict"}, {}, "guards must be GuardSettings"),
         ({"resume": True}, {}, "resume has no effect without out"),
         ({"trackers": ["tensorboard"]}, {}, "trackers has no effect without out"),
         ({"out": ""}, {}, "out must be the path of a folder"),

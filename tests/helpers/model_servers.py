@@ -9,19 +9,17 @@ import torch
 
 from helpers.trainers import one_row, sum_of
 from helpers.views import updates as updates
-from lesson.clock.faults import CorruptedUploads
 from lesson.clock.rejections import Rejection
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.evaluation import Evaluator
+from lesson.learn.guards import NormGuard
 from lesson.learn.model_server import ModelServer
 from lesson.learn.optimizers import ServerOptimizer
 from lesson.learn.reference import ReferenceTrainer
 from lesson.learn.remote import Received
-from lesson.learn.robust.guard import MergeGuard
 from lesson.learn.simulated_clients import SimulatedClients
 from lesson.learn.workload import Workload
-from lesson.settings.guards import GuardSettings
-from lesson.settings.sections import ServerSettings, TrainingSettings
+from lesson.settings.sections import GuardSettings, ServerSettings, TrainingSettings
 from lesson.strategies.base import Merge, Updates
 
 
@@ -33,17 +31,16 @@ def make_server(
     lr_cap: float = 1.0,
     server: dict[str, Any] | None = None,
     guards: dict[str, Any] | None = None,
-    faults: CorruptedUploads | None = None,
     backend: Any = None,
 ) -> ModelServer:
     """Return a model server with simulated clients, which are trained on the CPU by default."""
     backend = backend or CpuBackend(workload)
     return ModelServer(
         workload.initial_vector(),
-        SimulatedClients(workload, backend, trainer, faults),
+        SimulatedClients(workload, backend, trainer),
         TrainingSettings(learning_rate=learning_rate, lr_cap=lr_cap, proximal_mu=workload.training.proximal_mu),
         ServerOptimizer(ServerSettings(**server or {})),
-        MergeGuard(GuardSettings(**guards or {})),
+        NormGuard(GuardSettings(**guards or {})),
         signals=Evaluator(workload, backend).signals(),
     )
 
@@ -52,7 +49,7 @@ def received_server(models: dict[int, list[float]], **guards: Any) -> ModelServe
     """Return a server with versions 0, (2, 2), and 1, (5, 5), and these models that remote clients have sent."""
     held = Received()
     held.held = {(client, 0): np.array(model, dtype=np.float32) for client, model in models.items()}
-    optimizer, guard = ServerOptimizer(ServerSettings()), MergeGuard(GuardSettings(**guards))
+    optimizer, guard = ServerOptimizer(ServerSettings()), NormGuard(GuardSettings(**guards))
     server = ModelServer(torch.full((2,), 2.0), held, TrainingSettings(), optimizer, guard)
     server.versions[1] = torch.full((2,), 5.0)
     return server

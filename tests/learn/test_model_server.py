@@ -15,14 +15,11 @@ from helpers.model_servers import aggregate, make_server, received_server, train
 from helpers.small_tasks import tiny_workload
 from helpers.trainers import one_row, sum_of
 from lesson import FedAvg, FedCS, Lesson, make_loop
-from lesson.clock.faults import CorruptedUploads
-from lesson.clock.rejections import NOT_FINITE, TOO_FAR, Rejection
+from lesson.clock.rejections import TOO_FAR, Rejection
 from lesson.core.errors import DivergedError, InputError
 from lesson.learn.model_server import ModelServer, schedule_factor
 from lesson.learn.reference import ReferenceTrainer
-from lesson.settings.faults import FaultSettings
-from lesson.settings.guards import GuardSettings
-from lesson.settings.sections import TrainingSettings
+from lesson.settings.sections import GuardSettings, TrainingSettings
 from lesson.strategies.base import GroupMemory, Merge
 
 Of = Literal["models", "updates"]
@@ -72,7 +69,7 @@ def test_setting_aggregate_overrides_the_strategy() -> None:
         aggregate(made, updates([0]), of="updates", groups=GroupMemory(["a"], {"a": 1.0}))
 
 
-@pytest.mark.parametrize("guards", [{}, {"norm": "reject", "norm_limit": 1e6}], ids=["sums", "models"])
+@pytest.mark.parametrize("guards", [{}, {"norm_limit": 1e6}], ids=["sums", "models"])
 def test_step_on_several_minibatches_is_the_mean_of_single_steps(guards: dict[str, Any]) -> None:
     """Client 0 takes three minibatches, client 2 one; the first three are those that three steps would take."""
     server, workload = make_server(tiny_workload(6), guards=guards), tiny_workload(6)
@@ -252,7 +249,7 @@ def test_server_restored_after_every_merge_is_bit_identical(steps: list[Step], o
 
     def make() -> ModelServer:
         optimizer = {"optimizer": "yogi", "learning_rate": 0.01}
-        guards = {"norm": "reject", "norm_window": 5, "norm_limit": 100.0}
+        guards = {"norm_window": 5, "norm_limit": 100.0}
         return make_server(tiny_workload(6), server=optimizer, guards=guards)
 
     whole, broken = make(), make()
@@ -267,13 +264,14 @@ def test_server_restored_after_every_merge_is_bit_identical(steps: list[Step], o
     assert all(np.array_equal(array, expected[name]) for name, array in broken.state().items())
 
 
-# Guards, with models that remote clients have sent. Version 0 is (2, 2).
+# The norm guard, with models that remote clients have sent. Version 0 is (2, 2). With a limit of 1, updates whose norm
+# is above the median are rejected.
 
 
 def test_weight_of_rejected_updates_goes_to_the_others() -> None:
     """Weights of 0.3 each: 0.4 of (2, 2) stays, and (3, 5) counts for 0.6."""
-    server = received_server({0: [3, 5], 1: [np.nan, 5], 2: [9, 9]})
-    assert aggregate(server, updates([0, 1]), [0.3, 0.3]) == [Rejection(1, 0, NOT_FINITE)]
+    server = received_server({0: [3, 5], 1: [90, 5], 2: [9, 9]}, norm_limit=1.0)
+    assert aggregate(server, updates([0, 1]), [0.3, 0.3]) == [Rejection(1, 0, TOO_FAR)]
     assert server.versions[1].tolist() == pytest.approx([2.6, 3.8])
     assert len(aggregate(server, updates([1, 2]), [1.0, 0.0])) == 1, "an update without weight gets none"
     assert server.versions[1].tolist() == [2.0, 2.0]
@@ -281,21 +279,21 @@ def test_weight_of_rejected_updates_goes_to_the_others() -> None:
 
 def test_rejected_updates_from_any_version_are_left_out() -> None:
     """Two from (2, 2) and two from (5, 5), one of each rejected: (5, 5) moves by the mean of (1, 0) and (0, 3)."""
-    server = received_server({0: [3, 2], 1: [np.inf, 0], 2: [5, 8], 3: [0, np.nan]})
+    server = received_server({0: [3, 2], 1: [90, 0], 2: [5, 8], 3: [0, 90]}, norm_limit=1.0)
     rejected = aggregate(server, updates([0, 1, 2, 3], [0, 0, 1, 1]), version=1, of="updates")
     assert [one.client for one in rejected] == [1, 3]
     assert server.versions[2].tolist() == pytest.approx([5.5, 6.5])
 
 
 def test_merge_without_accepted_updates_creates_no_version() -> None:
-    server = received_server({0: [np.nan, 1], 1: [np.inf, 1]})
-    del server.versions[1]
-    assert len(aggregate(server, updates([0, 1]))) == 2
-    assert list(server.versions) == [0]
+    server = received_server({0: [90, 1], 1: [80, 1], **{client: [3, 2] for client in (2, 3, 4)}}, norm_limit=3.0)
+    assert aggregate(server, updates([2, 3, 4])) == []
+    assert len(aggregate(server, updates([0, 1]), version=1)) == 2
+    assert list(server.versions) == [0, 1]
 
 
 def test_group_without_accepted_updates_is_unchanged() -> None:
-    server = received_server({0: [4, 4], 1: [np.nan, 1]})
+    server = received_server({0: [4, 4], 1: [90, 1]}, norm_limit=1.0)
     groups = GroupMemory(["fast", "slow"], {"fast": 0.5, "slow": 0.5})
     assert len(aggregate(server, updates([0, 1]), [1.0, 1.0], groups=groups)) == 1
     assert server.versions[1].tolist() == [3.0, 3.0]
@@ -311,7 +309,7 @@ def test_rejected_update_of_ca2fl_is_left_out_of_the_sum() -> None:
         groups = GroupMemory(names, shares, previous=dict.fromkeys(names, -0.5), previous_total=1 / 4)
         return len(aggregate(server, updates(clients, version), [1.0, 1.0], version, of="updates", groups=groups))
 
-    server = received_server({0: [3, 2], 1: [np.nan, 0], 2: [2, 4]})
+    server = received_server({0: [3, 2], 1: [90, 0], 2: [2, 4]}, norm_limit=2.0)
     assert calibrated([0, 2], 0) == 0
     assert server.versions[1].tolist() == [2.5, 3.0]
     server.source.held[2, 0] = np.array([3.5, 4.0], np.float32)  # type: ignore[attr-defined]
@@ -321,21 +319,21 @@ def test_rejected_update_of_ca2fl_is_left_out_of_the_sum() -> None:
 
 def test_too_large_updates_are_rejected() -> None:
     """Norms 1, 2, 3 and 100: the median is 2.5, and 3 times that, 7.5, is the limit."""
-    server = received_server({0: [3, 2], 1: [2, 4], 2: [5, 2], 3: [2, 102]}, norm="reject", norm_limit=3.0)
+    server = received_server({0: [3, 2], 1: [2, 4], 2: [5, 2], 3: [2, 102]}, norm_limit=3.0)
     assert aggregate(server, updates([0, 1, 2, 3])) == [Rejection(3, 0, TOO_FAR)]
     assert server.versions[1].tolist() == pytest.approx([2 + 4 / 3, 2 + 2 / 3])
 
 
 def test_norms_are_relative_to_the_step_size() -> None:
     """Client 3 goes 8 times as far at 8 times the step size. Later, its norm of 1 counts among the last three."""
-    server = received_server({0: [3, 2], 1: [2, 3], 2: [1, 2], 3: [10, 2]}, norm="reject", norm_window=3)
+    server = received_server({0: [3, 2], 1: [2, 3], 2: [1, 2], 3: [10, 2]}, norm_limit=3.0, norm_window=3)
     step = TrainingSettings().learning_rate
     assert aggregate(server, updates([0, 1, 2, 3], scale=[1, 1, 1, 8])) == []
     assert server.state()["guard.norms"] * step == pytest.approx([1, 1, 1])
     assert [one.client for one in aggregate(server, updates([3]))] == [3]
 
 
-@pytest.mark.parametrize("guards", [{"finite": False}, {"norm": "reject"}], ids=str)
+@pytest.mark.parametrize("guards", [{}, {"norm_limit": 3.0}], ids=str)
 def test_no_guard_hides_that_training_diverges(guards: dict[str, Any]) -> None:
     made = make_server(tiny_workload(4), guards=guards)
     made.versions[0] = made.versions[0] * 1e30
@@ -343,29 +341,7 @@ def test_no_guard_hides_that_training_diverges(guards: dict[str, Any]) -> None:
         aggregate(made, updates([0, 1, 2]))
 
 
-@pytest.mark.parametrize(
-    "values",
-    [{"norm": "cut"}, {"norm_limit": 0.5}, {"exclude_after_rejections": -1}, {"finite": False, "norm": "reject"}],
-)
+@pytest.mark.parametrize("values", [{"norm_limit": 0.5}, {"norm_window": 0}, {"exclude_after_rejections": -1}], ids=str)
 def test_invalid_guards_are_errors(values: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=rf"\[guards\] {next(iter(values))} must be"):
         GuardSettings(**values)
-
-
-def test_robust_aggregation_and_injected_faults() -> None:
-    """Of 1, 2 and 90, the median and the mean without the smallest and the largest are 2. Moves of 1, 1 and 8 are
-    clipped to 3. Flipped and tripled updates move the model by −3 times their way."""
-    for guards in ({"aggregation": "median"}, {"aggregation": "trimmed-mean", "trim": 0.34}):
-        server = received_server({0: [1, 1], 1: [90, 90], 2: [2, 2]}, **guards)
-        aggregate(server, updates([0, 1, 2]))
-        assert server.versions[1].tolist() == [2.0, 2.0]
-    server = received_server({0: [3, 2], 1: [2, 3], 2: [2, 10]}, norm="clip", norm_limit=3.0)
-    aggregate(server, updates([0, 1, 2]))
-    assert server.versions[1].tolist() == pytest.approx([2 + 1 / 3, 2 + (1 + 3) / 3])
-    faults = FaultSettings(corrupting_clients=1.0, scaled=1.0, flipped=1.0, scale=3.0)
-    made = make_server(tiny_workload(4), faults=CorruptedUploads.of(faults, 4, 0))
-    aggregate(made, updates([0, 2]))
-    away = mean([trained(made, client) for client in (0, 2)]) - made.versions[0]
-    assert_close(made.versions[1], made.versions[0] - 3 * away)
-    plain, hostile = tiny_workload(4), tiny_workload(4, flipped_labels=1.0)
-    assert hostile.train_targets.tolist() == (2 - plain.train_targets).tolist()

@@ -242,7 +242,7 @@ def test_note_if_a_run_stops_aggregating(tmp_path: Path) -> None:
     ("run", "changes", "said"),
     [
         ({"rounds": None, "time_budget_s": 30.0}, {"power_w": 1e-9, "ensure_first_tier": False}, "no update arrived"),
-        ({"rounds": 3}, {"nan": 1.0}, "no update was aggregated"),
+        ({"rounds": 3}, {"strategy.name": "fedbuff", "strategy.buffer_size": 5}, "no update was aggregated"),
         ({"rounds": 10}, {"training.learning_rate": 1e6, "lr_cap": math.inf}, "guessing among 3 classes"),
     ],
 )

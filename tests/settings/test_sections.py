@@ -83,7 +83,6 @@ def test_given_values_win_over_the_preset() -> None:
         ({"faults": {"offline_s": 0.5}}, "[faults] offline_s must be >= 1"),
         ({"faults": {"offline_s": 1e10}}, "[faults] offline_s"),
         ({"guards": {"norm_limit": 0.5}}, "[guards] norm_limit must be >= 1"),
-        ({"guards": {"finite": False, "norm": "clip"}}, "[guards] finite"),
         ({"strategy": {"x": object()}}, "[strategy] x must be text, a number"),
         ({"strategy": {"x": [None]}}, "[strategy] x must be text, a number"),
         ({"strategy": {"x": math.nan}}, "[strategy] x must be text, a number"),
@@ -134,7 +133,7 @@ def test_settings_are_frozen() -> None:
         ("refresh_estimates_every_s", 60.0, {"fading": "rayleigh"}),
         ("offline_s", 50.0, {"disconnect_before": 0.1}),
         ("detection_delay_s", 5.0, {"disconnect_during": 0.1}),
-        ("norm_limit", 2.0, {"norm": "clip"}),
+        ("norm_window", 50, {"norm_limit": 2.0}),
     ],
 )
 def test_setting_without_effect_names_what_it_requires(name: str, value: Any, required: dict[str, Any]) -> None:

@@ -146,8 +146,8 @@ def test_none_omits_a_setting_in_every_section(tmp_path: Path) -> None:
         "strategy": {"name": "lesson", "participation": None},
         "run": {"rounds": None, "seed": None},
         "server": {"learning_rate": None, "optimizer": None},
-        "faults": {"scale": None},
-        "guards": {"norm": None},
+        "faults": {"offline_s": None},
+        "guards": {"norm_limit": None},
     }
     settings = Settings(**given)
     assert settings == Settings(fleet={"num_clients": 5})
@@ -165,7 +165,7 @@ def test_numpy_values_become_plain_values(tmp_path: Path) -> None:
             "tiers": (np.int8(1), [np.int8(2)]),
         },
         run={"rounds": np.uint8(3), "seed": np.array(7)},
-        guards={"finite": np.bool_(True)},
+        radio={"download": np.bool_(True)},
     )
     assert settings.strategy.options == {"participation": 0.5, "tiers": [1, [2]]}
     assert type(settings.strategy.options["participation"]) is float
@@ -175,5 +175,5 @@ def test_numpy_values_become_plain_values(tmp_path: Path) -> None:
 
 def test_run_folders_of_version_0_1_are_read(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
-    path.write_text('[scenario]\nnum_clients = 7\n[guards]\nnorm = "refuse"\n[versions]\nlesson = "0.1.0"\n')
-    assert load_settings(path) == Settings(fleet={"num_clients": 7}, guards={"norm": "reject"})
+    path.write_text('[scenario]\nnum_clients = 7\n[faults]\naway_s = 50.0\n[versions]\nlesson = "0.1.0"\n')
+    assert load_settings(path) == Settings(fleet={"num_clients": 7}, faults={"offline_s": 50.0})

@@ -18,7 +18,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, 
 from flwr.clientapp import ClientApp
 
 from lesson.flower import LessonStrategy
-from lesson.settings.guards import GuardSettings
+from lesson.settings.sections import GuardSettings
 from lesson.strategies import FedAvg
 from tests.helpers.local_grid import LocalGrid
 from tests.stress.runs import Undisturbed

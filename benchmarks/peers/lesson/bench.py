@@ -14,10 +14,10 @@ from lesson.learn.backend import Backend
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.cuda.backend import CudaBackend
 from lesson.learn.data import Dataset, load_dataset
+from lesson.learn.guards import NormGuard
 from lesson.learn.model_server import ModelServer
 from lesson.learn.optimizers import ServerOptimizer
 from lesson.learn.process import configure_process
-from lesson.learn.robust.guard import MergeGuard
 from lesson.learn.simulated_clients import SimulatedClients
 from lesson.learn.tasks import BUILT_IN, image_task
 from lesson.learn.workload import make_workload
@@ -45,7 +45,7 @@ def bench(job: Job, watch: Stopwatch) -> Tensor:
     fleet = fleet_of(settings, draw_population(settings), work.holdings.num_samples)
     configure_process()
     backend: Backend = CudaBackend(work, "tf32") if device == "cuda" else CpuBackend(work, job.threads)
-    parts = settings.training, ServerOptimizer(settings.server), MergeGuard(settings.guards)
+    parts = settings.training, ServerOptimizer(settings.server), NormGuard(settings.guards)
     server = ModelServer(work.initial_vector(), SimulatedClients(work, backend), *parts)
     everybody = workload.cohort == workload.num_clients
     strategy = FedAvg() if everybody else Lesson(math.inf, participation=workload.cohort)

@@ -168,8 +168,8 @@ class PlanCommand:
     def _caveats(self, settings: Settings) -> list[str]:
         """Return what the plan does not show."""
         caveats = settings.caveats()
-        if settings.faults.injects:
-            caveats.append("a plan does not include injected faults")
+        if settings.faults.disconnects:
+            caveats.append("a plan does not include injected disconnections")
         if settings.server.overhead_s:
             caveats.append(
                 f"a plan does not include server.overhead_s = {settings.server.overhead_s:g} in round lengths"

@@ -58,8 +58,8 @@ def simulate(
         rounds: Maximum number of rounds; None for no limit. There are fewer if the run ends early.
         until_s: Simulated time in seconds by which all rounds must have closed; inf for no limit.
         seed: Random seed of the strategy's choices and of varying times.
-        settings: May make times vary and disconnect clients. Corrupted uploads have no effect, because nothing is
-            trained. By default, every update takes exactly its client's latency in the fleet.
+        settings: May make times vary and disconnect clients. By default, every update takes exactly its client's
+            latency in the fleet.
 
     Returns:
         An iterator that simulates a round at each step.

@@ -23,7 +23,7 @@ from lesson.runs.read_back import BriefSummary, Shape, decode, reason_of
 from lesson.settings.settings import Settings
 
 ARCHIVE = "runs.jsonl.gz"
-FORMAT = 3
+FORMAT = 4
 MAX_BYTES = 1 << 28
 _DAMAGED = (
     ValueError,

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from flwr.app import Array, ArrayRecord
 
 from lesson.clock.rejections import WRONG_TYPE
-from lesson.learn.robust.checks import InvalidUpdateError, check_names, check_shape, check_values
+from lesson.learn.guards import InvalidUpdateError, check_names, check_shape, check_values
 
 Vector = npt.NDArray[np.floating]
 

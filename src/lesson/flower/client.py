@@ -15,7 +15,6 @@ from typing import Any
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from lesson.clock.faults import CorruptedUploads
 from lesson.flower.arrays import Layout, Vector
 from lesson.flower.config import check_config, settings_of
 from lesson.flower.profile import answers_profile
@@ -45,8 +44,7 @@ def make_client_app(task: Task | Callable[..., Task] | None = None) -> ClientApp
     @app.train()
     def train(message: Message, context: Context) -> Message:
         (model,), (config,) = message.content.array_records.values(), message.content.config_records.values()
-        told: dict[str, Any] = dict(config)
-        arrays = Layout.of(model).record(client_task.train(context, model, told, _faults_of(context)))
+        arrays = Layout.of(model).record(client_task.train(context, model, dict(config)))
         metrics = MetricRecord({"num-examples": client_task.num_samples(context)})
         return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
@@ -72,10 +70,8 @@ class _ClientTask:
         """Return how to copy the app to another process, where all copies of it share one workload."""
         return _restored, (self._token, self._task)
 
-    def train(
-        self, context: Context, model: ArrayRecord, config: dict[str, Any], faults: CorruptedUploads | None = None
-    ) -> Vector:
-        """Return the model after one local training as a vector, corrupted by the faults of this upload.
+    def train(self, context: Context, model: ArrayRecord, config: dict[str, Any]) -> Vector:
+        """Return the model after one local training as a vector.
 
         Sleeps for `slow-s` seconds per minibatch, to simulate a slow client.
         """
@@ -87,7 +83,6 @@ class _ClientTask:
             lr=float(config["lr"]),
             local_steps=int(config["local-steps"]),
             batches=int(config["batches"]),
-            faults=faults,
         )
         slow_s = float(context.node_config.get("slow-s", 0.0))
         time.sleep(slow_s * int(config["local-steps"]) * int(config["batches"]))
@@ -140,12 +135,6 @@ def _restored(token: str, task: Task | Callable[..., Task] | None) -> _ClientTas
 
 def _settings_of(context: Context) -> Settings:
     return _settings(_config_text(context), int(context.node_config["num-partitions"]))
-
-
-def _faults_of(context: Context) -> CorruptedUploads | None:
-    """Return the faults to inject into uploads; None if there are none."""
-    settings = _settings_of(context)
-    return CorruptedUploads.of(settings.faults, settings.fleet.num_clients, settings.run.seed)
 
 
 def _config_text(context: Context) -> str:

@@ -21,7 +21,7 @@ from lesson.core.errors import printable
 from lesson.core.random import RepeatedStream
 from lesson.flower.post import FieldNames, GridClients, error_text, weighted_means
 from lesson.flower.replies import check_weight, pull_replies, read_metrics, scalars
-from lesson.learn.robust.checks import InvalidUpdateError
+from lesson.learn.guards import InvalidUpdateError
 
 POLL_S = 0.05
 Reported = tuple[float, Mapping[str, float]]

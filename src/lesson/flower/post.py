@@ -20,9 +20,9 @@ from lesson.flower.arrays import Layout, Vector, num_bytes
 from lesson.flower.identity import Node, Roster, given_names
 from lesson.flower.profile import Profiler
 from lesson.flower.replies import check_weight, in_simulation, pull_replies, read_metrics, scalars
+from lesson.learn.guards import InvalidUpdateError
 from lesson.learn.model_server import ModelServer
 from lesson.learn.remote import Received
-from lesson.learn.robust.checks import InvalidUpdateError
 from lesson.strategies.base import Updates, shares
 
 LOOK_EVERY_S = 2.0

@@ -13,7 +13,7 @@ from lesson.core.errors import MAX_SHOWN
 from lesson.core.validation import MAX_SAMPLES
 from lesson.fleet.fleet import Fleet
 from lesson.fleet.tiers import assign_tiers
-from lesson.learn.robust.checks import InvalidUpdateError
+from lesson.learn.guards import InvalidUpdateError
 
 logger = logging.getLogger("flwr")
 tell, warn = logger.info, logger.warning

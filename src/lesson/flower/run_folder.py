@@ -24,9 +24,8 @@ from lesson.runs.execute import execute_here
 from lesson.runs.folder import RunFolder, Words
 from lesson.runs.read_back import each_line
 from lesson.runs.trackers import Tracker
-from lesson.settings.guards import GuardSettings
 from lesson.settings.loading import load_settings
-from lesson.settings.sections import ServerSettings
+from lesson.settings.sections import GuardSettings, ServerSettings
 from lesson.settings.settings import Settings, without_none
 from lesson.strategies import STRATEGIES, option_values
 from lesson.strategies.base import Strategy

@@ -32,10 +32,10 @@ from lesson.flower.watch import MAX_ROUNDS_WITHOUT_UPDATE, UpdateWatch
 from lesson.learn.build import NEEDED_ACCURACY, TrainingRun, strategy_of, workload_of
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.evaluation import Evaluator
+from lesson.learn.guards import NormGuard
 from lesson.learn.model_server import ModelServer
 from lesson.learn.optimizers import ServerOptimizer
 from lesson.learn.remote import Received, initial_arrays
-from lesson.learn.robust.guard import MergeGuard
 from lesson.learn.task import Task
 from lesson.learn.tasks import resolve_task
 from lesson.learn.workload import Workload
@@ -43,8 +43,8 @@ from lesson.planning.plan import make_plan, propose_deadline_s
 from lesson.report.plan.text import print_plan
 from lesson.runs.execute import execute
 from lesson.runs.folder import RunFolder, Words
-from lesson.settings.faults import FaultSettings
 from lesson.settings.loading import load_settings
+from lesson.settings.sections import FaultSettings
 from lesson.settings.settings import Settings
 from lesson.strategies import STRATEGIES, fleet_for
 
@@ -245,7 +245,7 @@ def make_run(
         received,
         settings.training,
         ServerOptimizer.of(settings.server, strategy),
-        MergeGuard(settings.guards),
+        NormGuard(settings.guards),
         signals=evaluator.signals(),
     )
     names = list[int | str](range(settings.fleet.num_clients))

@@ -30,14 +30,12 @@ from lesson.flower.replies import logger, tell, tell_clients, warn
 from lesson.flower.run_folder import AppFolder, app_settings
 from lesson.flower.server import Clock, clock_of
 from lesson.flower.watch import MAX_ROUNDS_WITHOUT_UPDATE, UpdateWatch
+from lesson.learn.guards import InvalidUpdateError, NormGuard
 from lesson.learn.model_server import ModelServer
 from lesson.learn.optimizers import ServerOptimizer
 from lesson.learn.remote import Received, as_tensor
-from lesson.learn.robust.checks import InvalidUpdateError
-from lesson.learn.robust.guard import MergeGuard
 from lesson.runs.trackers import Tracker, checked_trackers
-from lesson.settings.guards import GuardSettings
-from lesson.settings.sections import ServerSettings, TrainingSettings
+from lesson.settings.sections import GuardSettings, ServerSettings, TrainingSettings
 from lesson.strategies import FedAvg, Lesson
 from lesson.strategies.base import Merge, RoundPlan, ServerView, Strategy, Updates
 from lesson.strategies.checks import check_count, check_number
@@ -265,7 +263,7 @@ class LessonStrategy(FlowerStrategy):
             received,
             TrainingSettings(learning_rate=lr, lr_cap=self._cap(lr)),
             ServerOptimizer.of(self.server, self.strategy),
-            MergeGuard(self.guards),
+            NormGuard(self.guards),
         )
         for note in server.notes:
             tell(f"note: {note}")

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from lesson.clock.faults import CorruptedUploads
 from lesson.clock.loop import RoundLoop
 from lesson.clock.records import RoundRecord
 from lesson.clock.simulate import make_loop
@@ -18,10 +17,10 @@ from lesson.fleet.measured import with_listed_clients
 from lesson.learn.backend import Backend
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.evaluation import Evaluator
+from lesson.learn.guards import NormGuard
 from lesson.learn.metric import Metric
 from lesson.learn.model_server import GlobalModel, ModelServer
 from lesson.learn.optimizers import ServerOptimizer
-from lesson.learn.robust.guard import MergeGuard
 from lesson.learn.scores import ClientScores, Known, Pending, PendingScore, Score
 from lesson.learn.simulated_clients import SimulatedClients
 from lesson.learn.task import Task
@@ -125,13 +124,12 @@ def build(
         settings = settings.with_model_bits(workload.model_bits)
     backend = _backend(workload, settings, num_threads)
     evaluator = Evaluator(workload, backend)
-    faults = CorruptedUploads.of(settings.faults, settings.fleet.num_clients, seed)
     server = ModelServer(
         workload.initial_vector(),
-        SimulatedClients(workload, backend, settings.run.trainer, faults),
+        SimulatedClients(workload, backend, settings.run.trainer),
         settings.training,
         ServerOptimizer.of(settings.server, strategy),
-        MergeGuard(settings.guards),
+        NormGuard(settings.guards),
         signals=evaluator.signals(),
         window=backend.window,
     )

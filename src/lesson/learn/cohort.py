@@ -103,10 +103,6 @@ class PlannedCohort:
         weight: FloatArray = self.columns["weight"]
         return weight
 
-    def has(self, client: int, index: int) -> bool:
-        """Return whether an update belongs to this cohort."""
-        return bool(np.any((self.columns["client"] == client) & (self.columns["index"] == index)))
-
     def starting_from(self, base: Tensor) -> Cohort:
         """Return the cohort, given the model of its base version."""
         return Cohort(base, **self.columns, base_version=self.base_version, group=self.group)

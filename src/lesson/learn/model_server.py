@@ -18,15 +18,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lesson.clock.rejections import NOT_FINITE, Rejection
+from lesson.clock.rejections import Rejection
 from lesson.core.arrays import FloatArray, IntArray, with_prefix
 from lesson.core.errors import InputError
 from lesson.learn.backend import Trainer, WindowRule
 from lesson.learn.cohort import Cohort, PlannedCohort, plan_cohorts
-from lesson.learn.divergence import DeferredChecks, NewestCohort, check_finite, not_finite
+from lesson.learn.divergence import DeferredChecks, NewestCohort, check_finite
 from lesson.learn.group_memory import GroupVectors
+from lesson.learn.guards import NormGuard, check_room, finite_rows
 from lesson.learn.optimizers import ServerOptimizer
-from lesson.learn.robust.guard import MergeGuard, finite_only
 from lesson.learn.scores import Pending
 from lesson.learn.signals import Signals, deviations
 from lesson.learn.window import Aggregation, Deferred, Window
@@ -43,10 +43,6 @@ State = dict[str, npt.NDArray[np.floating]]
 class UpdateSource(Protocol):
     """Provides the models of updates: from simulated clients, which are trained here, or from remote ones."""
 
-    trusted: bool
-    """Whether non-finite values can only mean that training has diverged, so that sums need no check."""
-    remedy: str
-    """Advice for the error message about non-finite values if training is not their cause; otherwise empty."""
     may_wait: bool
     """Whether updates can be trained later than they arrive."""
 
@@ -62,10 +58,6 @@ class UpdateSource(Protocol):
 
     def trainer_for(self, updates: Updates) -> Trainer:
         """Return the trainer that provides the models of these updates."""
-        ...
-
-    def is_fault(self, client: int, index: int) -> bool:
-        """Return whether non-finite values in this upload are a fault; otherwise, training has diverged."""
         ...
 
     def close(self) -> None:
@@ -100,7 +92,7 @@ class ModelServer:
         source: UpdateSource,
         training: TrainingSettings,
         optimizer: ServerOptimizer,
-        guard: MergeGuard,
+        guard: NormGuard,
         *,
         signals: Mapping[str, Signal] | None = None,
         window: WindowRule | None = None,
@@ -111,11 +103,10 @@ class ModelServer:
         self._training, self._server = training, optimizer.settings
         self._optimizer, self._guard, self._groups = optimizer, guard, GroupVectors(initial)
         self._signals = dict(signals or {})
-        self._remedy = source.remedy or _smaller_steps(training, optimizer.settings)
+        self._remedy = _smaller_steps(training, optimizer.settings)
         self._newest_cohort = NewestCohort(None, 0, self._remedy)
         self._window, self._checks = Window(window or WindowRule()), DeferredChecks()
-        may_reject = guard.needs_each or (guard.settings.finite and not source.trusted)
-        self._may_queue = source.may_wait and not may_reject and self._window.rule.local_steps > 1
+        self._may_queue = source.may_wait and not guard.rejects and self._window.rule.local_steps > 1
         """Whether aggregations may be executed later: not if they may reject updates, which changes later rounds."""
 
     @property
@@ -132,8 +123,6 @@ class ModelServer:
         If no update is accepted and no group has a weight, there is no new version.
         """
         of = self._of(merge, weights)
-        if merge.groups is not None and merge.groups.uses_previous:
-            self._guard.check_calibration()
         cohorts = plan_cohorts(updates, weights, self.step_sizes(updates), merge)
         trainer = self.source.trainer_for(updates) if cohorts else None
         aggregation = Aggregation(updates, weights, merge, version, round, of, cohorts, trainer)
@@ -222,7 +211,7 @@ class ModelServer:
         if not planned:
             return []
         cohorts = [cohort.starting_from(self.versions[cohort.base_version]) for cohort in planned]
-        self._guard.check_room(sum(map(len, cohorts)), len(cohorts[0].base), "the signal update_deviation keeps")
+        check_room(sum(map(len, cohorts)), len(cohorts[0].base), "the signal update_deviation")
         models = self.source.trainer_for(updates).models(cohorts)
         return [cohort.with_models(some) for cohort, some in zip(cohorts, models, strict=True)]
 
@@ -311,31 +300,11 @@ class ModelServer:
                 continue
             weight, factor = float(taken.weight.sum()), stands_for.get(group, 1.0)
             self._newest_cohort = NewestCohort(cohort, aggregation.round, self._remedy)
-            if self._guard.settings.aggregation == "mean":
-                sums[group] += total if factor == 1 else factor * total
-                if of == "updates":
-                    sums[group] -= factor * weight * start
-                self._check_model(sums[group])
-        if self._guard.settings.aggregation != "mean":
-            self._add_middles(
-                {name: sums[name] for name in (stands_for if rejections else sums)}, cohorts, accepted, of
-            )
+            sums[group] += total if factor == 1 else factor * total
+            if of == "updates":
+                sums[group] -= factor * weight * start
+            self._check_model(sums[group])
         return (sums[""] if groups is None else self._groups.merge(model, sums, groups, of)), rejections
-
-    def _add_middles(
-        self, sums: dict[str, Tensor], cohorts: Sequence[PlannedCohort], accepted: Sequence[AnyCohort], of: Of
-    ) -> None:
-        """Add the median or trimmed mean of each group's updates to its sum, with their planned total weight."""
-        for name in sums:
-            planned, moved = 0.0, list[Tensor]()
-            for cohort, taken in zip(cohorts, accepted, strict=True):
-                if cohort.group == name:
-                    assert isinstance(taken, Cohort), "the guard has the models of each update"
-                    planned += float(cohort.weight.sum())
-                    moved.append(taken.models if of == "models" else taken.models.sub_(taken.base))
-            if moved:
-                sums[name] += planned * self._guard.middle(moved[0] if len(moved) == 1 else torch.cat(moved))
-                self._check_model(sums[name])
 
     def _accepted(self, aggregation: Aggregation) -> tuple[Sequence[AnyCohort], list[Tensor], list[Rejection]]:
         """Return the accepted updates of each cohort, the weighted sum of their models, and all rejected updates."""
@@ -343,28 +312,16 @@ class ModelServer:
         if trainer is None or len(known) == len(aggregation.cohorts):
             return aggregation.cohorts, known, []
         cohorts = [cohort.starting_from(self.versions[cohort.base_version]) for cohort in aggregation.cohorts]
-        if self._guard.needs_each:
-            self._guard.check_room(sum(map(len, cohorts)), len(cohorts[0].base))
-            trained = zip(cohorts, trainer.models(cohorts), strict=True)
-            accepted, rejections = self._guard.judge([cohort.with_models(models) for cohort, models in trained])
-            self._check_training(rejections, aggregation)
-            return accepted, [cohort.weighted_sum() for cohort in accepted], rejections
-        accepted, totals, rejections = list(cohorts), trainer.sums(cohorts), []
-        unchecked = self.source.trusted or not self._guard.settings.finite
-        for place, cohort in enumerate(() if unchecked else cohorts):
-            if not torch.isfinite(totals[place]).all():
-                (models,) = trainer.models([cohort])
-                accepted[place], rejected = finite_only(cohort.with_models(models))
-                self._check_training(rejected, aggregation)
-                totals[place], rejections = accepted[place].weighted_sum(), rejections + rejected
-        return accepted, totals, rejections
-
-    def _check_training(self, rejections: Sequence[Rejection], aggregation: Aggregation) -> None:
-        """Raise DivergedError if updates were rejected for non-finite values that training itself produced."""
-        for one in rejections:
-            if one.reason == NOT_FINITE and not self.source.is_fault(one.client, one.index):
-                cohort = next(cohort for cohort in aggregation.cohorts if cohort.has(one.client, one.index))
-                raise not_finite("model", NewestCohort(cohort, aggregation.round, self._remedy))
+        if not self._guard.rejects:
+            return cohorts, trainer.sums(cohorts), []
+        check_room(sum(map(len, cohorts)), len(cohorts[0].base), "guards.norm_limit")
+        models = zip(cohorts, trainer.models(cohorts), strict=True)
+        trained = [cohort.with_models(some) for cohort, some in models]
+        for planned, cohort in zip(aggregation.cohorts, trained, strict=True):
+            newest_cohort = NewestCohort(planned, aggregation.round, self._remedy)
+            check_finite("model", bool(finite_rows(cohort.models).all()), newest_cohort)
+        accepted, rejections = self._guard.check(trained)
+        return accepted, [cohort.weighted_sum() for cohort in accepted], rejections
 
     def _of(self, merge: Merge, weights: FloatArray) -> Of:
         """Return whether models or updates are aggregated: as set in [server], or as the strategy prescribes."""

@@ -1,20 +1,17 @@
 """Training on remote clients: one local training on a client, and the models that the server has received."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lesson.clock.faults import CorruptedUploads
 from lesson.learn.backend import Trainer
 from lesson.learn.cohort import Cohort
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.partition import Partition
 from lesson.learn.reference import ReferenceTrainer, sum_by_blocks
-from lesson.learn.robust.corruption import corrupted_models
 from lesson.learn.task import Task
 from lesson.learn.template import Template
 from lesson.learn.workload import Workload
@@ -41,12 +38,10 @@ def train_update(
     lr: float,
     local_steps: int = 1,
     batches: int = 1,
-    faults: CorruptedUploads | None = None,
 ) -> npt.NDArray[np.float32]:
     """Train one update of a client from `base` and return its model, bit-identical to the reference trainer.
 
     The result of a step on several minibatches is the mean of `batches` models, each after a step on one minibatch.
-    `faults` corrupt the result, as they do in simulated uploads.
     """
     cohort = Cohort(
         torch.from_numpy(base),
@@ -58,8 +53,6 @@ def train_update(
         first=np.arange(batches),
     )
     (model,) = ReferenceTrainer(workload).sums([cohort])
-    if faults is not None:
-        (model,) = corrupted_models(replace(cohort[:1], trained=model[None]), faults)
     vector: npt.NDArray[np.float32] = model.numpy()
     return vector
 
@@ -80,7 +73,7 @@ def evaluate_on_client(
 class Received:
     """Models that remote clients have uploaded, as an `UpdateSource` and its own `Trainer`."""
 
-    trusted, may_wait, remedy = False, False, ""
+    may_wait = False
     notes: tuple[str, ...] = ()
     trainers = ("clients",)
 
@@ -91,10 +84,6 @@ class Received:
     def trainer_for(self, updates: Updates) -> Trainer:  # noqa: ARG002
         """Return the received models as a trainer."""
         return self
-
-    def is_fault(self, client: int, index: int) -> bool:  # noqa: ARG002
-        """Return True: the server cannot know why a remote client uploads non-finite values."""
-        return True
 
     def sums(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
         """Return the weighted sum of the received models of each cohort."""

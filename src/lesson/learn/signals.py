@@ -8,7 +8,7 @@ import torch
 
 from lesson.core.arrays import FloatArray
 from lesson.learn.cohort import Cohort
-from lesson.learn.robust.aggregation import finite_rows
+from lesson.learn.guards import finite_rows
 from lesson.strategies.base import Updates
 
 

@@ -7,10 +7,8 @@ from typing import Literal
 
 import numpy as np
 
-from lesson.clock.faults import CorruptedUploads
 from lesson.core.errors import InputError
 from lesson.learn.backend import Backend, Trainer, TrainerName
-from lesson.learn.robust.corruption import CorruptingTrainer
 from lesson.learn.workload import Workload
 from lesson.strategies.base import Updates
 
@@ -18,29 +16,16 @@ FASTEST_FIRST: tuple[TrainerName, ...] = ("fused", "batched", "reference")
 
 
 class SimulatedClients:
-    """The clients of a task as a source of updates; `faults` are injected into their uploads."""
+    """The clients of a task as a source of updates."""
 
     may_wait = True
 
-    def __init__(
-        self,
-        workload: Workload,
-        backend: Backend,
-        trainer: Literal["auto"] | TrainerName = "auto",
-        faults: CorruptedUploads | None = None,
-    ) -> None:
-        self.workload, self.trainer = workload, trainer
-        self._backend, self._faults = backend, faults
+    def __init__(self, workload: Workload, backend: Backend, trainer: Literal["auto"] | TrainerName = "auto") -> None:
+        self.workload, self.trainer, self._backend = workload, trainer, backend
         self._trainers: dict[TrainerName, Trainer] = {}
         self._chosen: dict[bool, TrainerName] = {}
         """The trainer for updates of one step (True) and of several (False)."""
         self._notes: list[str] = []
-        self.trusted = faults is None or not faults.may_be_infinite
-        self.remedy = (
-            ""
-            if self.trusted
-            else "injected faults corrupt uploads; set guards.finite = true or guards.norm = 'reject' to reject them"
-        )
 
     def trainer_for(self, updates: Updates) -> Trainer:
         """Return the trainer of the settings; "auto" is the fastest one that can train these updates."""
@@ -63,12 +48,9 @@ class SimulatedClients:
             reason = self._backend.why_not(name, one_step)
             if not reason and name not in self._trainers:
                 try:
-                    trainer = self._backend.trainer(name)
+                    self._trainers[name] = self._backend.trainer(name)
                 except InputError as error:
                     reason = str(error)
-                else:
-                    faults = self._faults
-                    self._trainers[name] = trainer if faults is None else CorruptingTrainer(trainer, faults)
             if not reason:
                 expected = "fused" if one_step else "batched"
                 if self.trainer == "auto" and name != expected:
@@ -88,10 +70,6 @@ class SimulatedClients:
     def trainers(self) -> list[str]:
         """Names of the trainers that have been used."""
         return list(self._trainers)
-
-    def is_fault(self, client: int, index: int) -> bool:
-        """Return whether a fault is injected into this upload."""
-        return self._faults is not None and not self._faults.is_intact(client, index)
 
     def close(self) -> None:
         """Close the trainers; the backend, which others may use, stays open."""

@@ -18,7 +18,6 @@ from lesson.learn.dropout import draw_kept
 from lesson.learn.losses import TaskLoss
 from lesson.learn.minibatch import NO_SAMPLE, Sampler
 from lesson.learn.partition import Holdings, Partition, make_partition
-from lesson.learn.robust.labels import with_flipped_labels
 from lesson.learn.task import Arrays, Task, map_arrays, num_samples, split_arrays
 from lesson.learn.template import GENERATORS, Replica, Template, prepared
 from lesson.settings.sections import TrainingSettings
@@ -237,8 +236,6 @@ def make_workload(
     else:
         holdings = make_partition(settings, num_samples(task.train[1]), task.labels, num_clients, seed, num_held)
     _check_work(settings.training, holdings)
-    if settings.faults.mislabels:
-        task = with_flipped_labels(task, holdings, settings.faults, seed)
     held_out = None
     if holding_out:
         holdings, held_out = hold_out(holdings, seed)

@@ -27,18 +27,15 @@ MOVED: dict[tuple[str, str], tuple[str, str]] = {
     ("run", "dataset"): ("data", "dataset"),
     ("server", "stale"): ("server", "aggregate"),
     ("guards", "set_aside_after"): ("guards", "exclude_after_rejections"),
-    ("guards", "merge"): ("guards", "aggregation"),
     ("faults", "dropout_before"): ("faults", "disconnect_before"),
     ("faults", "dropout_during"): ("faults", "disconnect_during"),
     ("faults", "away_s"): ("faults", "offline_s"),
     ("faults", "gone"): ("faults", "offline_forever"),
     ("faults", "notice_s"): ("faults", "detection_delay_s"),
-    ("faults", "wrong_clients"): ("faults", "corrupting_clients"),
 }
 """Section and name in version 0.1, and now."""
 REMOVED = {("faults", name) for name in ("duplicated", "replayed", "wrong_shape", "wrong_arrays")}
 """Injected faults that always ended in a rejection."""
-_VALUES = {("guards", "norm", "refuse"): "reject"}
 
 
 def new_name(section: str, name: str) -> str:
@@ -85,7 +82,6 @@ def migrate(tables: Mapping[str, Any]) -> dict[str, Any]:
             if (section, name) in REMOVED:
                 continue
             place, key = MOVED.get((section, name), (section, name))
-            value = _VALUES.get((section, name, value), value) if isinstance(value, str) else value
             if place:
                 new.setdefault(place, {})[key] = value
             else:

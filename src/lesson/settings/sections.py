@@ -1,4 +1,4 @@
-"""The sections of a settings file and every setting in them, except [faults] and [guards], which have their own files.
+"""The sections of a settings file and every setting in them.
 
 Defaults are those of the preset `released`; `presets.py` has what `printed` changes.
 """
@@ -6,7 +6,7 @@ Defaults are those of the preset `released`; `presets.py` has what `printed` cha
 import math
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from lesson.core.errors import InputError
 from lesson.core.validation import (
@@ -27,10 +27,12 @@ from lesson.settings.toml_text import storable, to_toml
 
 MAX_CLIENTS = 10_000_000
 MIN_COHERENCE_S = 0.01
+MAX_S = 1e9
 MAX_OPTIONS = 200_000
 """Characters that all options of a section may take in a settings file."""
 COMMON = ("name", "deadline_s", "ensure_first_tier")
 """Settings of [strategy] that are not options of one strategy."""
+Share = Annotated[float, Field(ge=0, le=1, strict=True)]
 Speed = Annotated[float, Field(ge=0, le=1000, strict=True)]
 
 
@@ -417,3 +419,61 @@ class RunSettings(Checked):
         """Return the fraction of a run that is complete after some rounds, at a simulated time."""
         by_time = 0.0 if self.time_budget_s == float("inf") else time_s / self.time_budget_s
         return min(1.0, max(by_time, num_rounds / self.rounds if self.rounds else 0.0))
+
+
+class FaultSettings(Checked):
+    """Injected faults: clients that disconnect, so that their updates are lost."""
+
+    section: ClassVar[str] = "faults"
+
+    disconnect_before: Share = Field(0.0, description="probability that a client disconnects before a local training")
+    disconnect_during: Share = Field(
+        0.0, description="probability that a client disconnects during a local training, at a uniformly random moment"
+    )
+    offline_s: Annotated[float, Field(ge=1, strict=True, allow_inf_nan=True)] = Field(
+        100.0, description="mean time until a disconnected client rejoins, exponentially distributed; inf for never"
+    )
+    offline_forever: Share = Field(0.0, description="probability that a disconnected client never rejoins")
+    detection_delay_s: Annotated[float, Field(ge=0, le=MAX_S, strict=True)] = Field(
+        0.0, description="time until the server notices that a client has disconnected"
+    )
+
+    @field_validator("offline_s")
+    @classmethod
+    def _check_offline_s(cls, offline_s: float) -> float:
+        if MAX_S < offline_s < math.inf:
+            raise ValueError(f"must be at most {MAX_S:g}, or inf for never, got {offline_s}")
+        return offline_s
+
+    @property
+    def disconnects(self) -> bool:
+        """Whether clients may disconnect."""
+        return self.disconnect_before > 0 or self.disconnect_during > 0
+
+    def without_effect(self) -> list[str]:
+        """Return a line for each setting that was changed but has no effect, with what it requires."""
+        names, what = ("offline_s", "offline_forever", "detection_delay_s"), "disconnect_before or disconnect_during"
+        return self.unused({names: (self.disconnects, f"{what} is > 0")}, "faults.")
+
+
+class GuardSettings(Checked):
+    """Which updates the server rejects."""
+
+    section: ClassVar[str] = "guards"
+
+    norm_limit: Annotated[float, Field(ge=1, strict=True, allow_inf_nan=True)] = Field(
+        math.inf, description="largest accepted norm of an update, as a multiple of the median of recent norms"
+    )
+    norm_window: Count = Field(200, description="number of recent updates over which the median is computed")
+    exclude_after_rejections: Annotated[int, Field(ge=0, le=MAX_COUNT, strict=True)] = Field(
+        5, description="consecutive rejected updates after which a client is excluded; 0 for never"
+    )
+
+    @property
+    def limits_norms(self) -> bool:
+        """Whether updates may be rejected for their norm."""
+        return self.norm_limit < math.inf
+
+    def without_effect(self) -> list[str]:
+        """Return a line for each setting that was changed but has no effect, with what it requires."""
+        return self.unused({("norm_window",): (self.limits_norms, "norm_limit is finite")}, "guards.")

@@ -8,12 +8,12 @@ from pydantic import Field, model_validator
 
 from lesson.core.errors import InputError, suggestion, unknown
 from lesson.core.validation import Checked, shown
-from lesson.settings.faults import FaultSettings
-from lesson.settings.guards import GuardSettings
 from lesson.settings.presets import PRESETS
 from lesson.settings.sections import (
     DataSettings,
+    FaultSettings,
     FleetSettings,
+    GuardSettings,
     RadioSettings,
     RunSettings,
     ServerSettings,
@@ -66,8 +66,8 @@ class Settings(Checked):
         server: Server optimizer, aggregation and latency estimates.
         strategy: Strategy, deadline and the strategy's own options.
         run: Seed, length, evaluation, checkpoints and hardware.
-        faults: Injected faults.
-        guards: Which updates the server rejects, and how it aggregates the others.
+        faults: Injected disconnections.
+        guards: Which updates the server rejects.
     """
 
     preset: str = Field(
@@ -177,7 +177,7 @@ class Settings(Checked):
     def caveats(self) -> list[str]:
         """Return warnings about settings that have no effect, or not the expected one, one line each."""
         lines = self._without_effect()
-        lines += self.faults.without_effect(self.fleet.num_clients) + self.guards.without_effect()
+        lines += self.faults.without_effect() + self.guards.without_effect()
         return lines + self._work_caveats()
 
     def _without_effect(self) -> list[str]:

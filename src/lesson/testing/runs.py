@@ -15,7 +15,7 @@ from lesson.clock.rejections import NOT_FINITE, Rejection
 from lesson.clock.simulate import make_loop
 from lesson.core.arrays import FloatArray
 from lesson.fleet.fleet import Fleet, draw_fleet, measured_fleet
-from lesson.settings.faults import FaultSettings
+from lesson.settings.sections import FaultSettings
 from lesson.settings.settings import Settings
 from lesson.strategies.base import Merge, Strategy, Updates
 

@@ -212,7 +212,7 @@ def rule_of(was: Run, now: Run) -> str:
 def follows_training(settings: Settings) -> bool:
     """Return whether the schedule depends on the training: on signals, or on the norms of updates."""
     chosen = settings.strategy
-    return bool(make_strategy(chosen.name, chosen.deadline_s, chosen.options).needs) or settings.guards.norm == "reject"
+    return bool(make_strategy(chosen.name, chosen.deadline_s, chosen.options).needs) or settings.guards.limits_norms
 
 
 def digest(runs: Sequence[Run], columns: Sequence[str] | None = None) -> str:

@@ -1,0 +1,109 @@
+"""Checks of updates: of a client's arrays when they arrive, and of the norm of an update before it is aggregated."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from lesson.clock.rejections import NOT_FINITE, TOO_FAR, WRONG_ARRAYS, WRONG_SHAPE, WRONG_TYPE, Rejection
+from lesson.core.arrays import FloatArray
+from lesson.core.errors import InputError, printable
+from lesson.learn.cohort import Cohort
+from lesson.settings.sections import GuardSettings
+
+MAX_BYTES = 8 * 2**30
+"""Largest size of the models that are checked together, including a copy of them."""
+ROWS = 16
+"""Number of models whose norms are computed together."""
+
+
+class InvalidUpdateError(Exception):
+    """An upload cannot be aggregated. `reason` is the kind of fault, `detail` says what exactly is wrong."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        self.reason, self.detail = reason, printable(detail)  # includes names and types that the client chose
+        super().__init__(f"{reason}: {self.detail}")
+
+
+def check_names(names: Sequence[str], wanted: Sequence[str]) -> None:
+    """Raise InvalidUpdateError unless an upload has exactly the arrays of the model, in any order."""
+    if set(names) != set(wanted):
+        (other, *_) = sorted(set(names) ^ set(wanted))
+        raise InvalidUpdateError(WRONG_ARRAYS, f"{'unexpected' if other in names else 'missing'} array '{other}'")
+
+
+def check_shape(name: str, shape: tuple[int, ...], wanted: tuple[int, ...]) -> None:
+    """Raise InvalidUpdateError unless an array of an upload has the shape of the model's array."""
+    if shape != wanted:
+        raise InvalidUpdateError(WRONG_SHAPE, f"'{name}' has {shape}, not {wanted}")
+
+
+def check_values(name: str, values: npt.NDArray[Any], kind: type[np.floating]) -> npt.NDArray[np.floating]:
+    """Return the values of an array as a vector of type `kind`; raise InvalidUpdateError unless all are finite."""
+    if values.dtype.kind not in "fiub":
+        raise InvalidUpdateError(WRONG_TYPE, f"'{name}' has {values.dtype}")
+    with np.errstate(over="ignore", invalid="ignore"):  # a client may send 64-bit values that do not fit into 32 bits
+        numbers = values.reshape(-1).astype(kind)
+    if not np.isfinite(numbers).all():
+        raise InvalidUpdateError(NOT_FINITE, f"'{name}' has NaN or infinite values")
+    return numbers
+
+
+class NormGuard:
+    """Rejects updates whose norm is too large, compared with the median of recent norms."""
+
+    def __init__(self, settings: GuardSettings) -> None:
+        self._settings = settings
+        self.norms: FloatArray = np.empty(0)
+        """Norms of the most recent updates, each divided by its unit displacement; the newest is last."""
+
+    @property
+    def rejects(self) -> bool:
+        """Whether there is a limit, so that the model of every client is needed."""
+        return self._settings.limits_norms
+
+    def check(self, cohorts: Sequence[Cohort]) -> tuple[list[Cohort], list[Rejection]]:
+        """Return the accepted updates of each cohort, which must hold its finite trained models, and all rejections."""
+        norms, window = [_norms(cohort) for cohort in cohorts], self._settings.norm_window
+        recent = np.concatenate([self.norms, *norms])[-max(window, sum(map(len, norms))) :]
+        self.norms = recent[-window:]
+        limit = self._settings.norm_limit * float(np.median(recent)) if len(recent) else np.inf
+        accepted, rejections = list[Cohort](), list[Rejection]()
+        for cohort, norm in zip(cohorts, norms, strict=True):
+            accepted.append(cohort[norm <= limit])
+            rejections += cohort.rejections(norm > limit, TOO_FAR)
+        return accepted, rejections
+
+    def state(self) -> dict[str, npt.NDArray[np.floating]]:
+        """Return the norms as arrays by name, for `restore`; nothing without a limit."""
+        return {"guard.norms": self.norms} if self.rejects else {}
+
+    def restore(self, state: dict[str, npt.NDArray[np.floating]]) -> None:
+        """Continue from what `state` returned."""
+        self.norms = state.get("guard.norms", self.norms).astype(np.float64)
+
+
+def check_room(num_updates: int, num_parameters: int, who: str) -> None:
+    """Raise InputError if this many models, and a copy of them, exceed MAX_BYTES; `who` needs them."""
+    if 2 * num_updates * num_parameters * 4 > MAX_BYTES:
+        raise InputError(
+            f"{who} keeps all models of a merge in memory; 2 × {num_updates} models of {num_parameters} values exceed "
+            f"{MAX_BYTES >> 30} GB; use fewer clients"
+        )
+
+
+def finite_rows(models: Tensor) -> Tensor:
+    """Return whether all values of each row of models (n, p) are finite, shape (n,)."""
+    return torch.stack(models.aminmax(dim=1)).isfinite().all(0)
+
+
+def _norms(cohort: Cohort) -> FloatArray:
+    """Return the norm of each update divided by its unit displacement, shape (num_updates,)."""
+    norms = torch.empty(len(cohort), dtype=torch.float64, device=cohort.base.device)
+    for block, some in zip(norms.split(ROWS), cohort.models.split(ROWS), strict=True):
+        for row, move in enumerate(some - cohort.base):
+            block[row] = move.double().norm()  # row by row, so that rounding does not depend on the other rows
+    return np.asarray(norms.cpu().numpy() / cohort.unit_displacement)
