@@ -83,7 +83,7 @@ def run_updates(loop: RoundLoop, server: ModelServer | None, num_updates: int) -
         assert record is not None, loop.stop_reason
         count += len(record.merged)
     if server is not None:
-        server.settle()
+        server.synchronize()
     return count / (time.perf_counter() - begin)
 
 

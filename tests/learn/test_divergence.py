@@ -29,7 +29,7 @@ def test_window_is_checked_after_the_next_one(checks: DeferredChecks) -> None:
     assert checks.first_round == 1
     add_window(checks, {3: 0.0})
     assert checks.first_round == 3
-    checks.settle()
+    checks.synchronize()
     assert checks.first_round == math.inf
 
 
@@ -38,6 +38,6 @@ def test_first_failure_is_raised_again(checks: DeferredChecks) -> None:
     with pytest.raises(DivergedError) as first:
         add_window(checks, {10: math.nan})
     with pytest.raises(DivergedError) as later:
-        checks.settle()
+        checks.synchronize()
     assert later.value is first.value
     assert checks.first_round == 8

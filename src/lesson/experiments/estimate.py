@@ -75,12 +75,12 @@ def _seconds(settings: Settings, data_dir: Path | str | None, num_threads: int) 
     run = build(on_device(settings), data_dir=data_dir, num_threads=num_threads)
     try:
         run.loop.step(settings.run.time_budget_s)  # the first round includes setup that later rounds reuse
-        run.server.settle()
+        run.server.synchronize()
         ready = time.perf_counter()
         share, now_s = settings.run.share_done(run.loop.round, run.loop.now_s), ready
         while now_s - ready < TIMED_S and run.loop.step(settings.run.time_budget_s) is not None:
             now_s = time.perf_counter()
-        run.server.settle()
+        run.server.synchronize()
         now_s = time.perf_counter()
         gained = settings.run.share_done(run.loop.round, run.loop.now_s) - share
         rounds_s = (now_s - ready) * (1 - share) / gained if gained > 0 else 0.0

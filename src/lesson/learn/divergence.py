@@ -85,7 +85,7 @@ class DeferredChecks:
         else:
             self._wait()
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Wait for all checks; raise DivergedError if a model is not finite."""
         self.end_window()
         self._wait()

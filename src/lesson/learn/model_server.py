@@ -128,7 +128,7 @@ class ModelServer:
         aggregation = Aggregation(updates, weights, merge, version, round, of, cohorts, trainer)
         if not self._may_queue:
             rejections = self._execute(aggregation)
-            self._checks.settle()
+            self._checks.synchronize()
             return rejections
         if merge.groups is not None:  # a strategy may change its own objects before the aggregation is executed
             aggregation.merge = replace(merge, groups=copy.deepcopy(merge.groups))
@@ -149,10 +149,10 @@ class ModelServer:
         self._window.execute()
         self._checks.end_window()
 
-    def settle(self) -> None:
+    def synchronize(self) -> None:
         """Execute what is queued and wait for all checks; raise DivergedError if a model is not finite."""
         self.flush()
-        self._checks.settle()
+        self._checks.synchronize()
 
     def end_window(self) -> bool:
         """End the window if it may end after any round; return whether the queue is empty, so that it can be saved."""
@@ -186,22 +186,22 @@ class ModelServer:
     def signals(self, names: frozenset[str], version: int) -> Signals:
         """Return those of the named signals that are available for a version, each computed when it is accessed."""
         functions: dict[str, Callable[[], Any]] = {
-            name: partial(self._signal, tell, version) for name, tell in self._signals.items()
+            name: partial(self._signal, compute, version) for name, compute in self._signals.items()
         }
         functions["update_deviation"] = self._deviations
-        return Signals({name: tell for name, tell in functions.items() if name in names})
+        return Signals({name: compute for name, compute in functions.items() if name in names})
 
-    def _signal(self, tell: Signal, version: int) -> Any:
-        self._settle_for_signal()
-        return tell(self._model(version))
+    def _signal(self, compute: Signal, version: int) -> Any:
+        self._synchronize_for_signal()
+        return compute(self._model(version))
 
-    def _settle_for_signal(self) -> None:
+    def _synchronize_for_signal(self) -> None:
         """Execute what is queued; this round's aggregation will be executed at once, too, so a window ends with it."""
-        self.settle()
+        self.synchronize()
         self._window.end_soon()
 
     def _deviations(self) -> Callable[[Updates, Updates], FloatArray]:
-        self._settle_for_signal()
+        self._synchronize_for_signal()
         return lambda fresh, stale: deviations(self._trained(fresh), self._trained(stale), stale)
 
     def _trained(self, updates: Updates) -> list[Cohort]:
@@ -229,12 +229,12 @@ class ModelServer:
 
         Raises DivergedError if one of the vectors is not finite.
         """
-        self.settle()
-        kept = {f"version.{version}": vector for version, vector in self.versions.items()}
-        kept |= {f"group.{json.dumps(name)}": vector for name, vector in self._groups.filled.items()}
-        kept |= {"groups.total": self._groups.total} if self._groups.total is not None else {}
-        kept |= {f"moment.{name}": vector for name, vector in self._optimizer.moments.items()}
-        vectors = {name: vector.cpu().numpy() for name, vector in kept.items()}
+        self.synchronize()
+        saved = {f"version.{version}": vector for version, vector in self.versions.items()}
+        saved |= {f"group.{json.dumps(name)}": vector for name, vector in self._groups.filled.items()}
+        saved |= {"groups.total": self._groups.total} if self._groups.total is not None else {}
+        saved |= {f"moment.{name}": vector for name, vector in self._optimizer.moments.items()}
+        vectors = {name: vector.cpu().numpy() for name, vector in saved.items()}
         check_finite("model", all(np.isfinite(vector).all() for vector in vectors.values()), self._newest_cohort)
         return vectors | self._guard.state()
 
@@ -242,8 +242,9 @@ class ModelServer:
         """Continue from what `state` returned."""
 
         def vectors(kind: str) -> dict[str, Tensor]:
-            kept = with_prefix(state, kind)
-            return {name: torch.tensor(vector, device=self._device) for name, vector in kept.items()}
+            return {
+                name: torch.tensor(vector, device=self._device) for name, vector in with_prefix(state, kind).items()
+            }
 
         versions = {int(version): vector for version, vector in vectors("version.").items()}
         given, wanted = (
@@ -289,16 +290,16 @@ class ModelServer:
         version, of, groups = aggregation.version, aggregation.of, aggregation.merge.groups
         model, cohorts = self.versions[version], aggregation.cohorts
         accepted, totals, rejections = self._accepted(aggregation)
-        stands_for = _stands_for(cohorts, accepted) if rejections else {}
-        planned = float(aggregation.weights.sum()) if stands_for or not rejections else 0.0
-        kept = 1 - planned if of == "models" else 1.0
-        names = [""] if groups is None else groups.names if not rejections else stands_for
-        sums = {name: model * kept if groups is None else torch.zeros_like(model) for name in names}
+        factors = _weight_factors(cohorts, accepted) if rejections else {}
+        weight_of_updates = float(aggregation.weights.sum()) if factors or not rejections else 0.0
+        weight_of_model = 1 - weight_of_updates if of == "models" else 1.0
+        names = [""] if groups is None else groups.names if not rejections else factors
+        sums = {name: model * weight_of_model if groups is None else torch.zeros_like(model) for name in names}
         for cohort, taken, total in zip(cohorts, accepted, totals, strict=True):
             group, start = cohort.group, self.versions[cohort.base_version]
             if not len(taken) or group not in sums:
                 continue
-            weight, factor = float(taken.weight.sum()), stands_for.get(group, 1.0)
+            weight, factor = float(taken.weight.sum()), factors.get(group, 1.0)
             self._newest_cohort = NewestCohort(cohort, aggregation.round, self._remedy)
             sums[group] += total if factor == 1 else factor * total
             if of == "updates":
@@ -364,10 +365,10 @@ def _smaller_steps(training: TrainingSettings, server: ServerSettings) -> str:
     return f"use a smaller {', '.join(rates[:-1])} or {rates[-1]}"
 
 
-def _stands_for(cohorts: Sequence[PlannedCohort], accepted: Sequence[AnyCohort]) -> dict[str, float]:
+def _weight_factors(cohorts: Sequence[PlannedCohort], accepted: Sequence[AnyCohort]) -> dict[str, float]:
     """Return the planned weight of each group divided by its accepted weight; omit groups without accepted updates."""
-    planned, taken = defaultdict[str, float](float), defaultdict[str, float](float)
-    for cohort, kept in zip(cohorts, accepted, strict=True):
+    planned, remaining = defaultdict[str, float](float), defaultdict[str, float](float)
+    for cohort, taken in zip(cohorts, accepted, strict=True):
         planned[cohort.group] += float(cohort.weight.sum())
-        taken[cohort.group] += float(kept.weight.sum())
-    return {group: planned[group] / weight for group, weight in taken.items() if weight > 0}
+        remaining[cohort.group] += float(taken.weight.sum())
+    return {group: planned[group] / weight for group, weight in remaining.items() if weight > 0}

@@ -187,7 +187,7 @@ class _Lines:
 
     def settle(self) -> None:
         """Write all lines, after executing what is queued."""
-        self._run.server.settle()
+        self._run.server.synchronize()
         while self._held:
             self._write()
 
@@ -202,7 +202,7 @@ class _Lines:
         except Exception as error:
             first = error
             try:
-                self._run.server.settle()
+                self._run.server.synchronize()
             except Exception as earlier:
                 first = earlier
             try:

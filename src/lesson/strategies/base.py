@@ -290,12 +290,7 @@ class GroupMemory:
     @property
     def has_weights(self) -> bool:
         """Whether the merge changes the model even if no update is aggregated."""
-        return bool(self.weights or self.uses_previous)
-
-    @property
-    def uses_previous(self) -> bool:
-        """Whether the merge depends on the vectors that groups had before it."""
-        return bool(self.previous or self.previous_total)
+        return bool(self.weights or self.previous or self.previous_total)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
