@@ -57,7 +57,7 @@ def test_format_of_values() -> None:
 
 def test_names_of_fields_are_reserved() -> None:
     fields = Line.model_fields.keys() | Summary.model_fields.keys()
-    assert fields - RESERVED == {"accuracy", "accuracy_last10"}
+    assert fields - RESERVED == {"accuracy"}
 
 
 @pytest.mark.parametrize(

@@ -27,12 +27,9 @@ def edit(path: Path, change: dict[str, Any], line: int = 0) -> None:
     [
         ("metrics.jsonl", {"uploads": "x"}, "uploads"),
         ("metrics.jsonl", {"round": 2}, "round"),
-        ("metrics.jsonl", {"merged": [1], "merged_staleness": []}, "merged_staleness"),
-        ("metrics.jsonl", {"accuracy": 1.5}, "accuracy"),
         ("summary.json", {"rejected_by": 5}, "rejected_by"),
-        ("summary.json", {"loss": float("nan")}, "NaN"),
+        ("summary.json", {"loss": float("nan")}, "loss"),
         ("clients.json", {"clients": {}}, "clients.number"),
-        ("clients.json", {"class_accuracy": []}, "class_accuracy"),
     ],
 )
 def test_edited_files_are_reported_in_one_line(

@@ -4,27 +4,24 @@ Figures, tables and claims are computed from these lines only, so they can be re
 """
 
 import gzip
-import io
 import json
 import math
-import os
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from lesson.core.errors import InputError
-from lesson.core.files import read_input, write_whole
+from lesson.core.files import write_whole
 from lesson.experiments.run import Archived, Run, curve_columns
 from lesson.learn.metric import Metric
-from lesson.runs.read_back import BriefSummary, Shape, decode, reason_of
+from lesson.runs.read_back import BriefSummary, Shape, reason_of
 from lesson.settings.settings import Settings
 
 ARCHIVE = "runs.jsonl.gz"
 FORMAT = 4
-MAX_BYTES = 1 << 28
 _DAMAGED = (
     ValueError,
     LookupError,
@@ -56,8 +53,9 @@ def read_archive(path: Path) -> list[Run]:
     """Return the runs of an archive; none if there is no such file."""
     runs: list[Run] = []
     try:
-        if os.path.lexists(path):
-            runs.extend(_parsed(line) for line in _lines(path))
+        if path.exists():
+            with gzip.open(path) as file:
+                runs.extend(map(_parsed, file))
         if len({run.name for run in runs}) < len(runs):
             raise ValueError("two runs have the same name")
     except _DAMAGED as error:
@@ -72,17 +70,6 @@ def write_archive(path: Path, runs: Iterable[Run]) -> None:
     """Write an archive, ordered by name, atomically; the same runs give the same bytes."""
     lines = [_line(run) for run in sorted(runs, key=lambda run: run.name)]
     write_whole(path, gzip.compress("".join(f"{line}\n" for line in lines).encode(), mtime=0))
-
-
-def _lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of an archive; raise ValueError before a compressed file fills the memory."""
-    size = 0
-    with gzip.GzipFile(fileobj=io.BytesIO(read_input(path, MAX_BYTES))) as file:
-        while line := file.readline(MAX_BYTES + 1 - size):
-            size += len(line)
-            if size > MAX_BYTES:
-                raise ValueError(f"it must have at most {MAX_BYTES} bytes when decompressed")
-            yield line
 
 
 def stored_values(run: Run) -> dict[str, Any]:
@@ -104,7 +91,7 @@ def _line(run: Run) -> str:
 
 
 def _parsed(line: bytes) -> Run:
-    values = decode(line)
+    values = json.loads(line)
     if (found := values.get("format")) != FORMAT:
         raise ValueError(f"format must be {FORMAT}, got {found}: another version of lesson wrote it")
     _Line.model_validate(values)

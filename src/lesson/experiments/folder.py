@@ -5,7 +5,6 @@ versions, the commands that executed runs, and which runs failed. docs/reference
 """
 
 import contextlib
-import os
 import platform
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -60,7 +59,7 @@ class StudyFolder:
 
     def read(self) -> Marker | None:
         """Return the table [study] of study.toml; None if there is no such file."""
-        if not os.path.lexists(self.marker):
+        if not self.marker.exists():
             return None
         _, tables = read_toml(self.marker, "a study creates it")
         try:
@@ -89,24 +88,18 @@ class StudyFolder:
     def owned(self, design: Design) -> Iterator[Marker]:
         """Create and lock the folder within the context, and yield what its study.toml says.
 
-        Invalid input that leaves a new study without runs leaves no study.toml, and no folder if there was none.
+        Invalid input that leaves a new study without runs leaves no study.toml, and no empty folder.
         """
-        is_new = not self.path.exists()
         RunFolder(self.path).make()
-        try:
-            with RunFolder(self.path).owned():
-                self.check(design)  # another process may have started something here since the first check
-                before = self.read()
-                try:
-                    yield before or Marker(format=FORMAT, kind=design.kind)
-                except InputError:
-                    if before is None and not any(self.path.glob("*/")):
-                        self.marker.unlink(missing_ok=True)
-                    raise
-        finally:
-            if is_new:
-                with contextlib.suppress(OSError):  # it is not empty
-                    self.path.rmdir()
+        with RunFolder(self.path).owned():
+            self.check(design)  # another process may have started something here since the first check
+            before = self.read()
+            try:
+                yield before or Marker(format=FORMAT, kind=design.kind)
+            except InputError:
+                if before is None and not any(self.path.glob("*/")):
+                    self.marker.unlink(missing_ok=True)
+                raise
 
     def write(self, design: Design, marker: Marker) -> None:
         """Write study.toml."""

@@ -17,7 +17,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.errors import InputError, printable
-from lesson.core.files import open_input
 from lesson.core.validation import MAX_SAMPLES, wanted_by
 
 FORMAT = 1
@@ -204,7 +203,7 @@ def line_of(item: Header | Event) -> str:
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the number and the text of each line; raise InputError if the file is not text, or a line is too long."""
     try:
-        with open_input(path) as file:
+        with path.open("rb") as file:
             yield from _complete_lines(path, file)
     except FileNotFoundError:
         remedy = "record a run with lesson.flower.RecordingGrid, or import a log with 'lesson record import'"

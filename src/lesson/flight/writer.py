@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from lesson.core.errors import InputError
-from lesson.core.files import open_to_change
 from lesson.flight.recording import Event, Header, line_of, read_progress
 
 
@@ -81,7 +80,7 @@ class FlightWriter:
         if not self.path.exists():
             return False
         try:
-            with open_to_change(self.path) as file:
+            with self.path.open("r+b") as file:
                 content = file.read()
                 if content.startswith(b'{"flight"'):  # otherwise it is somebody else's file
                     content = content[: content.rfind(b"\n") + 1]
@@ -93,7 +92,7 @@ class FlightWriter:
     def _append(self, line: str) -> None:
         content = line.encode()
         try:
-            with open_to_change(self.path, append=True) as file:
+            with self.path.open("ab") as file:
                 if os.write(file.fileno(), content) != len(content):
                     raise OSError(28, "no space left on device")
         except OSError as error:

@@ -16,6 +16,7 @@ from pydantic import TypeAdapter
 
 from lesson.core.errors import InputError, printable
 from lesson.core.files import write_whole
+from lesson.runs.read_back import read_json
 
 NODES = "nodes.json"
 """File in a run folder that lists the clients of a run on Flower."""
@@ -91,10 +92,8 @@ class Roster:
         """Name of each client; a number for those that may join later."""
         self._is_saved = True
         if self.path is not None:
-            from lesson.runs.folder import read_kept  # it imports torch, which recorders of other apps do not need
-
             kind = TypeAdapter(list[KnownNode])
-            for known in kind.validate_python(read_kept(self.path, [], kind, "remove the folder and rerun")):
+            for known in kind.validate_python(read_json(self.path, kind, "remove the folder and rerun", [])):
                 self._add(known)
 
     def admit(self, nodes: Sequence[Node], connected: Collection[int] = ()) -> dict[int, int]:

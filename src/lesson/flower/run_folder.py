@@ -11,7 +11,7 @@ from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import Result
 
 from lesson.core.errors import InputError
-from lesson.core.files import open_input, write_whole
+from lesson.core.files import write_whole
 from lesson.experiments.run import Run, final_score
 from lesson.experiments.study import Study
 from lesson.fleet.csv_files import fleet_csv
@@ -115,8 +115,7 @@ class AppFolder:
         """Return the final model."""
         path = self._folder.model
         try:
-            with open_input(path) as file:
-                found = safetensors.numpy.load(file.read())
+            found = safetensors.numpy.load(path.read_bytes())
         except (OSError, ValueError, safetensors.SafetensorError) as error:
             raise InputError(f"{path} cannot be read: {error}; restore a copy, or {WORDS.another}") from None
         if found.keys() != set(layout.names):

@@ -92,15 +92,15 @@ def _execute(
             folder.delete_checkpoints()  # a kill may have come before this was done
         print(f"note: reusing the finished run in {folder.path}", file=sys.stderr)
         return summary
-    settings = folder.settled(settings)
+    settings = folder.without_auto(settings)
     begin = time.perf_counter()
     run = make(settings, **parts)
     try:
         folder.begin(settings, option_values(run.loop.strategy), may_extend)
         with folder.owned(), folder.withdrawn_if_rejected():
             folder.load(run)
-            kept = read_metrics(folder.metrics, run.metric) if trackers else []
-            with Tracking(trackers, settings, folder.path, kept) as tracking:
+            earlier = read_metrics(folder.metrics, run.metric) if trackers else []
+            with Tracking(trackers, settings, folder.path, earlier) as tracking:
                 _run_rounds(settings, run, folder, tracking, progress)
                 score = run.final_score()
                 wall_s = round(time.perf_counter() - begin, 3)

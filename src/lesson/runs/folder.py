@@ -7,7 +7,6 @@ it to the newest checkpoint that is not damaged.
 """
 
 import contextlib
-import errno
 import importlib.metadata
 import json
 import math
@@ -17,7 +16,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import safetensors.numpy
@@ -25,16 +24,15 @@ from pydantic import TypeAdapter
 
 from lesson.core.arrays import with_prefix
 from lesson.core.errors import InputError, RunStoppedError, describe, printable
-from lesson.core.files import open_input, open_to_change, remove_leftovers, write_whole
-from lesson.core.locks import LOCK, locked
+from lesson.core.files import remove_leftovers, write_whole
+from lesson.core.locks import locked
 from lesson.core.toml import read_toml
 from lesson.core.version import __version__
-from lesson.flight.recording import FLIGHT
 from lesson.learn.device import cpu_capability, hardware, on_device
 from lesson.runs.checkpoints import Tensors, packed, unpacked
 from lesson.runs.executable import ExecutableRun
 from lesson.runs.inputs import input_digests
-from lesson.runs.read_back import read_clients, read_json, read_summary
+from lesson.runs.read_back import ClientsFile, Summary, read_json
 from lesson.runs.summary import clients_of
 from lesson.settings.loading import FORMAT, load_settings
 from lesson.settings.sections import RunSettings
@@ -42,9 +40,7 @@ from lesson.settings.settings import AUTOMATIC, Settings
 from lesson.settings.toml_text import to_toml
 
 _REMEDY = "free some disk space or repair the folder, then resume the run from its last checkpoint"
-Kept = TypeVar("Kept")
-
-
+_SUMMARY, _CLIENTS = TypeAdapter(Summary), TypeAdapter(ClientsFile)
 NUMERIC = ("torch", "numpy", "cpu_capability")
 """Versions on which the exact results of a run depend."""
 
@@ -67,7 +63,7 @@ class RunFolder:
         self.path, self.words = (path := Path(path)), words
         self.config, self.metrics = path / "config.toml", path / "metrics.jsonl"
         self.summary, self.model = path / "summary.json", path / "model.safetensors"
-        self.clients = path / "clients.json"
+        self.clients, self.recording = path / "clients.json", path / "flight.jsonl"
         self.checkpoint, self.before = path / "checkpoint.safetensors", path / "checkpoint-before.safetensors"
 
     def check(self, settings: Settings, resume: bool, may_extend: bool = False) -> None:
@@ -75,7 +71,7 @@ class RunFolder:
 
         With `may_extend`, these settings may have more rounds or a larger time budget than the folder's run.
         """
-        another, has_summary = self.words.another, os.path.lexists(self.summary)
+        another, has_summary = self.words.another, self.summary.exists()
         if self.config.exists():
             begun = load_settings(str(self.config))
             longer = may_extend and _is_longer(settings.run, begun.run)
@@ -113,7 +109,7 @@ class RunFolder:
         """Whether there is a checkpoint."""
         return self.checkpoint.exists() or self.before.exists()
 
-    def settled(self, settings: Settings) -> Settings:
+    def without_auto(self, settings: Settings) -> Settings:
         """Return the settings with "auto" replaced by the values of the folder's run or, without one, this machine."""
         if not self.config.exists():
             return on_device(settings)
@@ -167,8 +163,8 @@ class RunFolder:
 
     def _begun_with(self, name: str) -> dict[str, Any]:
         """Return a table of config.toml that describes how the run was started; empty if there is none."""
-        begun = read_toml(self.config, "")[1].get(name)
-        return begun if isinstance(begun, dict) else {}
+        begun: dict[str, Any] = read_toml(self.config, "")[1].get(name, {})
+        return begun
 
     def _tell_other_versions(self, here: dict[str, str]) -> None:
         """Print a note if the run was started with versions that may compute differently."""
@@ -181,17 +177,17 @@ class RunFolder:
 
     def finished(self) -> dict[str, Any] | None:
         """Return the summary of a finished run; None if the run has not finished. Deletes nothing."""
-        if not os.path.lexists(self.summary):
-            return None
         remedy = "remove it to resume from the checkpoint" if self._is_resumable else "remove the folder and rerun"
-        return read_summary(self.summary, remedy)
+        summary: dict[str, Any] | None = read_json(self.summary, _SUMMARY, remedy, None)
+        return summary
 
     def read_clients(self) -> dict[str, Any]:
         """Return the clients of a finished run as `clients_of` describes them; empty if there is no such file."""
-        return read_clients(self.clients) if os.path.lexists(self.clients) else {}
+        clients: dict[str, Any] = read_json(self.clients, _CLIENTS, "remove it or restore a copy", {})
+        return clients
 
     def owned(self) -> contextlib.AbstractContextManager[None]:
-        """Lock the folder within the context."""
+        """Lock the folder within the context; afterwards, an empty folder is removed."""
         return locked(self.path)
 
     @contextlib.contextmanager
@@ -201,29 +197,27 @@ class RunFolder:
             yield
         except InputError:
             if not self._is_resumable and not (self.metrics.exists() and self.metrics.stat().st_size):
-                for file in (self.config, self.metrics, self.path / FLIGHT, self.path / LOCK):
+                for file in (self.config, self.metrics, self.recording):
                     file.unlink(missing_ok=True)
-                with contextlib.suppress(OSError):  # the folder has other files
-                    self.path.rmdir()
             raise
 
     def append(self, line: dict[str, Any]) -> None:
         """Append one complete line to the metrics."""
         content = (json.dumps(line, allow_nan=False) + "\n").encode()
+        size = self.metrics.stat().st_size if self.metrics.exists() else 0
         try:
-            with open_to_change(self.metrics, append=True) as file:
-                size = os.fstat(file.fileno()).st_size
-                if os.write(file.fileno(), content) != len(content):
-                    file.truncate(size)
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            with self.metrics.open("ab") as file:
+                file.write(content)
         except OSError as error:
+            with contextlib.suppress(OSError):
+                os.truncate(self.metrics, size)
             raise self._stopped(self.metrics, error) from None
 
     def save(self, run: ExecutableRun) -> None:
         """Write a checkpoint, and keep the previous one."""
         values, arrays = run.loop.state()
         try:
-            with open_input(self.metrics) as file:
+            with self.metrics.open("rb") as file:
                 os.fsync(file.fileno())
                 values["metrics_bytes"] = os.fstat(file.fileno()).st_size
         except OSError as error:
@@ -238,8 +232,8 @@ class RunFolder:
         if self.summary.exists():
             raise InputError(f"{self.path} has just been finished by another process; try again to read its results")
         size = 0
-        if (kept := self._newest_whole()) is not None:
-            path, values, tensors = kept
+        if (found := self._newest_whole()) is not None:
+            path, values, tensors = found
             size = values["metrics_bytes"]
             if not self.metrics.exists() or self.metrics.stat().st_size < size:
                 raise InputError(f"{self.metrics} lacks lines that the checkpoint counts; remove the folder and rerun")
@@ -252,10 +246,9 @@ class RunFolder:
                 raise InputError(
                     f"{path} does not match this run ({describe(error)}); remove the folder and rerun"
                 ) from None
-        if os.path.lexists(self.metrics):
+        if self.metrics.exists():
             try:
-                with open_to_change(self.metrics) as file:
-                    file.truncate(size)
+                os.truncate(self.metrics, size)
             except OSError as error:
                 raise InputError(f"{self.metrics} cannot be written: {error.strerror}") from None
 
@@ -332,12 +325,6 @@ def _with_limits(settings: Settings, other: Settings) -> Settings:
 
 def _length(limits: RunSettings) -> str:
     return f"{limits.rounds} rounds" if limits.rounds is not None else f"{limits.time_budget_s:g} s"
-
-
-def read_kept(path: Path, usual: Kept, kind: TypeAdapter[Any], remedy: str) -> Kept:
-    """Return the content of a JSON file, validated by `kind`; `usual` if there is no such file."""
-    kept: Kept = read_json(path, kind, remedy) if os.path.lexists(path) else usual
-    return kept
 
 
 def _versions(device: str) -> dict[str, str]:

@@ -9,12 +9,11 @@ from functools import lru_cache
 from pathlib import Path
 
 from lesson.core.errors import INSTALLED, InputError
-from lesson.core.files import open_input, read_input
 from lesson.core.plugins import search_current_folder
 from lesson.settings.settings import Settings
 
-Looks = tuple[int, ...]
-"""Size, times and inode of a file; its digest is cached as long as they stay the same."""
+Stamp = tuple[int, ...]
+"""Size, times and inode of a file; what was read from it is cached as long as they stay the same."""
 
 
 def input_digests(settings: Settings) -> dict[str, str]:
@@ -47,7 +46,7 @@ def code_digests(name: str) -> dict[str, str]:
         waiting += [package] if package else []  # it is imported first
         if (path := _source_of(root, one)) is not None:
             digests[path.relative_to(root).as_posix()] = _digest(path)
-            waiting += _absolute(_imports(path, _looks(path)), one if path.stem == "__init__" else package)
+            waiting += _absolute(_imports(path, _stamp(path)), one if path.stem == "__init__" else package)
     return digests
 
 
@@ -90,11 +89,11 @@ def _absolute(names: tuple[str, ...], package: str) -> list[str]:
 
 
 @lru_cache(maxsize=1024)
-def _imports(path: Path, _: Looks) -> tuple[str, ...]:
+def _imports(path: Path, _: Stamp) -> tuple[str, ...]:
     """Return what a source file imports: modules, and names that may be modules."""
     try:
-        tree = ast.parse(read_input(path))
-    except (OSError, SyntaxError, ValueError, RecursionError):  # its import would fail as well
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):  # its import would fail as well
         return ()
     found: list[str] = []
     for node in ast.walk(tree):
@@ -118,20 +117,17 @@ def _digest_in_main(attribute: str) -> dict[str, str]:
 def _digest(path: Path) -> str:
     """Return the digest of a file, cached by its size and times; raise InputError if it cannot be read."""
     try:
-        return _digest_of(path, _looks(path))
+        return _digest_of(path, _stamp(path))
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
 
 
 @lru_cache(maxsize=1024)
-def _digest_of(path: Path, _: Looks) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    with open_input(path) as file:
-        while part := file.read(1 << 20):
-            digest.update(part)
-    return digest.hexdigest()
+def _digest_of(path: Path, _: Stamp) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
-def _looks(path: Path) -> Looks:
+def _stamp(path: Path) -> Stamp:
     found = path.stat()
     return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino

@@ -1,46 +1,19 @@
-"""Reads and validates the files of a run.
+"""Reads the files of a run, which may be cut off, edited by mistake or of another version.
 
-Files may have been edited since they were written, so the type and bounds of every value are checked here, and callers
-need not check them again. An error names the file, the line and the field. Files of older versions may lack fields, and
-those of newer versions may have additional ones.
+An error names the file, the line and the field. Files of newer versions may have additional fields.
 """
 
 import json
 import math
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    TypeAdapter,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
 
 from lesson.core.errors import InputError
-from lesson.core.files import open_input, read_input
-from lesson.learn.metric import ACCURACY, MAX_TARGETS, Metric, check_metric_name
-
-MAX_LINE = 1 << 29
-"""Maximum number of bytes in a line of metrics: enough for two numbers per client of the largest fleet."""
-_CHUNK = 1 << 20
-_HUGE = 1e300
-"""Bound for numbers, so that sums of many of them are finite."""
-
-Count = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
-Real = Annotated[float, Field(ge=-_HUGE, le=_HUGE, strict=True)]
-NotNegative = Annotated[float, Field(ge=0, le=_HUGE, strict=True)]
-Share = Annotated[float, Field(ge=0, le=1 + 1e-9, strict=True)]
-Text = Annotated[str, Field(strict=True)]
-Clients = Annotated[list[Count], Field(strict=True)]
-MetricName = Annotated[str, Field(strict=True), AfterValidator(check_metric_name)]
-ClassName = Annotated[str, Field(strict=True, max_length=200)]
-MAX_METRICS = 100
+from lesson.core.validation import shown, wanted_by
+from lesson.learn.metric import ACCURACY, Metric
 
 
 class Shape(BaseModel):
@@ -52,248 +25,157 @@ class Shape(BaseModel):
 class Line(Shape):
     """One round in metrics.jsonl."""
 
-    round: Annotated[int, Field(ge=1, lt=2**63, strict=True)]
-    time_s: NotNegative
-    uploads: Count
-    bytes_up: Count
-    bytes_down: Count
-    energy_j: NotNegative | None
-    staleness: NotNegative | None = None
-    accuracy: Share = 0.0
-    loss: Real = 0.0
-    merged: Clients = []
-    merged_staleness: Clients = []
-    merged_started_s: list[NotNegative] = []
-    merged_arrived_s: list[NotNegative] = []
-    merged_expected_s: list[NotNegative] = []
-    misses: Count = 0
-    retiered: Count = 0
-    lost: Count = 0
-    rejected: Count = 0
-    rejections: dict[Text, Clients] = {}
-    excluded: Clients = []
-    note: Text = ""
-    global_loss: Real | None = None
-    client_accuracy: list[Share | None] = []
-    client_loss: list[Real | None] = []
+    round: int
+    time_s: float
+    uploads: int
+    bytes_up: int
+    bytes_down: int
+    energy_j: float | None
+    staleness: float | None
+    accuracy: float = 0.0
+    loss: float = 0.0
+    merged: list[int] = []
+    merged_staleness: list[int] = []
+    merged_started_s: list[float] = []
+    merged_arrived_s: list[float] = []
+    merged_expected_s: list[float] = []
+    misses: int = 0
+    retiered: int = 0
+    lost: int = 0
+    rejected: int = 0
+    rejections: dict[str, list[int]] = {}
+    excluded: list[int] = []
+    note: str = ""
+    global_loss: float | None = None
+    client_accuracy: list[float | None] = []
+    client_loss: list[float | None] = []
 
 
 class BriefSummary(Shape):
     """Fields that every run has, including those that were archived without their summary.json.
 
     The metric has its value and its mean over the last evaluations in fields with its own name, which are null for a
-    run that diverged. Without the field `metric`, it is accuracy with the default targets.
+    run that diverged.
     """
 
-    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
-    may_lack_scores: ClassVar[bool] = True
+    model_config = ConfigDict(extra="allow")
 
-    strategy: Text
-    dataset: Text
-    device: Text
-    seed: Annotated[int, Field(ge=0, strict=True)]
-    rounds: Count
-    time_s: NotNegative
-    metric: MetricName = ACCURACY.name
+    strategy: str
+    dataset: str
+    device: str
+    seed: int
+    rounds: int
+    time_s: float
+    metric: str = ACCURACY.name
     higher_is_better: bool = True
-    accuracy: Share | None = None
-    accuracy_last10: Share | None = None
-    metrics: Annotated[dict[MetricName, Real], Field(max_length=MAX_METRICS)] = {}
-    uploads: Count
-    energy_j: NotNegative | None
-    notes: list[Text]
-    time_to_s: Annotated[dict[Text, NotNegative | None], Field(max_length=MAX_TARGETS)]
+    metrics: dict[str, float] = {}
+    uploads: int
+    energy_j: float | None
+    notes: list[str]
+    time_to_s: dict[str, float | None]
     clock: Literal["wall", "virtual"] = "virtual"
 
     @model_validator(mode="after")
-    def _scores_fit(self) -> Self:
-        for key in self.time_to_s:
-            _check_target(key)
-        if "metric" not in self.model_fields_set:
-            for target in (f"{target:g}" for target in ACCURACY.targets):
-                if target not in self.time_to_s:
-                    raise ValueError(f"time_to_s must have {target}")
-        metric = Metric.of(self.model_dump(include={"higher_is_better", "time_to_s"}) | {"metric": self.metric})
-        values = {**(self.model_extra or {}), "accuracy": self.accuracy, "accuracy_last10": self.accuracy_last10}
+    def _has_scores(self) -> Self:
+        metric = Metric.of({name: getattr(self, name) for name in ("metric", "higher_is_better", "time_to_s")})
+        scores = self.model_extra or {}
         for name in (metric.name, metric.last10):
-            if name not in values or (values[name] is None and (metric.is_share or not self.may_lack_scores)):
+            if name not in scores:
                 raise ValueError(f"{name} is missing")
-            if values[name] is not None:
-                _check_number(name, values[name])
+            if scores[name] is not None:
+                _check_number(name, scores[name])
         return self
 
 
 class Summary(BriefSummary):
     """The content of summary.json."""
 
-    may_lack_scores = False
-
-    loss: Real | None
-    bytes_up: Count
-    bytes_down: Count
-    wall_s: NotNegative
-    wall_trainer: Text = ""
-    rejected: Count = 0
-    rejected_by: dict[Text, Count] = {}
-    excluded: Clients = []
-    misses: Count = 0
-    retiered: Count = 0
-    lost: Count = 0
-    ended_early: Text = ""
+    loss: float | None
+    bytes_up: int
+    bytes_down: int
+    wall_s: float
+    wall_trainer: str = ""
+    rejected: int = 0
+    rejected_by: dict[str, int] = {}
+    excluded: list[int] = []
+    misses: int = 0
+    retiered: int = 0
+    lost: int = 0
+    ended_early: str = ""
 
 
 class Promoted(Shape):
     """The client that is treated as meeting the deadline, and its actual latency."""
 
-    client: Count
-    latency_s: NotNegative
+    client: int
+    latency_s: float
 
 
 class Columns(Shape):
     """The clients in clients.json, one list per column."""
 
-    number: Annotated[Clients, Field(min_length=1)]
-    name: list[Text | Count]
-    x_km: list[Real | None] | None
-    y_km: list[Real | None] | None
-    compute_s: list[NotNegative | None]
-    upload_s: list[NotNegative | None]
-    latency_s: list[NotNegative | None]
-    compute_j: list[NotNegative | None] | None = None
-    transmit_j: list[NotNegative | None] | None = None
-    num_samples: list[Count] = []
-    accuracy: list[Share | None] = []
+    number: list[int]
+    name: list[str | int]
+    x_km: list[float | None] | None
+    y_km: list[float | None] | None
+    compute_s: list[float | None]
+    upload_s: list[float | None]
+    latency_s: list[float | None]
+    compute_j: list[float | None] | None = None
+    transmit_j: list[float | None] | None = None
+    num_samples: list[int] = []
+    accuracy: list[float | None] = []
 
 
 class ClientsFile(Shape):
     """The content of clients.json; accuracies only if the task has classes."""
 
-    num_clients: Count
-    class_accuracy: list[Share | None] = []
-    class_names: list[ClassName] = []
+    num_clients: int
+    class_accuracy: list[float | None] = []
+    class_names: list[str] = []
     promoted: Promoted | None
     clients: Columns
 
 
-_MERGED = ("merged", "merged_staleness", "merged_started_s", "merged_arrived_s", "merged_expected_s")
-
-
 def each_line(path: Path, metric: Metric = ACCURACY) -> Iterator[dict[str, Any]]:
     """Yield the validated lines of a metrics file, whose run has this metric; nothing if there is no such file."""
-    if not os.path.lexists(path):
+    if not path.exists():
         return
-    number, time_s = 0, 0.0
-    remedy = "remove the folder and rerun"
+    number = 1
     try:
-        with open_input(path) as file:
-            for number, content in enumerate(_lines(file), start=1):
-                line = decode(content)
+        with path.open("rb") as file:
+            for number, content in enumerate(file, start=1):
+                line = json.loads(content)
                 Line.model_validate(line)
                 if line["round"] != number:
                     raise ValueError(f"round must be {number}, got {line['round']}")
-                if line["time_s"] < time_s:
-                    raise ValueError(
-                        f"time_s must be at least that of the previous line, {time_s}, got {line['time_s']}"
-                    )
-                time_s = line["time_s"]
-                _check_lengths(line, _MERGED)
                 if metric.name in line:
                     _check_number(metric.name, line[metric.name])
                 yield line
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} line {max(number, 1)} is damaged ({reason_of(error)}); {remedy}") from None
+    except ValueError as error:
+        raise InputError(f"{path} line {number} is damaged ({reason_of(error)}); remove the folder and rerun") from None
 
 
-def read_summary(path: Path, remedy: str) -> dict[str, Any]:
-    """Return the validated summary."""
-    summary: dict[str, Any] = _read(path, Summary.model_validate, remedy)
-    return summary
-
-
-def read_clients(path: Path) -> dict[str, Any]:
-    """Return the validated clients of a run, as `clients_of` describes them."""
-
-    def check(kept: Any) -> None:
-        ClientsFile.model_validate(kept)
-        columns = kept["clients"]
-        _check_lengths(columns, tuple(name for name, values in columns.items() if isinstance(values, list)))
-        if len(set(columns["number"])) < len(columns["number"]) or max(columns["number"]) >= kept["num_clients"]:
-            raise ValueError("clients.number must be distinct numbers below num_clients")
-        if bool(kept.get("class_accuracy")) != bool(columns.get("accuracy")):
-            raise ValueError("class_accuracy and clients.accuracy must both be given, or neither")
-        if kept.get("class_names"):
-            _check_lengths(kept, ("class_accuracy", "class_names"))
-
-    kept: dict[str, Any] = _read(path, check, "remove it or restore a copy")
-    return kept
-
-
-def read_json(path: Path, kind: TypeAdapter[Any], remedy: str) -> Any:
-    """Return the content of a JSON file, validated by `kind`."""
-    return _read(path, kind.validate_python, f"restore a copy or {remedy}")
-
-
-def _read(path: Path, check: Callable[[Any], object], remedy: str) -> Any:
+def read_json(path: Path, kind: TypeAdapter[Any], remedy: str, missing: Any) -> Any:
+    """Return the content of a JSON file, validated by `kind`; `missing` if there is no such file."""
     try:
-        kept = decode(read_input(path))
-        check(kept)
+        content = json.loads(path.read_bytes())
+        kind.validate_python(content)
+    except FileNotFoundError:
+        return missing
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}; {remedy}") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise InputError(f"{path} is damaged ({reason_of(error)}); {remedy}") from None
-    return kept
-
-
-def _lines(file: BinaryIO) -> Iterator[bytes]:
-    """Yield the lines of a file; raise ValueError for a line that is too long or binary, before it fills the memory."""
-    while content := file.readline(_CHUNK):
-        while not content.endswith(b"\n") and (more := file.readline(_CHUNK)):
-            content += more
-            if len(content) > MAX_LINE:
-                raise ValueError(f"a line must have at most {MAX_LINE} bytes")
-            if b"\0" in more:
-                raise ValueError("it contains NUL bytes")
-        yield content
-
-
-def _reject(constant: str) -> Any:
-    raise ValueError(f"{constant} is not valid JSON")
-
-
-_DECODER = json.JSONDecoder(parse_constant=_reject)
-
-
-def decode(content: bytes) -> Any:
-    """Decode strict JSON, without NaN and Infinity."""
-    return _DECODER.decode(content.decode("utf-8"))
-
-
-def _check_lengths(columns: dict[str, Any], names: tuple[str, ...]) -> None:
-    """Raise ValueError unless those of these columns that exist have the same length."""
-    lengths = {name: len(columns[name]) for name in names if name in columns}
-    for name, length in lengths.items():
-        first, wanted = next(iter(lengths.items()))
-        if length != wanted:
-            raise ValueError(f"{name} must have {wanted} values, as many as {first}, got {length}")
+    return content
 
 
 def _check_number(name: str, value: Any) -> None:
     """Raise ValueError unless the value of a metric is a finite number."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _HUGE:
-        got = repr(value)
-        raise ValueError(f"{name} must be a finite number, got {got if len(got) <= 40 else f'{got[:39]}…'}")
-
-
-def _check_target(key: str) -> None:
-    """Raise ValueError unless a key is a target in the format of summaries."""
-    try:
-        is_target = math.isfinite(float(key)) and f"{float(key):g}" == key
-    except ValueError:
-        is_target = False
-    if not is_target:
-        raise ValueError(f"time_to_s must have numbers as keys, got {key[:40]!r}")
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{name} must be a finite number, got {shown(value)}")
 
 
 def reason_of(error: Exception) -> str:
@@ -301,14 +183,9 @@ def reason_of(error: Exception) -> str:
     if not isinstance(error, ValidationError):
         return "not JSON in UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
     first = error.errors(include_url=False)[0]
-    if first["type"] == "value_error":
-        where = ".".join(map(str, first["loc"]))
-        return f"{where}: {first['ctx']['error']}" if where else str(first["ctx"]["error"])
-    if not first["loc"]:
-        return "it must be a JSON object"
-    # The location also names branches of a union; keep only what is in the file.
-    field = ".".join(str(part) for part in first["loc"] if not isinstance(part, str) or part.isidentifier())
+    field = ".".join(map(str, first["loc"])) or "it"
     if first["type"] == "missing":
         return f"{field} is missing"
-    got = repr(first["input"])
-    return f"{field}: {first['msg'][:1].lower()}{first['msg'][1:]}, got {got if len(got) <= 40 else f'{got[:39]}…'}"
+    if first["type"] == "value_error":
+        return str(first["ctx"]["error"])
+    return f"{field} must be {wanted_by(first)}, got {shown(first['input'])}"

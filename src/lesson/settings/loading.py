@@ -1,11 +1,12 @@
 """Settings from a preset or a TOML file, changed by `--set` and by flags."""
 
+import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lesson.core.errors import InputError, unknown
-from lesson.core.toml import parse_toml, read_toml
+from lesson.core.toml import read_toml
 from lesson.settings.migration import check_name, check_names, migrate
 from lesson.settings.presets import PRESETS
 from lesson.settings.settings import SECTIONS, Settings, section_of, without_none
@@ -131,7 +132,7 @@ def _parse_change(change: str, allowed: Sequence[str] | None = None) -> tuple[st
         check_names({section: {}})
         raise unknown("section", section, allowed)
     try:
-        parsed = parse_toml(f"value = {text}")
+        parsed = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):
         parsed = {}
     return section, key, parsed["value"] if list(parsed) == ["value"] else text.strip()

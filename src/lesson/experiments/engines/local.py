@@ -71,8 +71,8 @@ class LocalEngine:
             if settings.strategy.name.startswith("__main__:"):
                 remedy = "define it in a module, or use a single process"
                 raise InputError(f"strategy {settings.strategy.name} cannot be imported by other processes; {remedy}")
-        settled = {path: RunFolder(path).settled(settings) for path, settings in plan.items()}
-        workers = _Workers(self, settled, trackers)
+        resolved = {path: RunFolder(path).without_auto(settings) for path, settings in plan.items()}
+        workers = _Workers(self, resolved, trackers)
         try:
             workers.follow(hear)
         finally:

@@ -20,7 +20,6 @@ from types import ModuleType
 from typing import Any
 
 from lesson.core.errors import ArgumentError, InputError, describe
-from lesson.core.files import open_input
 from lesson.experiments.engines.trial import MAX_RESTARTS, Content, Hear, Line, copied, execute_trial, killed, restored
 from lesson.learn.task import Task
 from lesson.runs.folder import RunFolder
@@ -140,7 +139,7 @@ class _Tail:
     def news(self) -> list[Line]:
         """Return the newest line since the last call, and before it the newest earlier line with a score."""
         try:
-            with open_input(self._metrics) as file:
+            with self._metrics.open("rb") as file:
                 self._read = min(self._read, os.fstat(file.fileno()).st_size)  # a resumed run truncates the file
                 file.seek(self._read)
                 whole = file.read().rpartition(b"\n")[0]

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,7 +12,7 @@ from typing import Annotated, ClassVar, TypeVar
 from pydantic import Field
 
 from lesson.core.errors import InputError, unknown
-from lesson.core.toml import parse_toml, read_toml
+from lesson.core.toml import read_toml
 from lesson.experiments.design import Named, combined
 from lesson.experiments.naming import run_name
 from lesson.experiments.run import Run
@@ -76,7 +77,8 @@ class TunedComparison:
         text, values = read_toml(path, "a tuned comparison is a file with [rules], [groups] and [[entries]]")
         if values.pop("study", None) is not None:
             before = re.split(r"(?m)^\[study\]", text)[0]
-            text = before if parse_toml(before) == values else to_toml(values)  # somebody added to the end of the file
+            # Somebody may have added to the end of the file.
+            text = before if tomllib.loads(before) == values else to_toml(values)
         if "sweep" in values:
             raise InputError(f"{path} has a table [sweep] and is not a tuned comparison; do not set tune")
         try:

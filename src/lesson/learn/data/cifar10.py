@@ -8,7 +8,6 @@ import numpy.typing as npt
 
 from lesson.core.arrays import IntArray
 from lesson.core.errors import InputError
-from lesson.core.files import read_input
 
 Bytes = npt.NDArray[np.uint8]
 FOLDER = "cifar-10-batches-bin"
@@ -43,7 +42,7 @@ def read_cifar10(folder: Path | str) -> tuple[Bytes, IntArray, Bytes, IntArray]:
 def _read_batch(path: Path) -> Bytes:
     """Return the records of a file, shape (10000, 3073); raise InputError unless its SHA-256 is the official one."""
     try:
-        content = read_input(path, RECORDS * RECORD_BYTES)
+        content = path.read_bytes()
     except FileNotFoundError:
         raise InputError(
             f"{path} does not exist; run 'lesson data cifar10' to download it, or set LESSON_DATA_DIR to its folder"

@@ -7,7 +7,6 @@ import numpy as np
 import numpy.typing as npt
 
 from lesson.core.errors import InputError, printable
-from lesson.core.files import read_input
 from lesson.learn.data.samples import Samples
 
 Bytes = npt.NDArray[np.uint8]
@@ -20,7 +19,6 @@ SHA256 = {
 RECORDS = {TRAIN: 50_000, TEST: 10_000}
 NUM_CLASSES, SHAPE = 100, (3, 32, 32)
 RECORD_BYTES = 2 + 3 * 32 * 32
-MAX_NAMES_BYTES = 10_000
 
 
 def find_cifar100(folder: Path | str) -> Path:
@@ -41,7 +39,7 @@ def read_cifar100(folder: Path | str) -> Samples:
 def _read_records(path: Path) -> tuple[Bytes, npt.NDArray[np.int64]]:
     """Return the images and the fine labels of a file; raise InputError unless its SHA-256 is the official one."""
     num_bytes = RECORDS[path.name] * RECORD_BYTES
-    content = _read(path, num_bytes)
+    content = _read(path)
     if len(content) != num_bytes:
         raise InputError(f"{path} must have {num_bytes} bytes, got {len(content)}; download it again")
     if hashlib.sha256(content).hexdigest() != SHA256[path.name]:
@@ -53,15 +51,15 @@ def _read_records(path: Path) -> tuple[Bytes, npt.NDArray[np.int64]]:
 
 def _read_names(path: Path) -> tuple[str, ...]:
     """Return the names of the 100 fine labels, one per line of the file."""
-    names = _read(path, MAX_NAMES_BYTES).decode("utf-8", errors="replace").split()
+    names = _read(path).decode("utf-8", errors="replace").split()
     if len(set(names)) != NUM_CLASSES or len(names) != NUM_CLASSES:
         raise InputError(f"{path} must have {NUM_CLASSES} different names, got {len(set(names))}; download it again")
     return tuple(printable(name) for name in names)
 
 
-def _read(path: Path, max_bytes: int) -> bytes:
+def _read(path: Path) -> bytes:
     try:
-        return read_input(path, max_bytes)
+        return path.read_bytes()
     except FileNotFoundError:
         raise InputError(
             f"{path} does not exist; run 'lesson data cifar100' to download it, or set LESSON_DATA_DIR to its folder"

@@ -11,7 +11,6 @@ import requests
 from tqdm import tqdm
 
 from lesson.core.errors import InputError
-from lesson.core.files import open_to_change
 from lesson.learn.data import cifar10, cifar100, drive_tests, femnist, idx, shakespeare, tff_emnist
 
 CHUNK_BYTES = 1 << 15
@@ -177,7 +176,7 @@ class _Resume:
 
     def __call__(self, url: str, output: str, _: object) -> None:
         part = self.path.with_name(f"{self.path.name}.part")
-        with open_to_change(part, append=True) as file:
+        with part.open("ab") as file:
             size = part.stat().st_size
             if size < self.source.num_bytes:
                 headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={size}-"} if size else {})

@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 
 from lesson.core.csv_rows import number
 from lesson.core.errors import InputError
-from lesson.core.files import open_input, write_whole
+from lesson.core.files import write_whole
 from lesson.fleet.traces import MAX_SNR_DB
 
 FOLDER = "5g"
@@ -64,7 +64,7 @@ def read_drive_tests(archive: Path) -> list[Recording]:
     """Return all recordings in the archive, in the order of their starts; raise InputError if it is damaged."""
     again = "delete it and run 'lesson data 5g' to download it again"
     try:
-        with open_input(archive) as file, zipfile.ZipFile(file) as packed:
+        with zipfile.ZipFile(archive) as packed:
             recordings = [_read_recording(name, text) for name, text in _members(packed)]
     except FileNotFoundError:
         raise InputError(f"{archive} does not exist; run 'lesson data 5g' to download it") from None

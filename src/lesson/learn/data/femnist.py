@@ -19,7 +19,6 @@ import safetensors
 
 from lesson.core.arrays import IntArray
 from lesson.core.errors import InputError, printable
-from lesson.core.files import open_input
 from lesson.learn.data.samples import Samples, consecutive
 
 Bytes = npt.NDArray[np.uint8]
@@ -28,11 +27,8 @@ TRAIN, TEST = "train", "test"
 CONVERTED = "femnist.safetensors"
 CLASS_NAMES = (*string.digits, *string.ascii_uppercase, *string.ascii_lowercase)
 SIDE = 28
-MAX_JSON_BYTES = 1 << 29
-"""LEAF writes 100 writers per file: about 18 million pixels of 5 to 20 characters each."""
 MAX_MARKS = 10**6
 """Maximum number of lists, objects and quotes in a JSON file, so that a hostile file does not fill the memory."""
-MAX_CONVERTED_BYTES = 1 << 30
 ARRAYS = ("train_images", "train_labels", "train_sizes", "test_images", "test_labels")
 """Arrays of the converted file. `train_sizes` has the number of training images of each writer; they are adjacent."""
 
@@ -107,8 +103,7 @@ def _labels(values: list[Any], where: str) -> IntArray:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        with open_input(path, MAX_JSON_BYTES) as file:
-            content = file.read()
+        content = path.read_bytes()
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
     if any(content.count(mark) > MAX_MARKS for mark in (b"[", b"{", b'"')):
@@ -140,7 +135,7 @@ def _read_converted(path: Path) -> Samples:
     """Read the file that `tff_emnist.convert` has written."""
     remedy = "run 'lesson data femnist' to download it"
     try:
-        with open_input(path, MAX_CONVERTED_BYTES), safetensors.safe_open(path, "numpy") as file:
+        with safetensors.safe_open(path, "numpy") as file:
             told = (file.metadata() or {}).get("sha256")
             arrays = {name: file.get_tensor(name) for name in ARRAYS}
     except FileNotFoundError:

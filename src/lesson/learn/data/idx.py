@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from lesson.core.arrays import IntArray
 from lesson.core.errors import InputError
-from lesson.core.files import open_input
 
 Bytes = npt.NDArray[np.uint8]
 FILES = (
@@ -48,7 +47,7 @@ def read_idx(path: Path | str, num_axes: int) -> Bytes:
     path = Path(path)
     remedy = "download the file again"
     try:
-        with open_input(path) as packed, gzip.GzipFile(fileobj=packed) as file:
+        with gzip.open(path) as file:
             header = file.read(4 + 4 * num_axes)
             if len(header) < 4 + 4 * num_axes or header[:4] != bytes([0, 0, UNSIGNED_BYTE, num_axes]):
                 raise InputError(f"{path} is not an IDX file of bytes with {num_axes} axes; {remedy}")

@@ -12,7 +12,6 @@ import numpy as np
 
 from lesson.core.arrays import IntArray
 from lesson.core.errors import ArgumentError, InputError
-from lesson.core.files import read_input
 from lesson.learn.data.samples import Samples, consecutive
 
 FILE = Path("shakespeare") / "input.txt"
@@ -94,7 +93,7 @@ def _num_test(num: int, share: float) -> int:
 def _read_text(path: Path) -> str:
     remedy = "run 'lesson data shakespeare' to download it"
     try:
-        content = read_input(path, NUM_BYTES)
+        content = path.read_bytes()
     except FileNotFoundError:
         raise InputError(f"{path} does not exist; {remedy}, or set LESSON_DATA_DIR to its folder") from None
     except OSError as error:

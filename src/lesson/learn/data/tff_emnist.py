@@ -18,7 +18,7 @@ import safetensors.numpy
 from tqdm import tqdm
 
 from lesson.core.errors import InputError
-from lesson.core.files import open_input, write_whole
+from lesson.core.files import write_whole
 from lesson.learn.data.femnist import CLASS_NAMES, SIDE, digest, to_bytes
 
 Bytes = npt.NDArray[np.uint8]
@@ -61,8 +61,7 @@ def convert(archive: Path, output: Path) -> None:
 
 def _decompress(archive: Path, output: Path) -> None:
     with (
-        open_input(archive) as packed,
-        lzma.LZMAFile(packed) as file,
+        lzma.open(archive) as file,
         output.open("wb") as out,
         tqdm(total=DATABASE_BYTES, desc="decompress", unit="B", unit_scale=True) as bar,
     ):

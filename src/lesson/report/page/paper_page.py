@@ -18,8 +18,7 @@ from lesson.paper.verdicts import Outcome, Verdict
 from lesson.report.page.document import write_document
 from lesson.report.paper.items import command_of, items_in, read_item, read_text, unreadable, what_lines_show
 from lesson.report.words import count
-from lesson.runs.folder import read_kept
-from lesson.runs.read_back import Shape
+from lesson.runs.read_back import Shape, read_json
 
 
 class _Part(Shape):
@@ -55,7 +54,7 @@ def write_paper_page(folder: Path | str, path: Path | str) -> None:
     folder, path = Path(folder), Path(path)
     scale = read_scale(folder) or FULL
     items = items_in(folder)
-    claims: list[Any] = read_kept(folder / "claims.json", [], _CLAIMS, "rerun lesson reproduce")
+    claims: list[Any] = read_json(folder / "claims.json", _CLAIMS, "rerun lesson reproduce", [])
     data = {
         "what": _what(items, scale),
         "note": scale.note,

@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from lesson.core.errors import InputError
-from lesson.core.files import read_input, write_whole
+from lesson.core.files import write_whole
 from lesson.experiments.measures import MIN_SEEDS, Series
 from lesson.paper.duration import estimated_minutes, missing_runs
 from lesson.paper.items import NAMES, ON_REQUEST, Item, load_item
@@ -133,7 +133,7 @@ def items_in(out: Path | str) -> list[Item]:
 def read_item(path: Path) -> bytes:
     """Return the content of a figure or table that `write_item` wrote; raise InputError if it is empty."""
     try:
-        content = read_input(path)
+        content = path.read_bytes()
     except OSError as error:
         raise unreadable(path, str(error.strerror)) from None
     if not content.strip():

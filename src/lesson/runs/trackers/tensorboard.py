@@ -3,13 +3,13 @@
 import importlib.util
 import json
 import math
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from lesson.core.errors import InputError
-from lesson.core.files import open_to_change
 from lesson.learn.metric import RESERVED
 from lesson.runs.trackers.base import Line, flat_settings, numbers
 from lesson.settings.settings import Settings
@@ -44,8 +44,7 @@ class TensorBoard:
         (folder / FOLDER).mkdir(exist_ok=True)
         before = sorted((folder / FOLDER).glob(f"{EVENTS}*"))
         for path in before:
-            with open_to_change(path) as file:
-                file.truncate(0)  # not removed: a viewer that has it open continues with the next file
+            os.truncate(path, 0)  # not removed: a viewer that has it open continues with the next file
         if before and before[-1].name >= f"{EVENTS}{int(time.time())}":
             time.sleep(1)  # otherwise, the next file may not come last by name
         self._writer = SummaryWriter(str(folder / FOLDER), purge_step=0, max_queue=1000, flush_secs=FLUSH_S)
