@@ -1,4 +1,4 @@
-"""Recordings, logs and traces of others: rejected in one line, or used, in bounded time and memory."""
+"""Recordings and logs of others: rejected in one line, or used, in bounded time and memory."""
 
 import json
 import math
@@ -21,8 +21,6 @@ WRONG: tuple[Any, ...] = (
 READERS = {
     "recording": (b'{"flight": 1}\n', ["replay", "file"]),
     "log": (b"client,asked_s,arrived_s\n", ["record", "import", "file"]),
-    "latencies": (b"client,latency_s\n", ["plan", "--latencies", "file"]),
-    "trace": (b"client,round,compute_s,upload_s\n", ["plan", "--set", "fleet.trace=file"]),
 }
 """First line of each kind of file, and the command that reads it."""
 CONTENTS: dict[str, Callable[[bytes], bytes]] = {
