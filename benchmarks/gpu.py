@@ -30,7 +30,7 @@ from lesson.learn.cpu import CpuBackend
 from lesson.learn.cuda.backend import CudaBackend
 from lesson.learn.cuda.fused import CudaFusedTrainer
 from lesson.learn.cuda.graphs import Graph, Precision, arithmetic
-from lesson.learn.data import Dataset, load_dataset
+from lesson.learn.data import Samples, load_samples
 from lesson.learn.evaluation import Evaluator
 from lesson.learn.guards import NormGuard
 from lesson.learn.model_server import ModelServer
@@ -68,25 +68,25 @@ FULL = Size(50, ("tf32", "float32", "bfloat16"), 60_000, 10_000, 24, 300, 7, 20,
 QUICK = Size(12, ("tf32",) if DEVICE == "cuda" else ("float32",), 1_000, 100, 3, 2, 1, 1, 2, 2, ("mnist",))
 
 
-def load_or_draw(name: str, size: Size) -> Dataset:
+def load_or_draw(name: str, size: Size) -> Samples:
     """Return the first samples of a data set, or noise in the shape of CIFAR-10 if it is not installed."""
     try:
-        whole = load_dataset(name)
+        whole = load_samples(name)
     except InputError:
         rng = np.random.default_rng(0)
         num_train = min(size.num_train, 50_000)
         images = rng.integers(0, 256, (num_train + size.num_test, 3, 32, 32), dtype=np.uint8)
         labels = rng.integers(0, 10, len(images))
-        return Dataset(name, images[:num_train], labels[:num_train], images[num_train:], labels[num_train:])
+        return Samples(images[:num_train], labels[:num_train], images[num_train:], labels[num_train:])
     train, test = slice(size.num_train), slice(size.num_test)
-    return Dataset(
-        name, whole.train_images[train], whole.train_labels[train], whole.test_images[test], whole.test_labels[test]
+    return Samples(
+        whole.train_inputs[train], whole.train_targets[train], whole.test_inputs[test], whole.test_targets[test]
     )
 
 
 def workload_of(name: str, size: Size, seed: int = 0) -> Workload:
     """Return the workload of the preset `released` on a data set."""
-    task = image_task(load_or_draw(name, size), BUILT_IN[name].network)
+    task = image_task(name, load_or_draw(name, size), BUILT_IN[name].network)
     return make_workload(Settings(), task, size.num_clients, seed, device=DEVICE)
 
 
@@ -357,7 +357,7 @@ def main() -> None:
     where = f"{device}, {os.cpu_count()} cores ({platform.machine()})"
     print(f"{where}, Python {platform.python_version()}, torch {torch.__version__}\n")
     try:
-        load_dataset("cifar10")
+        load_samples("cifar10")
     except InputError:
         print("CIFAR-10 is not installed; noise of its shape is used instead\n")
     for name in chosen.tables:

@@ -20,7 +20,7 @@ from lesson.clock.loop import RoundLoop
 from lesson.learn.backend import Backend, WindowRule
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.cuda.backend import CudaBackend
-from lesson.learn.data import load_dataset
+from lesson.learn.data import load_samples
 from lesson.learn.guards import NormGuard
 from lesson.learn.model_server import ModelServer
 from lesson.learn.optimizers import ServerOptimizer
@@ -55,7 +55,7 @@ QUICK = Size(4, 4, 1)
 def workload_of(name: str, device: str) -> Workload | None:
     """Return the workload of the preset `released`; None if the data set is not installed."""
     try:
-        task = image_task(load_dataset(name), BUILT_IN[name].network)
+        task = image_task(name, load_samples(name), BUILT_IN[name].network)
     except InputError:
         return None
     return make_workload(Settings(), task, NUM_CLIENTS, seed=0, device=device)

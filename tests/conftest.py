@@ -67,10 +67,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @cache
 def _few_test_images_of(name: str, data_dir: Path | str | None) -> Any:
-    from lesson.learn.data import load_dataset
+    from lesson.learn.data import load_samples
 
-    data = load_dataset(name, data_dir)
-    return dataclasses.replace(data, test_images=data.test_images[:200], test_labels=data.test_labels[:200])
+    data = load_samples(name, data_dir)
+    return dataclasses.replace(data, test_inputs=data.test_inputs[:200], test_targets=data.test_targets[:200])
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def few_test_images() -> Iterator[None]:
 
     tasks.forget_tasks()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tasks, "load_dataset", _few_test_images_of)
+        patch.setattr(tasks, "load_samples", _few_test_images_of)
         yield
     tasks.forget_tasks()
 

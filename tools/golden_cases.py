@@ -24,7 +24,7 @@ import safetensors
 import safetensors.numpy
 
 from lesson import Settings, draw_fleet, simulate
-from lesson.learn.data import Dataset, load_dataset
+from lesson.learn.data import Samples, load_samples
 from lesson.learn.models import mnist_net
 from lesson.learn.task import Task
 from lesson.learn.tasks import BUILT_IN, NUM_CHARACTERS, image_task
@@ -369,21 +369,20 @@ def _settings(changes: list[str]) -> Settings:
 def _task(name: str) -> Task:
     """Return the first images of MNIST, or small random data for another built-in network."""
     if name == "mnist":
-        mnist = load_dataset(name, None)
+        mnist = load_samples(name, None)
         train, test = slice(500), slice(100)
-        data = Dataset(
-            name,
-            mnist.train_images[train],
-            mnist.train_labels[train],
-            mnist.test_images[test],
-            mnist.test_labels[test],
+        data = Samples(
+            mnist.train_inputs[train],
+            mnist.train_targets[train],
+            mnist.test_inputs[test],
+            mnist.test_targets[test],
         )
-        return image_task(data, mnist_net)
+        return image_task(name, data, mnist_net)
     rng, network = np.random.default_rng(0), BUILT_IN[name].network
     if name in IMAGES:
         shape, num_classes = IMAGES[name]
         images, labels = rng.integers(0, 256, (250, *shape), dtype=np.uint8), rng.integers(0, num_classes, 250)
-        return image_task(Dataset(name, images[:200], labels[:200], images[200:], labels[200:]), network)
+        return image_task(name, Samples(images[:200], labels[:200], images[200:], labels[200:]), network)
     if name == "synthetic":
         features = rng.normal(size=(250, 60)).astype(np.float32)
         labels = features[:, :10].argmax(1)

@@ -35,7 +35,7 @@ from peers import (
 )
 
 from lesson import InputError
-from lesson.learn.data import load_dataset
+from lesson.learn.data import load_samples
 
 RESULTS = HERE.parent / "RESULTS.md"
 CHOICES = DATA / "choices.json"
@@ -51,12 +51,12 @@ def export_data(folder: Path, workloads: Iterable[str], num_samples: int | None 
     there = set()
     for name in {WORKLOADS[workload].dataset for workload in workloads}:
         try:
-            dataset = load_dataset(name)
+            dataset = load_samples(name)
         except InputError:
             continue
-        order = np.random.default_rng(0).permutation(len(dataset.train_labels))[:num_samples]
-        np.save(folder / f"{name}-images.npy", dataset.train_images[order])
-        np.save(folder / f"{name}-labels.npy", dataset.train_labels[order])
+        order = np.random.default_rng(0).permutation(len(dataset.train_targets))[:num_samples]
+        np.save(folder / f"{name}-images.npy", dataset.train_inputs[order])
+        np.save(folder / f"{name}-labels.npy", dataset.train_targets[order])
         there.add(name)
     return there
 

@@ -1,11 +1,9 @@
-"""Small files in the formats of FEMNIST: LEAF's JSON and TensorFlow Federated's SQLite database."""
+"""A small copy of FEMNIST in the format of TensorFlow Federated's SQLite database."""
 
 import contextlib
-import json
 import sqlite3
 import struct
 from pathlib import Path
-from typing import Any
 
 PIXELS = 784
 
@@ -51,17 +49,3 @@ def write_database(path: Path, labels: dict[str, list[int]]) -> None:
         )
         connection.execute("CREATE INDEX idx_examples_client_id_split ON examples (split_name, client_id)")
         connection.executemany("INSERT INTO examples VALUES (?, ?, ?)", rows)
-
-
-def leaf_file(labels: dict[str, list[int]]) -> dict[str, Any]:
-    """The content of a file of LEAF in which all pixels of an image are its label divided by 255."""
-    return {
-        "users": list(labels),
-        "num_samples": [len(own) for own in labels.values()],
-        "user_data": {user: {"x": [[label / 255] * PIXELS for label in own], "y": own} for user, own in labels.items()},
-    }
-
-
-def write_leaf(path: Path, content: object) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content))

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lesson.learn.data import Dataset
+from lesson.learn.data import Samples
 from lesson.learn.models import cifar_net, mnist_net
 from lesson.learn.task import Task
 from lesson.learn.tasks import image_task
@@ -35,7 +35,7 @@ class Linear(nn.Module):
         return logits
 
 
-def tiny_data(num: int = 300) -> Dataset:
+def tiny_data(num: int = 300) -> Samples:
     """Return noisy 6 × 6 images of three classes: bright at the top, at the bottom, or in the middle."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 3, num)
@@ -44,7 +44,7 @@ def tiny_data(num: int = 300) -> Dataset:
         images[labels == label, :, rows] += 150
     half = 2 * num // 3
     split = images.astype(np.uint8)
-    return Dataset("tiny", split[:half], labels[:half], split[half:], labels[half:])
+    return Samples(split[:half], labels[:half], split[half:], labels[half:])
 
 
 def tiny_logits(vector: Tensor, images: np.ndarray) -> Tensor:
@@ -58,7 +58,7 @@ def tiny_logits(vector: Tensor, images: np.ndarray) -> Tensor:
 
 def tiny_task(num: int = 300) -> Task:
     """Return the task of classifying the images of `tiny_data` with TinyNet."""
-    return image_task(tiny_data(num), TinyNet)
+    return image_task("tiny", tiny_data(num), TinyNet)
 
 
 def tiny_workload(num_clients: int = 6, **settings: object) -> Workload:
@@ -68,7 +68,7 @@ def tiny_workload(num_clients: int = 6, **settings: object) -> Workload:
 
 def image_workload(
     settings: Settings,
-    data: Dataset,
+    data: Samples,
     num_clients: int,
     seed: int,
     factory: Callable[[], nn.Module] | None = None,
@@ -76,5 +76,5 @@ def image_workload(
     holding_out: bool = False,
 ) -> Workload:
     """Return the workload of classifying images, by default with the paper's network for them."""
-    model = factory or (cifar_net if data.name == "cifar10" else mnist_net)
-    return make_workload(settings, image_task(data, model), num_clients, seed, device, holding_out)
+    model = factory or (cifar_net if data.train_inputs.shape[1] == 3 else mnist_net)
+    return make_workload(settings, image_task("images", data, model), num_clients, seed, device, holding_out)

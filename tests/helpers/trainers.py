@@ -8,15 +8,15 @@ from torch import Tensor
 
 from lesson.learn.backend import Trainer
 from lesson.learn.cohort import Cohort
-from lesson.learn.data import Dataset
+from lesson.learn.data import Samples
 from lesson.learn.workload import Workload
 
 
-def colors() -> Dataset:
+def colors() -> Samples:
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (400, 3, 32, 32), dtype=np.uint8)
     labels = rng.integers(0, 10, 400)
-    return Dataset("cifar10", images[:350], labels[:350], images[350:], labels[350:])
+    return Samples(images[:350], labels[:350], images[350:], labels[350:])
 
 
 def make_cohort(base: Tensor, num: int, steps: int = 1) -> Cohort:

@@ -30,7 +30,7 @@ from lesson.learn.cpu import CpuBackend
 from lesson.learn.cuda import batched
 from lesson.learn.cuda.backend import CudaBackend
 from lesson.learn.cuda.graphs import arithmetic
-from lesson.learn.data import load_dataset
+from lesson.learn.data import load_samples
 from lesson.learn.divergence import NewestCohort
 from lesson.learn.evaluation import Evaluator
 from lesson.learn.model_server import GlobalModel, ModelServer
@@ -144,7 +144,7 @@ def test_reference_trainer_agrees_on_cpu_and_gpu(name: str) -> None:
 
 def paper(name: str, **changes: Any) -> tuple[Workload, Workload]:
     """Return the workload of one of the paper's networks on the CPU and on the GPU."""
-    data, num_clients = (load_dataset("mnist"), 50) if name == "mnist" else (colors(), 12)
+    data, num_clients = (load_samples("mnist"), 50) if name == "mnist" else (colors(), 12)
     usual = {} if name == "mnist" else {"split": "iid", "batch_size": 10}
     cpu, cuda = (
         image_workload(Settings(**usual | changes), data, num_clients, 0, None, device) for device in ("cpu", "cuda")
@@ -429,7 +429,7 @@ def test_scores_agree_with_the_cpu(task: Any) -> None:
 def test_accuracies_of_clients_and_classes_agree_with_the_cpu() -> None:
     """Except for samples on the edge between two classes."""
     cpu, cuda = (
-        image_workload(Settings(), load_dataset("mnist"), 50, 0, None, device, holding_out=True)
+        image_workload(Settings(), load_samples("mnist"), 50, 0, None, device, holding_out=True)
         for device in ("cpu", "cuda")
     )
     loop, given = rounds(cuda, CudaBackend(cuda, "float32"), 10)

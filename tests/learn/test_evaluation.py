@@ -15,7 +15,7 @@ from helpers.small_tasks import TinyNet, image_workload, tiny_data, tiny_logits,
 from lesson import FedAvg, Settings, make_loop
 from lesson.core.errors import DivergedError
 from lesson.learn.cpu import CpuBackend
-from lesson.learn.data import Dataset
+from lesson.learn.data import Samples
 from lesson.learn.divergence import NewestCohort
 from lesson.learn.evaluation import Evaluator
 from lesson.learn.model_server import GlobalModel
@@ -29,13 +29,13 @@ DATA = tiny_data(3000)
 """2000 training samples: four chunks."""
 
 
-def check_by_hand(scores: ClientScores, workload: Workload, data: Dataset, vector: Tensor) -> None:
+def check_by_hand(scores: ClientScores, workload: Workload, data: Samples, vector: Tensor) -> None:
     """Accuracy as a count over a count, loss within rounding, client by client."""
     holdings = workload.holdings
     assert len(scores.accuracy) == len(scores.loss) == len(holdings.num_samples)
     for client, size in enumerate(holdings.num_samples.tolist()):
-        logits = tiny_logits(vector, data.train_images[holdings[client]])
-        truth = torch.from_numpy(data.train_labels[holdings[client]])
+        logits = tiny_logits(vector, data.train_inputs[holdings[client]])
+        truth = torch.from_numpy(data.train_targets[holdings[client]])
         loss = torch.nn.functional.cross_entropy(logits.double(), truth).item()
         assert scores.accuracy[client] == int((logits.argmax(1) == truth).sum()) / size
         assert scores.loss[client] == pytest.approx(loss, rel=1e-5)
@@ -65,7 +65,7 @@ def evaluator(workload: Workload) -> Iterator[Evaluator]:
 
 
 def test_score_by_hand(evaluator: Evaluator, model: GlobalModel) -> None:
-    logits, truth = tiny_logits(model.vector, DATA.test_images), torch.from_numpy(DATA.test_labels)
+    logits, truth = tiny_logits(model.vector, DATA.test_inputs), torch.from_numpy(DATA.test_targets)
     score, is_right = evaluator.score(model), logits.argmax(1) == truth
     assert score.values["accuracy"] == int(is_right.sum()) / 1000
     assert score.loss == pytest.approx(torch.nn.functional.cross_entropy(logits, truth).item(), rel=1e-5)
@@ -78,8 +78,8 @@ def test_client_scores_by_hand(evaluator: Evaluator, model: GlobalModel, workloa
     """Eq. (1): Σ |D_i| / |D| f_i is the mean loss over all samples, each of which somebody holds."""
     scores, sizes = evaluator.client_scores(model), workload.holdings.num_samples
     check_by_hand(scores, workload, DATA, model.vector)
-    assert len(DATA.train_labels) > CHUNK_SAMPLES
-    logits, truth = tiny_logits(model.vector, DATA.train_images), torch.from_numpy(DATA.train_labels)
+    assert len(DATA.train_targets) > CHUNK_SAMPLES
+    logits, truth = tiny_logits(model.vector, DATA.train_inputs), torch.from_numpy(DATA.train_targets)
     total = torch.nn.functional.cross_entropy(logits.double(), truth).item()
     assert scores.loss @ sizes / sizes.sum() == pytest.approx(total, rel=1e-6)
     assert scores.global_loss == pytest.approx(total, rel=1e-6)
@@ -96,7 +96,7 @@ def test_model_of_zeros_predicts_the_first_class(evaluator: Evaluator, model: Gl
     """All logits are 0: every loss is ln 3."""
     zeros = replace(model, vector=torch.zeros_like(model.vector))
     scores, shares = evaluator.client_scores(zeros), evaluator.class_shares(np.arange(4), 3)
-    labels = DATA.train_labels[evaluator.workload.holdings[2]]
+    labels = DATA.train_targets[evaluator.workload.holdings[2]]
     assert shares[2].tolist() == [np.mean(labels == label) for label in range(3)]
     assert scores.loss == pytest.approx(np.full(4, math.log(3)), rel=1e-6)
     assert scores.accuracy == pytest.approx(shares[:, 0])

@@ -37,8 +37,8 @@ def test_update_loss_is_the_rms_over_the_first_minibatch(server: ModelServer) ->
     losses = server.signals(NAMES, 0)["update_loss"](replace(updates([2, 0]), index=np.array([3, 7])))
     for client, index, loss in zip((2, 0), (3, 7), losses.tolist(), strict=True):
         drawn = workload.sampler.batches(torch.tensor([client]), torch.tensor([index]), 1)
-        logits = tiny_logits(server.versions[0], data.train_images[drawn[0, 0]])
-        labels = torch.from_numpy(data.train_labels[drawn[0, 0]])
+        logits = tiny_logits(server.versions[0], data.train_inputs[drawn[0, 0]])
+        labels = torch.from_numpy(data.train_targets[drawn[0, 0]])
         each = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
         assert loss == pytest.approx(math.sqrt(float((each.double() ** 2).mean())), rel=1e-6)
     server.versions[1] = torch.zeros_like(server.versions[0])
@@ -104,7 +104,7 @@ def test_tenth_is_held_out_by_each_client() -> None:
 
 
 def test_no_sample_of_a_pool_is_both_trained_on_and_held_out() -> None:
-    pool = draw_pool(tiny_data().train_labels, np.full(5, 150), 0.5, seed=0)
+    pool = draw_pool(tiny_data().train_targets, np.full(5, 150), 0.5, seed=0)
     training, held = hold_out(pool, seed=0)
     for client in range(5):
         assert not set(training[client]) & set(held[client])
@@ -121,8 +121,8 @@ def test_client_accuracy_is_that_on_held_out_samples() -> None:
     assert workload.held_out is not None
     for client, given in enumerate(signals["client_accuracy"].tolist()):
         held = workload.held_out[client]
-        predicted = tiny_logits(server.versions[0], data.train_images[held]).argmax(1)
-        assert given == np.mean(predicted.numpy() == data.train_labels[held])
+        predicted = tiny_logits(server.versions[0], data.train_inputs[held]).argmax(1)
+        assert given == np.mean(predicted.numpy() == data.train_targets[held])
 
 
 def test_clients_hold_out_samples_only_if_the_strategy_asks(
@@ -131,7 +131,7 @@ def test_clients_hold_out_samples_only_if_the_strategy_asks(
     """TiFL asks in rounds 1, 3 and 5."""
     data, asked, scores = tiny_data(900), list[int](), CpuBackend.client_scores
     monkeypatch.setattr(CpuBackend, "client_scores", lambda *given: asked.append(0) or scores(*given))  # type: ignore[func-returns-value]
-    whole = make_partition(Settings(**VALUES), len(data.train_labels), data.train_labels, 6, 0).num_samples
+    whole = make_partition(Settings(**VALUES), len(data.train_targets), data.train_targets, 6, 0).num_samples
     for strategy, is_less in ((TIFL, True), ({"name": "fedavg"}, False)):
         run = build(Settings(**VALUES, strategy=strategy, run={"rounds": 5, "device": "cpu"}), task=tiny_task(900))
         for _ in range(5):

@@ -30,7 +30,7 @@ from helpers.small_tasks import Linear, image_workload, tiny_data, tiny_task, ti
 from helpers.trainers import check_agreement, colors, make_cohort, one_row, random_cohorts, sum_of
 from lesson import InputError, RunStoppedError, Settings
 from lesson.learn.batched import BatchedTrainer
-from lesson.learn.data import Dataset
+from lesson.learn.data import Samples
 from lesson.learn.fused import FusedTrainer
 from lesson.learn.partition import Partition
 from lesson.learn.reference import BLOCK, ReferenceTrainer
@@ -138,7 +138,7 @@ def test_one_step_by_hand() -> None:
     nn.utils.vector_to_parameters(base.clone(), model.parameters())
     samples = workload.minibatches(cohort, 1)[0, 0]
     assert set(samples.tolist()) <= set(workload.holdings[2])
-    images = torch.from_numpy(tiny_data().train_images)[samples].float() / 255
+    images = torch.from_numpy(tiny_data().train_inputs)[samples].float() / 255
     functional.cross_entropy(model(images), workload.train_targets[samples]).backward()
     torch.optim.SGD(model.parameters(), lr=0.3).step()
     expected = nn.utils.parameters_to_vector(model.parameters())
@@ -156,8 +156,8 @@ def test_proximal_term_in_numbers() -> None:
     """
     images = np.zeros((1, 1, 6, 6), dtype=np.uint8)
     images[0, 0, 2, 3] = 255
-    data, holdings = Dataset("one", images, np.array([0]), images, np.array([0])), Partition.of([np.array([0])])
-    workload = Workload(image_task(data, Linear), holdings, TrainingSettings(batch_size=1, proximal_mu=0.5), 0)
+    data, holdings = Samples(images, np.array([0]), images, np.array([0])), Partition.of([np.array([0])])
+    workload = Workload(image_task("one", data, Linear), holdings, TrainingSettings(batch_size=1, proximal_mu=0.5), 0)
     given = sum_of(ReferenceTrainer(workload), one_row(torch.zeros(3 * 36 + 3), 0, 1.0, local_steps=2))
     assert given[-3].item() == pytest.approx(0.546347, abs=1e-6)
     assert given[2 * 6 + 3].item() == pytest.approx(0.546347, abs=1e-6)

@@ -7,7 +7,7 @@ from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
 
 from lesson import InputError, Settings, draw_fleet
-from lesson.learn.data import load_dataset
+from lesson.learn.data import load_samples
 from lesson.learn.partition import make_partition
 from lesson.report.paper.fleets import draw_latency_density, draw_schedule, draw_towards_zero
 from lesson.report.shares_figure import draw_label_shares
@@ -40,7 +40,7 @@ def test_density_marks_medians_and_integrates_to_one() -> None:
 
 def test_label_shares_equal_those_of_the_partition() -> None:
     figure = draw_label_shares(betas=(0.1, 10.0), num_clients=3, seed=2)
-    labels = load_dataset("mnist").train_labels
+    labels = load_samples("mnist").train_targets
     for axes, beta in zip(figure.axes, (0.1, 10.0), strict=True):
         widths = np.array([[bar.get_width() for bar in bars] for bars in axes.containers])
         begins = np.array([[bar.get_x() for bar in bars] for bars in axes.containers])

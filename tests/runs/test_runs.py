@@ -85,9 +85,9 @@ def test_clients_are_recorded(finished: Path) -> None:
     assert columns["x_km"] == fleet.population.x_km.tolist()
     assert columns["num_samples"] == holdings.num_samples.tolist()
     # A client's accuracy weights the accuracy on each class by the class's share of its data.
-    labels = tiny_data().train_labels[holdings[3]]
+    labels = tiny_data().train_targets[holdings[3]]
     assert columns["accuracy"][3] == pytest.approx(np.mean([saved["class_accuracy"][label] for label in labels]))
-    by_class = np.bincount(tiny_data().test_labels) / len(tiny_data().test_labels)
+    by_class = np.bincount(tiny_data().test_targets) / len(tiny_data().test_targets)
     summary = json.loads((finished / "summary.json").read_text())
     assert by_class @ saved["class_accuracy"] == pytest.approx(summary["accuracy"])
     run.close()

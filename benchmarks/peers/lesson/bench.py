@@ -1,6 +1,7 @@
 """This project, as a user would call it: FedAvg in simulated time, default trainer, on a GPU if there is one."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from lesson.fleet.fleet import fleet_of
 from lesson.learn.backend import Backend
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.cuda.backend import CudaBackend
-from lesson.learn.data import Dataset, load_dataset
+from lesson.learn.data import load_samples
 from lesson.learn.guards import NormGuard
 from lesson.learn.model_server import ModelServer
 from lesson.learn.optimizers import ServerOptimizer
@@ -34,13 +35,13 @@ def bench(job: Job, watch: Stopwatch) -> Tensor:
         training={"learning_rate": LEARNING_RATE},
         **local,
     )
-    whole, held = load_dataset(workload.dataset), workload.num_clients * workload.samples_per_client
-    dataset = Dataset(
-        whole.name, whole.train_images[:held], whole.train_labels[:held], whole.test_images, whole.test_labels
-    )
+    whole, held = load_samples(workload.dataset), workload.num_clients * workload.samples_per_client
+    samples = replace(whole, train_inputs=whole.train_inputs[:held], train_targets=whole.train_targets[:held])
     network = PflCnn if workload.net is PflCnn else BUILT_IN[workload.dataset].network
     device = use_device()
-    work = make_workload(settings, image_task(dataset, network), workload.num_clients, 0, device=device)
+    work = make_workload(
+        settings, image_task(workload.dataset, samples, network), workload.num_clients, 0, device=device
+    )
     assert np.all(work.holdings.num_samples == workload.samples_per_client)
     fleet = fleet_of(settings, draw_population(settings), work.holdings.num_samples)
     configure_process()

@@ -37,7 +37,7 @@ class DataCommand:
             save_figure(draw_label_shares(num_clients=10), self.figure)
             print(f"figure: {self.figure}")
             return
-        from lesson.learn.data.dataset import data_dir
+        from lesson.learn.data import data_dir
         from lesson.learn.data.download import DOWNLOADS
 
         if self.name not in DOWNLOADS:

@@ -15,9 +15,7 @@ from torch import Tensor
 from lesson.core.errors import InputError, describe, raised_inside, unknown
 from lesson.core.plugins import load_named
 from lesson.fleet.measured import samples_note, with_listed_clients
-from lesson.learn.data.cifar100 import read_cifar100
-from lesson.learn.data.dataset import Dataset, data_dir, load_dataset
-from lesson.learn.data.femnist import read_femnist
+from lesson.learn.data.load import data_dir, load_samples
 from lesson.learn.data.samples import Samples
 from lesson.learn.data.shakespeare import read_shakespeare
 from lesson.learn.data.synthetic import draw_synthetic
@@ -57,13 +55,14 @@ class BuiltInTask:
         return {one.name: one.default for one in parameters}
 
 
-def image_task(data: Dataset, model: ModelFactory, class_names: tuple[str, ...] = ()) -> Task:
+def image_task(name: str, samples: Samples, model: ModelFactory) -> Task:
     """Return the task of classifying images; the model gets them as floats in [0, 1]."""
-    train, test = (
-        (_channels_last(images), labels)
-        for images, labels in ((data.train_images, data.train_labels), (data.test_images, data.test_labels))
+    samples = replace(
+        samples,
+        train_inputs=np.ascontiguousarray(samples.train_inputs.transpose(0, 2, 3, 1)),
+        test_inputs=np.ascontiguousarray(samples.test_inputs.transpose(0, 2, 3, 1)),
     )
-    return Task(train=train, test=test, model=model, prepare=scaled, name=data.name, class_names=class_names)
+    return _task_of(name, samples, model, prepare=scaled)
 
 
 def scaled(images: Tensor) -> Tensor:
@@ -75,85 +74,57 @@ def scaled(images: Tensor) -> Tensor:
     return torch.div(images, 255, out=values).permute(0, 3, 1, 2)
 
 
-def _channels_last(images: np.ndarray) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(images.transpose(0, 2, 3, 1)))
-
-
-def _mnist(folder: Folder) -> Task:
-    return image_task(load_dataset("mnist", folder), mnist_net)
-
-
-def _fashion_mnist(folder: Folder) -> Task:
-    return image_task(load_dataset("fashion-mnist", folder), mnist_net)
-
-
-def _cifar10(folder: Folder) -> Task:
-    return image_task(load_dataset("cifar10", folder), cifar_net)
-
-
-def _cifar10_resnet(folder: Folder) -> Task:
-    return image_task(replace(load_dataset("cifar10", folder), name="cifar10-resnet"), GroupNormResNet)
-
-
-def _cifar100(folder: Folder) -> Task:
-    return _of_samples("cifar100", read_cifar100(data_dir(folder)), _resnet_100, is_image=True)
-
-
-def _femnist(folder: Folder) -> Task:
-    return _of_samples("femnist", read_femnist(data_dir(folder)), FemnistNet, is_image=True)
-
-
-def _shakespeare(folder: Folder, sequence_length: int = 80, min_chars: int = 1000) -> Task:
-    samples = read_shakespeare(data_dir(folder), sequence_length=sequence_length, min_chars=min_chars)
-    return _of_samples("shakespeare", samples, _char_lstm)
-
-
-def _shakespeare_transformer(folder: Folder, sequence_length: int = 80, min_chars: int = 1000) -> Task:
-    samples = read_shakespeare(data_dir(folder), sequence_length=sequence_length, min_chars=min_chars)
-    return _of_samples("shakespeare-transformer", samples, partial(CharTransformer, NUM_CHARACTERS, sequence_length))
-
-
-def _synthetic(folder: Folder, alpha: float = 1.0, beta: float = 1.0, num_clients: int = 100, seed: int = 0) -> Task:  # noqa: ARG001
-    samples = draw_synthetic(alpha=alpha, beta=beta, num_clients=num_clients, seed=seed)
-    return _of_samples("synthetic", samples, _logistic_regression)
-
-
-def _of_samples(name: str, samples: Samples, model: ModelFactory, *, is_image: bool = False) -> Task:
-    stored = _channels_last if is_image else torch.from_numpy
+def _task_of(name: str, samples: Samples, model: ModelFactory, prepare: Callable[[Any], Any] | None = None) -> Task:
     return Task(
-        train=(stored(samples.train_inputs), samples.train_targets),
-        test=(stored(samples.test_inputs), samples.test_targets),
+        train=(samples.train_inputs, samples.train_targets),
+        test=(samples.test_inputs, samples.test_targets),
         model=model,
         clients=samples.clients,
-        prepare=scaled if is_image else None,
+        prepare=prepare,
         class_names=samples.class_names,
         name=name,
     )
 
 
-def _resnet_100() -> GroupNormResNet:
-    return GroupNormResNet(num_classes=100)
+def _load_images(name: str, dataset: str, network: ModelFactory, folder: Folder) -> Task:
+    return image_task(name, load_samples(dataset, folder), network)
 
 
-def _char_lstm() -> CharLstm:
-    return CharLstm(NUM_CHARACTERS)
+def _images(
+    about: str, network: ModelFactory, name: str, dataset: str = "", *, is_natural: bool = False
+) -> BuiltInTask:
+    """Return a task of classifying the images of a data set, by default the one with the name of the task."""
+    return BuiltInTask(about, network, partial(_load_images, name, dataset or name, network), is_natural)
 
 
-def _char_transformer() -> CharTransformer:
-    return CharTransformer(NUM_CHARACTERS)
+def _shakespeare(folder: Folder, sequence_length: int = 80, min_chars: int = 1000) -> Task:
+    samples = read_shakespeare(data_dir(folder), sequence_length=sequence_length, min_chars=min_chars)
+    return _task_of("shakespeare", samples, _char_lstm)
 
 
-def _logistic_regression() -> LogisticRegression:
-    return LogisticRegression(num_features=60, num_classes=10)
+def _shakespeare_transformer(folder: Folder, sequence_length: int = 80, min_chars: int = 1000) -> Task:
+    samples = read_shakespeare(data_dir(folder), sequence_length=sequence_length, min_chars=min_chars)
+    return _task_of("shakespeare-transformer", samples, partial(CharTransformer, NUM_CHARACTERS, sequence_length))
 
 
+def _synthetic(folder: Folder, alpha: float = 1.0, beta: float = 1.0, num_clients: int = 100, seed: int = 0) -> Task:  # noqa: ARG001
+    samples = draw_synthetic(alpha=alpha, beta=beta, num_clients=num_clients, seed=seed)
+    return _task_of("synthetic", samples, _logistic_regression)
+
+
+_resnet_100 = partial(GroupNormResNet, num_classes=100)
+_char_lstm = partial(CharLstm, NUM_CHARACTERS)
+_char_transformer = partial(CharTransformer, NUM_CHARACTERS)
+_logistic_regression = partial(LogisticRegression, num_features=60, num_classes=10)
 BUILT_IN: dict[str, BuiltInTask] = {
-    "mnist": BuiltInTask("MNIST digits with the paper's network, LeNet-5", mnist_net, _mnist),
-    "fashion-mnist": BuiltInTask("Fashion-MNIST with LeNet-5", mnist_net, _fashion_mnist),
-    "cifar10": BuiltInTask("CIFAR-10 with the paper's network of four convolutions", cifar_net, _cifar10),
-    "cifar10-resnet": BuiltInTask("CIFAR-10 with ResNet-8 and group normalization", GroupNormResNet, _cifar10_resnet),
-    "cifar100": BuiltInTask("CIFAR-100 with ResNet-8 and group normalization", _resnet_100, _cifar100),
-    "femnist": BuiltInTask("FEMNIST, a client per writer, with LEAF's network", FemnistNet, _femnist, is_natural=True),
+    "mnist": _images("MNIST digits with the paper's network, LeNet-5", mnist_net, "mnist"),
+    "fashion-mnist": _images("Fashion-MNIST with LeNet-5", mnist_net, "fashion-mnist"),
+    "cifar10": _images("CIFAR-10 with the paper's network of four convolutions", cifar_net, "cifar10"),
+    "cifar10-resnet": _images(
+        "CIFAR-10 with ResNet-8 and group normalization", GroupNormResNet, "cifar10-resnet", "cifar10"
+    ),
+    "cifar100": _images("CIFAR-100 with ResNet-8 and group normalization", _resnet_100, "cifar100"),
+    "femnist": _images("FEMNIST, a client per writer, with LEAF's network", FemnistNet, "femnist", is_natural=True),
     "shakespeare": BuiltInTask(
         "Next character, a client per speaking role, with an LSTM", _char_lstm, _shakespeare, is_natural=True
     ),

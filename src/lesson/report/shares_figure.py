@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from lesson.core.arrays import FloatArray, IntArray
-from lesson.learn.data import load_dataset
+from lesson.learn.data import load_samples
 from lesson.learn.partition import make_partition
 from lesson.report.files import COLUMN_IN, in_paper_style
 from lesson.report.palette import LABEL_COLORS
@@ -18,7 +18,7 @@ def draw_label_shares(
     betas: Sequence[float] = (0.1, 1.0, 10.0), num_clients: int = 5, seed: int = 0, dataset: str = "mnist"
 ) -> Figure:
     """Draw the label distribution of the first `num_clients` clients of `released`, one panel per β."""
-    labels = load_dataset(dataset).train_labels
+    labels = load_samples(dataset).train_targets
     figure = Figure(figsize=(COLUMN_IN, 0.75 + 0.17 * num_clients), layout="constrained")
     panels = figure.subplots(1, len(betas), sharey=True, squeeze=False)[0]
     for beta, axes in zip(betas, panels, strict=True):

@@ -21,19 +21,11 @@ import pytest
 from helpers.femnist_files import write_database
 from lesson import InputError
 from lesson.cli import main
-from lesson.learn.data import (
-    cifar10,
-    cifar100,
-    dataset,
-    download,
-    drive_tests,
-    femnist,
-    idx,
-    load_dataset,
-    shakespeare,
-    tff_emnist,
-)
-from lesson.learn.data.download import Source
+from lesson.learn.data import download, drive_tests, femnist, idx, load_samples, shakespeare
+from lesson.learn.data.cifar import CIFAR10, CIFAR100, PIXELS, Cifar
+from lesson.learn.data.download import Source, get_cifar
+from lesson.learn.data.load import MNIST_DIR
+from lesson.learn.tasks import load_task
 
 
 class Server(http.server.ThreadingHTTPServer):
@@ -96,42 +88,54 @@ def tar_of(folder: str, files: dict[str, bytes]) -> bytes:
     return packed.getvalue()
 
 
+def small(data: Cifar, files: dict[str, bytes]) -> Cifar:
+    """Return the data set with other files."""
+    train, test = (
+        {name: hashlib.sha256(files[name]).hexdigest() for name in names} for names in (data.train, data.test)
+    )
+    return dataclasses.replace(data, train=train, test=test)
+
+
 @pytest.fixture
-def small_cifar10(monkeypatch: pytest.MonkeyPatch, server: Server) -> Source:
+def small_cifar10(server: Server) -> tuple[Cifar, Source]:
     """An archive like the official one, of ten records a batch."""
-    monkeypatch.setattr(cifar10, "RECORDS", 10)
-    records = np.random.default_rng(0).integers(0, 256, (6, 10, cifar10.RECORD_BYTES), dtype=np.uint8)
+    records = np.random.default_rng(0).integers(0, 256, (6, 10, 1 + PIXELS), dtype=np.uint8)
     records[:, :, 0] %= 10
-    batches = {name: batch.tobytes() for name, batch in zip(cifar10.SHA256, records, strict=True)}
-    monkeypatch.setattr(cifar10, "SHA256", {name: hashlib.sha256(batches[name]).hexdigest() for name in batches})
-    return server.offer("cifar-10-binary.tar.gz", tar_of(cifar10.FOLDER, batches))
+    batches = {name: batch.tobytes() for name, batch in zip(CIFAR10.files, records, strict=True)}
+    return small(CIFAR10, batches), server.offer("cifar-10-binary.tar.gz", tar_of(CIFAR10.folder, batches))
 
 
-def test_download_resumes_where_it_stopped(tmp_path: Path, server: Server, small_cifar10: Source) -> None:
+def test_download_resumes_where_it_stopped(tmp_path: Path, server: Server, small_cifar10: tuple[Cifar, Source]) -> None:
+    data, source = small_cifar10
     server.breaks_off = True
     with pytest.raises(InputError, match="cannot be downloaded"):
-        download.get_cifar10(tmp_path, small_cifar10)
-    folder = download.get_cifar10(tmp_path, small_cifar10)
+        get_cifar(tmp_path, data, source)
+    folder = get_cifar(tmp_path, data, source)
     assert server.ranges[0] == ""
-    assert 0 < int(server.ranges[1].removeprefix("bytes=").removesuffix("-")) <= small_cifar10.num_bytes // 2
-    assert load_dataset("cifar10", tmp_path).train_images.shape == (50, 3, 32, 32)
-    nowhere = dataclasses.replace(small_cifar10, url="http://127.0.0.1:9/none")
-    assert download.get_cifar10(tmp_path, nowhere) == folder, "what is there is used"
+    assert 0 < int(server.ranges[1].removeprefix("bytes=").removesuffix("-")) <= source.num_bytes // 2
+    assert data.read(tmp_path).train_inputs.shape == (50, 3, 32, 32)
+    nowhere = dataclasses.replace(source, url="http://127.0.0.1:9/none")
+    assert get_cifar(tmp_path, data, nowhere) == folder, "what is there is used"
 
 
-def test_server_without_ranges_sends_the_whole_file(tmp_path: Path, server: Server, small_cifar10: Source) -> None:
+def test_server_without_ranges_sends_the_whole_file(
+    tmp_path: Path, server: Server, small_cifar10: tuple[Cifar, Source]
+) -> None:
+    data, source = small_cifar10
     (tmp_path / "cifar-10-binary.tar.gz.part").write_bytes(server.files["cifar-10-binary.tar.gz"][:100])
-    whole = dataclasses.replace(small_cifar10, url=small_cifar10.url.replace("/cifar", "/whole/cifar"))
-    download.get_cifar10(tmp_path, whole)
+    get_cifar(tmp_path, data, dataclasses.replace(source, url=source.url.replace("/cifar", "/whole/cifar")))
     assert server.ranges == ["bytes=100-"]
-    assert [path.name for path in tmp_path.iterdir()] == [cifar10.FOLDER]
+    assert [path.name for path in tmp_path.iterdir()] == [data.folder]
 
 
-def test_damaged_archive_is_not_unpacked_and_not_kept(tmp_path: Path, server: Server, small_cifar10: Source) -> None:
+def test_damaged_archive_is_not_unpacked_and_not_kept(
+    tmp_path: Path, server: Server, small_cifar10: tuple[Cifar, Source]
+) -> None:
+    data, source = small_cifar10
     with pytest.raises(InputError, match="SHA-256"):
-        download.get_cifar10(tmp_path, dataclasses.replace(small_cifar10, sha256="0" * 64))
+        get_cifar(tmp_path, data, dataclasses.replace(source, sha256="0" * 64))
     assert list(tmp_path.iterdir()) == []
-    download.get_cifar10(tmp_path, small_cifar10)
+    get_cifar(tmp_path, data, source)
     assert server.ranges == ["", ""]
 
 
@@ -149,71 +153,67 @@ def test_failed_download_is_reported_in_one_line(
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(InputError, match=r"input.txt cannot be written"):
         download.get_shakespeare(tmp_path / "file", source)
-    monkeypatch.setattr(tff_emnist, "DATABASE_BYTES", 10**18)
+    monkeypatch.setattr(femnist, "DATABASE_BYTES", 10**18)
     with pytest.raises(InputError, match="disk space"):
         download.get_femnist(tmp_path)
 
 
-def test_damaged_files_are_named_and_downloaded_again(tmp_path: Path, small_cifar10: Source) -> None:
-    batch = download.get_cifar10(tmp_path, small_cifar10) / "data_batch_3.bin"
+def test_damaged_files_are_named_and_downloaded_again(tmp_path: Path, small_cifar10: tuple[Cifar, Source]) -> None:
+    data, source = small_cifar10
+    batch = get_cifar(tmp_path, data, source) / "data_batch_3.bin"
     good = batch.read_bytes()
-    for content, message in ((good[:-1], "30730 bytes, got 30729"), (bytes([good[0] ^ 1]) + good[1:], "SHA-256")):
+    for content in (good[:-1], bytes([good[0] ^ 1]) + good[1:]):
         batch.write_bytes(content)
-        with pytest.raises(InputError, match=f"data_batch_3.bin .*{message}"):
-            load_dataset("cifar10", tmp_path)
-        download.get_cifar10(tmp_path, small_cifar10)
-        load_dataset("cifar10", tmp_path)
+        with pytest.raises(InputError, match=r"data_batch_3.bin .*SHA-256"):
+            data.read(tmp_path)
+        get_cifar(tmp_path, data, source)
+        data.read(tmp_path)
 
 
-def test_cifar100_is_downloaded_and_read(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cifar100_is_downloaded_and_read(tmp_path: Path, server: Server) -> None:
     """A record is a coarse label, a fine label, and 1,024 bytes each of red, green and blue."""
     files = {
-        cifar100.TRAIN: b"".join(bytes([19, fine, *[fine] * 1024, *[1] * 1024, *[2] * 1024]) for fine in (0, 50)),
-        cifar100.TEST: bytes([3, 42]) + bytes(3072),
-        cifar100.NAMES: "".join(f"class_{number}\n" for number in range(100)).encode(),
+        "train.bin": b"".join(bytes([19, fine, *[fine] * 1024, *[1] * 1024, *[2] * 1024]) for fine in (0, 50)),
+        "test.bin": bytes([3, 42]) + bytes(3072),
+        "fine_label_names.txt": "".join(f"class_{number}\n" for number in range(100)).encode(),
         "file.txt~": b"",
     }
-    monkeypatch.setattr(cifar100, "RECORDS", {cifar100.TRAIN: 2, cifar100.TEST: 1})
-    sha256 = {name: hashlib.sha256(files[name]).hexdigest() for name in cifar100.SHA256}
-    monkeypatch.setattr(cifar100, "SHA256", sha256)
+    data = small(CIFAR100, files)
     (tmp_path / "train.bin").write_bytes(b"somebody else's")
-    folder = download.get_cifar100(tmp_path, server.offer("cifar-100-binary.tar.gz", tar_of(cifar100.FOLDER, files)))
+    folder = get_cifar(tmp_path, data, server.offer("cifar-100-binary.tar.gz", tar_of(data.folder, files)))
     assert sorted(path.name for path in folder.iterdir()) == ["fine_label_names.txt", "test.bin", "train.bin"]
     for place in (tmp_path, folder):
-        samples = cifar100.read_cifar100(place)
+        samples = data.read(place)
         assert (samples.train_targets.tolist(), samples.test_targets.tolist()) == ([0, 50], [42])
         assert samples.train_inputs.shape == (2, 3, 32, 32)
         assert [np.unique(plane).tolist() for plane in samples.train_inputs[1]] == [[50], [1], [2]]
         assert samples.class_names[42] == "class_42"
-    (folder / cifar100.NAMES).write_bytes(b"apple\n" * 100)
-    with pytest.raises(InputError, match=f"{cifar100.NAMES} .*got 1"):
-        cifar100.read_cifar100(folder)
-    (folder / cifar100.TRAIN).write_bytes(b"\x00" + files[cifar100.TRAIN][1:])
-    with pytest.raises(InputError, match=f"{cifar100.TRAIN} .*SHA-256"):
-        cifar100.read_cifar100(folder)
+    (folder / "fine_label_names.txt").write_bytes(b"apple\n" * 100)
+    with pytest.raises(InputError, match=r"fine_label_names.txt .*got 1"):
+        data.read(folder)
 
 
 def test_fashion_mnist_is_downloaded_file_by_file(tmp_path: Path, server: Server) -> None:
     """MNIST's own files, of which the damaged one is replaced and the others are kept."""
-    sources = tuple(server.offer(name, (dataset.MNIST_DIR / name).read_bytes()) for name in idx.FILES)
-    folder = shutil.copytree(dataset.MNIST_DIR, tmp_path / "fashion-mnist")
+    sources = tuple(server.offer(name, (MNIST_DIR / name).read_bytes()) for name in idx.FILES)
+    folder = shutil.copytree(MNIST_DIR, tmp_path / "fashion-mnist")
     (folder / idx.FILES[3]).write_bytes(gzip.compress(b"other"))
     assert download.get_fashion_mnist(tmp_path, sources) == folder
     assert len(server.ranges) == 1
-    data = load_dataset("fashion-mnist", tmp_path)
-    assert (data.train_images.shape, len(data.test_labels)) == ((60_000, 1, 28, 28), 10_000)
+    data = load_samples("fashion-mnist", tmp_path)
+    assert (data.train_inputs.shape, len(data.test_targets)) == ((60_000, 1, 28, 28), 10_000)
     (folder / idx.FILES[1]).unlink()
     with pytest.raises(InputError, match=r"train-labels-idx1-ubyte.gz does not exist"):
-        load_dataset("fashion-mnist", tmp_path)
+        load_samples("fashion-mnist", tmp_path)
     shutil.copy(folder / idx.FILES[3], folder / idx.FILES[1])
-    with pytest.raises(InputError, match=r"60000 labels.* got 10000"):
-        load_dataset("fashion-mnist", tmp_path)
+    with pytest.raises(InputError, match=r"the same number of samples, got 60000 and 10000"):
+        load_task("fashion-mnist", data_dir=tmp_path)
 
 
 def test_femnist_is_downloaded_and_converted(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """The archive and the database are removed."""
-    monkeypatch.setattr(tff_emnist, "DATABASE_BYTES", 1 << 20)
-    monkeypatch.setattr(tff_emnist, "CONVERTED_BYTES", 1 << 20)
+    monkeypatch.setattr(femnist, "DATABASE_BYTES", 1 << 20)
+    monkeypatch.setattr(femnist, "CONVERTED_BYTES", 1 << 20)
     write_database(tmp_path / "source.sqlite", {"ann": [1, 2, 3], "bob": [61]})
     packed = lzma.compress((tmp_path / "source.sqlite").read_bytes(), format=lzma.FORMAT_ALONE)
     source = server.offer("emnist_all.sqlite.lzma", packed)

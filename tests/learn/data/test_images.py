@@ -8,17 +8,16 @@ import numpy as np
 import pytest
 
 from lesson import InputError
-from lesson.learn.data import Dataset, load_dataset
+from lesson.learn.data import load_samples
 from lesson.learn.data.idx import read_idx
 
 
 def test_mnist_is_the_real_one() -> None:
-    data = load_dataset("mnist")
-    assert data.train_images.shape == (60_000, 1, 28, 28)
-    assert data.test_images.shape == (10_000, 1, 28, 28)
-    assert np.bincount(data.train_labels).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
-    assert data.train_labels[:5].tolist() == [5, 0, 4, 1, 9]
-    assert data.num_classes == 10
+    data = load_samples("mnist")
+    assert data.train_inputs.shape == (60_000, 1, 28, 28)
+    assert data.test_inputs.shape == (10_000, 1, 28, 28)
+    assert np.bincount(data.train_targets).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    assert data.train_targets[:5].tolist() == [5, 0, 4, 1, 9]
 
 
 def idx_bytes(shape: tuple[int, ...], content: bytes) -> bytes:
@@ -30,8 +29,7 @@ def idx_bytes(shape: tuple[int, ...], content: bytes) -> bytes:
     ("content", "message"),
     [
         (idx_bytes((3,), b"ab"), "3 bytes.* got 2"),
-        (idx_bytes((3,), b"abcd"), "3 bytes.* got more"),
-        (idx_bytes((47_040_001,), b""), "at most 47040000 bytes"),
+        (idx_bytes((3,), b"abcd"), "3 bytes.* got 4"),
         (gzip.compress(b"x", mtime=0), "not an IDX file"),
         (gzip.compress(bytes([0, 0, 9, 1, 0, 0, 0, 0]), mtime=0), "not an IDX file"),
         (idx_bytes((3,), b"abc")[:-9], "damaged"),
@@ -43,13 +41,8 @@ def test_damaged_idx_files_are_named(tmp_path: Path, content: bytes, message: st
         read_idx(tmp_path / "labels.gz", num_axes=1)
 
 
-def test_unknown_missing_and_wrong_data_sets(tmp_path: Path) -> None:
+def test_unknown_and_missing_data_sets(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="did you mean 'mnist'"):
-        load_dataset("mnits")
+        load_samples("mnits")
     with pytest.raises(InputError, match="run 'lesson data cifar10'"):
-        load_dataset("cifar10", tmp_path)
-    images, labels = np.zeros((4, 1, 2, 2), np.uint8), np.zeros(4, np.int64)
-    with pytest.raises(InputError, match="train_images"):
-        Dataset("mine", images.astype(float), labels, images, labels)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="test_labels"):
-        Dataset("mine", images, labels, images, labels[:3])
+        load_samples("cifar10", tmp_path)

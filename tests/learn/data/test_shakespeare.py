@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from lesson import InputError
-from lesson.learn.data import shakespeare
-from lesson.learn.data.dataset import data_dir
+from lesson.learn.data import data_dir, shakespeare
 from lesson.learn.data.shakespeare import cut_into_sequences, read_shakespeare, split_by_speaker
 
 TEXT = """First Citizen:

@@ -1,5 +1,6 @@
-"""Data sets of images and labels. MNIST is part of the package; others are read from a folder."""
+"""Data sets. MNIST is part of the package; others are downloaded, or drawn."""
 
-from lesson.learn.data.dataset import Dataset, load_dataset
+from lesson.learn.data.load import data_dir, load_samples
+from lesson.learn.data.samples import Samples
 
-__all__ = ["Dataset", "load_dataset"]
+__all__ = ["Samples", "data_dir", "load_samples"]

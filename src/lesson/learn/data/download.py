@@ -11,7 +11,8 @@ import requests
 from tqdm import tqdm
 
 from lesson.core.errors import InputError
-from lesson.learn.data import cifar10, cifar100, drive_tests, femnist, idx, shakespeare, tff_emnist
+from lesson.learn.data import drive_tests, femnist, idx, shakespeare
+from lesson.learn.data.cifar import CIFAR10, CIFAR100, Cifar
 
 CHUNK_BYTES = 1 << 15
 TIMEOUT_S = 30
@@ -26,12 +27,12 @@ class Source:
     sha256: str
 
 
-CIFAR10 = Source(
+CIFAR10_ARCHIVE = Source(
     "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
     170_052_171,
     "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
 )
-CIFAR100 = Source(
+CIFAR100_ARCHIVE = Source(
     "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
     168_513_733,
     "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
@@ -76,16 +77,29 @@ DRIVE_TESTS = Source(
 )
 
 
-def get_cifar10(folder: Path, source: Source = CIFAR10) -> Path:
-    """Return the folder with the six verified files; download them if they are missing or damaged."""
-    members = [f"{cifar10.FOLDER}/{name}" for name in cifar10.SHA256]
-    return _get_archive(source, folder, members, cifar10.find_cifar10, cifar10.read_cifar10)
+def get_cifar10(folder: Path) -> Path:
+    """Return the folder with the verified files of CIFAR-10; download them if they are missing or damaged."""
+    return get_cifar(folder, CIFAR10, CIFAR10_ARCHIVE)
 
 
-def get_cifar100(folder: Path, source: Source = CIFAR100) -> Path:
-    """Return the folder with the verified files; download them if they are missing or damaged."""
-    members = [f"{cifar100.FOLDER}/{name}" for name in (*cifar100.SHA256, cifar100.NAMES)]
-    return _get_archive(source, folder, members, cifar100.find_cifar100, cifar100.read_cifar100)
+def get_cifar100(folder: Path) -> Path:
+    """Return the folder with the verified files of CIFAR-100; download them if they are missing or damaged."""
+    return get_cifar(folder, CIFAR100, CIFAR100_ARCHIVE)
+
+
+def get_cifar(folder: Path, data: Cifar, source: Source) -> Path:
+    """Return the folder with the verified files; download and unpack the archive if they are missing or damaged."""
+    with contextlib.suppress(InputError):
+        data.read(folder)
+        return data.find(folder)
+    archive = folder / Path(source.url).name
+    download(source, archive, pooch.Untar([f"{data.folder}/{name}" for name in data.files], extract_dir="."))
+    archive.unlink()
+    if data.find(folder) == folder:  # damaged files that would be read instead of the new ones
+        for name in data.files:
+            (folder / name).unlink()
+    data.read(folder)
+    return data.find(folder)
 
 
 def get_fashion_mnist(folder: Path, sources: tuple[Source, ...] = FASHION_MNIST) -> Path:
@@ -104,20 +118,16 @@ def get_shakespeare(folder: Path, source: Source = SHAKESPEARE) -> Path:
 
 def get_femnist(folder: Path, source: Source = FEMNIST) -> Path:
     """Return the folder with the images by writer; download and convert them if they are missing or damaged."""
-    folder = folder / femnist.FOLDER
-    if (folder / femnist.TRAIN).is_dir():  # LEAF's files, which are read even if there is a download
-        femnist.read_femnist(folder.parent)
-        return folder
     with contextlib.suppress(InputError):
-        femnist.read_femnist(folder.parent)
-        return folder
-    tff_emnist.check_disk_space(folder)
-    archive = folder / Path(source.url).name
+        femnist.read_femnist(folder)
+        return folder / femnist.FOLDER
+    femnist.check_disk_space(folder)
+    archive = folder / femnist.FOLDER / Path(source.url).name
     download(source, archive)
-    tff_emnist.convert(archive, folder / femnist.CONVERTED)
+    femnist.convert(archive, folder / femnist.FOLDER / femnist.CONVERTED)
     archive.unlink()
-    femnist.read_femnist(folder.parent)
-    return folder
+    femnist.read_femnist(folder)
+    return folder / femnist.FOLDER
 
 
 def get_drive_tests(folder: Path, source: Source = DRIVE_TESTS) -> Path:
@@ -200,23 +210,3 @@ class _Resume:
                     break
         if size < expected:
             raise requests.ConnectionError
-
-
-def _get_archive(
-    source: Source, folder: Path, members: list[str], find: Callable[[Path], Path], read: Callable[[Path], object]
-) -> Path:
-    """Return the folder that `find` names if `read` accepts its files; otherwise download and unpack an archive.
-
-    `members` are the files of the archive that are unpacked.
-    """
-    with contextlib.suppress(InputError):
-        read(folder)
-        return find(folder)
-    archive = folder / Path(source.url).name
-    download(source, archive, pooch.Untar(members, extract_dir="."))
-    archive.unlink()
-    if find(folder) == folder:  # damaged files that would be read instead of the new ones
-        for member in members:
-            (folder / Path(member).name).unlink(missing_ok=True)
-    read(folder)
-    return find(folder)

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from lesson.core.arrays import IntArray
 from lesson.core.errors import InputError
+from lesson.learn.data.samples import Samples
 
 Bytes = npt.NDArray[np.uint8]
 FILES = (
@@ -20,42 +20,24 @@ FILES = (
     "t10k-labels-idx1-ubyte.gz",
 )
 UNSIGNED_BYTE = 8
-MAX_BYTES = 60_000 * 28 * 28
-"""The training images of MNIST and Fashion-MNIST; no other file is larger."""
-CHUNK_BYTES = 1 << 20
 
 
-def read_idx_folder(folder: Path | str) -> tuple[Bytes, IntArray, Bytes, IntArray]:
-    """Return training images, training labels, test images and test labels from the four files in a folder."""
-    folder = Path(folder)
+def read_idx_folder(folder: Path) -> Samples:
+    """Read the four files in a folder. Inputs are bytes of shape (num, 1, height, width)."""
     train_images, train_labels, test_images, test_labels = (
         read_idx(folder / name, num_axes=3 if "images" in name else 1) for name in FILES
     )
-    for images, labels, name in ((train_images, train_labels, FILES[1]), (test_images, test_labels, FILES[3])):
-        if len(images) != len(labels):
-            raise InputError(f"{folder / name} must have {len(images)} labels, one per image, got {len(labels)}")
-    return (
-        train_images[:, None],
-        train_labels.astype(np.int64),
-        test_images[:, None],
-        test_labels.astype(np.int64),
+    return Samples(
+        train_images[:, None], train_labels.astype(np.int64), test_images[:, None], test_labels.astype(np.int64)
     )
 
 
-def read_idx(path: Path | str, num_axes: int) -> Bytes:
+def read_idx(path: Path, num_axes: int) -> Bytes:
     """Return the array in a file; raise InputError unless it matches its header."""
-    path = Path(path)
-    remedy = "download the file again"
+    remedy, header_bytes = "download the file again", 4 + 4 * num_axes
     try:
         with gzip.open(path) as file:
-            header = file.read(4 + 4 * num_axes)
-            if len(header) < 4 + 4 * num_axes or header[:4] != bytes([0, 0, UNSIGNED_BYTE, num_axes]):
-                raise InputError(f"{path} is not an IDX file of bytes with {num_axes} axes; {remedy}")
-            shape = struct.unpack(f">{num_axes}I", header[4:])
-            wanted = math.prod(shape)
-            if wanted > MAX_BYTES:
-                raise InputError(f"{path} must hold at most {MAX_BYTES} bytes, its header says {wanted}; {remedy}")
-            content = _read_at_most(file, wanted + 1)
+            content = file.read()
     except FileNotFoundError:
         raise InputError(
             f"{path} does not exist; put the four IDX files of the data set into that folder, "
@@ -63,15 +45,10 @@ def read_idx(path: Path | str, num_axes: int) -> Bytes:
         ) from None
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path} is damaged ({error}); {remedy}") from None
-    if len(content) != wanted:
-        got = f"got {len(content)}" if len(content) < wanted else "got more"
-        raise InputError(f"{path} must hold {wanted} bytes after its header, {got}; {remedy}")
-    return np.frombuffer(content, np.uint8).reshape(shape)
-
-
-def _read_at_most(file: gzip.GzipFile, num_bytes: int) -> bytearray:
-    """Read `num_bytes` or up to the end. Memory grows with the actual content, not with the size in the header."""
-    content = bytearray()
-    while part := file.read(min(num_bytes - len(content), CHUNK_BYTES)):
-        content += part
-    return content
+    if len(content) < header_bytes or content[:4] != bytes([0, 0, UNSIGNED_BYTE, num_axes]):
+        raise InputError(f"{path} is not an IDX file of bytes with {num_axes} axes; {remedy}")
+    shape = struct.unpack_from(f">{num_axes}I", content, 4)
+    wanted, got = math.prod(shape), len(content) - header_bytes
+    if got != wanted:
+        raise InputError(f"{path} must hold {wanted} bytes after its header, got {got}; {remedy}")
+    return np.frombuffer(content, np.uint8, offset=header_bytes).reshape(shape)

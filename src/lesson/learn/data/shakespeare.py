@@ -4,7 +4,6 @@ The text is `data/tinyshakespeare/input.txt` of Karpathy's char-rnn. Each speake
 McMahan et al. (2017) and LEAF (Caldas et al. 2018), which use all plays. The task is to predict the next character.
 """
 
-import hashlib
 import re
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import numpy as np
 
 from lesson.core.arrays import IntArray
 from lesson.core.errors import ArgumentError, InputError
-from lesson.learn.data.samples import Samples, consecutive
+from lesson.learn.data.samples import Samples, consecutive, read_verified
 
 FILE = Path("shakespeare") / "input.txt"
 NUM_BYTES = 1_115_394
@@ -41,7 +40,7 @@ def read_shakespeare(
         raise ArgumentError("min_chars", f"must be >= 0, got {min_chars}")
     if not 0 < test_share < 1:
         raise ArgumentError("test_share", f"must be > 0 and < 1, got {test_share}")
-    text = _read_text(Path(folder) / FILE)
+    text = read_verified(Path(folder) / FILE, SHA256, "shakespeare").decode("ascii")
     vocabulary = "".join(sorted(set(text)))
     spoken = (lines for lines in split_by_speaker(text).values() if len(lines) > min_chars)
     sequences = [cut_into_sequences(lines, vocabulary, sequence_length) for lines in spoken]
@@ -88,16 +87,3 @@ def cut_into_sequences(text: str, vocabulary: str, length: int) -> IntArray:
 
 def _num_test(num: int, share: float) -> int:
     return min(max(round(share * num), 1), num - 1)
-
-
-def _read_text(path: Path) -> str:
-    remedy = "run 'lesson data shakespeare' to download it"
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist; {remedy}, or set LESSON_DATA_DIR to its folder") from None
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}; {remedy} again") from None
-    if hashlib.sha256(content).hexdigest() != SHA256:
-        raise InputError(f"{path} is damaged: its SHA-256 is not the expected one; {remedy} again")
-    return content.decode("ascii")

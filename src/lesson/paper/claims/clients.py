@@ -7,7 +7,7 @@ import pandas as pd
 
 from lesson.core.arrays import FloatArray
 from lesson.experiments.measures import Series, client_figure
-from lesson.learn.data import load_dataset
+from lesson.learn.data import load_samples
 from lesson.learn.metric import GUESSED
 from lesson.learn.partition import make_partition
 from lesson.paper.claims.base import BETAS, CALLED, DATASETS, ROUNDS, claim
@@ -84,7 +84,7 @@ def _lowest_loss(looks: pd.DataFrame) -> float:
 
 def _largest_shares(beta: float) -> FloatArray:
     """Return the mean over clients of the share of a client's most frequent label on MNIST, one value per seed."""
-    labels, settings = load_dataset("mnist").train_labels, Settings(beta=beta)
+    labels, settings = load_samples("mnist").train_targets, Settings(beta=beta)
     means = []
     for seed in range(NUM_SEEDS):
         partition = make_partition(settings, len(labels), labels, settings.fleet.num_clients, seed)
