@@ -204,7 +204,7 @@ def tiers() -> Numbers:
     for number in (1, 2):
         view = view_of(4, round=number, signals={"client_accuracy": np.array([0.9, 0.5, 0.7, 0.6])})
         strategy.open_round(view, takes_last)  # type: ignore[arg-type]  # `choice` is the only method used
-    return list(strategy.state()["probabilities"])
+    return list(strategy._probabilities)
 
 
 def calibrated(buffers: Sequence[Sequence[tuple[int, float]]]) -> Numbers:
@@ -273,8 +273,7 @@ def preferred_s() -> float:
 def chances() -> Numbers:
     """Return the probability of each client in the draw of Oort."""
     strategy = Oort(NUM_SELECTED, overcommitment=1.0, exploration=0.0, exploration_min=0.0)
-    known = [[client, *each] for client, each in enumerate(zip(UTILITY, LAST_ROUND, strict=True))]
-    strategy.restore({"known": known, "achieved": [], "num_steps": 0})
+    strategy._known = dict(enumerate(zip(UTILITY, LAST_ROUND, strict=True)))
     found = np.zeros(len(UTILITY))
 
     def choice(clients: Any, count: int, *, p: FloatArray, **_: object) -> Any:
@@ -335,7 +334,7 @@ def safa_picked() -> Numbers:
     strategy = Safa(fraction=0.5)
     for clients in ([0, 1], [0, 2, 3]):
         strategy.merge(view_of(NUM_CLIENTS), updates_of(clients, [0] * len(clients)))
-    return list(map(float, strategy.state()["picked"]))
+    return list(map(float, strategy._picked))
 
 
 def selected(strategy: FedCS | FedCSGreedy) -> Numbers:

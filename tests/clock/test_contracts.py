@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.fleets import make_fleet, resume
+from helpers.fleets import make_fleet
 from helpers.scripted import Scripted, ids
 from lesson import FedAvg, InputError, RoundLoop, make_loop, simulate
 from lesson.clock.worlds import NominalWorld
 from lesson.core.arrays import membership
+from lesson.core.state import state_of
 from lesson.strategies.base import AllOf, AnyOf, Arrivals, Deadline, GroupMemory, Merge, RoundPlan, Updates
 
 ONE = np.ones(1)
@@ -135,37 +136,10 @@ def test_invalid_plan_changes_nothing() -> None:
     plans = Deadline(9.0), RoundPlan(ids(0), Deadline(18.0), drops=ids(1), lr_scale=-1.0)
     loop = make_loop(Scripted(*plans), make_fleet([1.0, 20.0]))
     loop.step()
-    before = loop.ledger.state()[0]
+    before = state_of(loop.ledger)[0]
     with pytest.raises(ValueError, match="lr_scale"):
         loop.step()
-    assert (loop.ledger.state()[0], loop.ledger.busy.tolist()) == (before, [False, True])
-
-
-class Remembering(Scripted):
-    """Saves and restores the given states."""
-
-    def __init__(self, saved: Any, restored: Any) -> None:
-        super().__init__(AllOf(ids(0)))
-        self.saved, self.restored = saved, restored
-
-    def state(self) -> Any:
-        return self.saved
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self.saved = self.restored
-
-
-@pytest.mark.parametrize("saved", [{"count": np.arange(3)}, None])
-def test_state_that_cannot_be_saved_is_an_error(saved: Any) -> None:
-    with pytest.raises(InputError, match=r"^Remembering\.state "):
-        make_loop(Remembering(saved, saved), make_fleet([1.0])).state()
-
-
-def test_strategy_must_restore_its_state() -> None:
-    good, bad = (make_loop(Remembering({"count": 1}, count), make_fleet([1.0])) for count in ({"count": 1}, {}))
-    resume(good, good)
-    with pytest.raises(InputError, match=r"^Remembering\.restore "):
-        resume(bad, bad)
+    assert (state_of(loop.ledger)[0], loop.ledger.busy.tolist()) == (before, [False, True])
 
 
 def test_strategy_that_cannot_be_copied_is_an_error() -> None:

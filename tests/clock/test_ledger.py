@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from helpers.scripted import ids
 from lesson.clock.ledger import Ledger
 from lesson.clock.rejections import NOT_FINITE, Rejection
+from lesson.core.state import restore_state, state_of
 
 NOT_YET = np.inf
 
@@ -143,7 +144,8 @@ class Transitions(RuleBasedStateMachine):
         self.ledger.add_version()  # the version before may go out of use
         self.known_versions.add(self.ledger.version)
         saved, self.ledger = self.ledger, make()
-        self.ledger.restore(*saved.state())
+        restore_state(self.ledger, *state_of(saved))
+        self.ledger.rebuild_queue()
 
     @invariant()
     def every_client_is_in_one_state(self) -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lesson.core.state import restore_state, state_of
 from lesson.radio import SharedBand, finish_s
 from lesson.radio.sharing import SharedRates
 
@@ -154,10 +155,10 @@ def test_slow_upload_loses_no_bits(stops_s: list[float], monkeypatch: pytest.Mon
     shared = band("equal", [(0, 0.0, 100.0)], lambda clients, _, __: np.ones(len(clients)), 1.0)
     for stop_s in stops_s:
         shared.advance(stop_s)
-    assert shared.state()["left_bits"] == pytest.approx([50.0])
+    assert shared._uploads.left_bits == pytest.approx([50.0])
     assert sent_s(shared, 0) == [50.0]
     shared.advance(200.0)
-    assert shared.state()["through_s"] == pytest.approx([100.0])
+    assert shared._uploads.through_s == pytest.approx([100.0])
 
 
 def test_infinite_rate_takes_no_time() -> None:
@@ -193,10 +194,10 @@ def test_sent_and_remaining_bits_add_up(discipline: Discipline, uploads: Uploads
 
     shared = band(discipline, uploads, steady, 0.7)
     shared.advance(stop_s)
-    state = shared.state()
+    state = shared._uploads
     bits = np.array([upload[2] for upload in uploads])
-    sent_bits = (10.0 + state["client"]) * state["sent_s"]
-    assert state["left_bits"] + sent_bits == pytest.approx(bits, rel=1e-9, abs=1e-9)
+    sent_bits = (10.0 + state.client) * state.sent_s
+    assert state.left_bits + sent_bits == pytest.approx(bits, rel=1e-9, abs=1e-9)
 
 
 @given(uploads=UPLOADS, coherence_s=st.sampled_from([0.3, 1.0, 7.0]))
@@ -230,7 +231,7 @@ def test_restored_band_continues_bit_identically(discipline: Discipline) -> None
     first = band(discipline, [(3, 0.1, 240.0), (1, 0.2, 90.0), (2, 2.0, 150.0)], split, 0.3)
     first.advance(1.1)
     second = SharedBand(discipline, split, 0.3)
-    second.restore(first.state())
+    restore_state(second, *state_of(first))
     for shared in (first, second):
         shared.advance(2.3)
         shared.remove(np.array([1]))

@@ -3,7 +3,6 @@
 In `fleet`, client 0 takes 5 s (tier 1), 1 takes 16 s (tier 2), 2 takes exactly 30 s (tier 3), 3 takes 38 s (tier 4).
 """
 
-import json
 import math
 from typing import Any
 
@@ -16,6 +15,7 @@ from helpers.fleets import make_fleet
 from helpers.strategies import follow
 from helpers.views import arrived, view
 from lesson import FedAvg, Fleet, InputError, Lesson, assign_tiers, due, simulate
+from lesson.core.state import restore_state, state_of
 from lesson.strategies.base import AllOf, Deadline
 
 
@@ -116,7 +116,7 @@ def test_deadlines_shift_after_an_early_close() -> None:
     """After a round that ended at 7 s, the next deadlines are 17 s and 27 s; a restored strategy knows."""
     lesson, restored, rng = Lesson(10.0), Lesson(10.0), np.random.default_rng(0)
     assert lesson.open_round(view(2, now_s=7.0), rng).closes.by_s == 17.0
-    restored.restore(json.loads(json.dumps(lesson.state())))
+    restore_state(restored, *state_of(lesson))
     assert restored == lesson
     assert restored.open_round(view(3, now_s=17.0), rng).closes.by_s == 27.0
 

@@ -131,14 +131,14 @@ def test_pacer_counts_rounds_with_aggregated_updates(lost: list[int], num_steps:
     seen = []
     for _ in num_steps:
         simulation.step()
-        seen.append(simulation.strategy.state()["num_steps"])
+        seen.append(simulation.strategy._num_steps)
     assert seen == num_steps
 
 
 def test_without_losses_utility_is_the_number_of_samples() -> None:
     run = follow(Oort(2, 2.0), make_fleet(LATENCIES), 1)
     assert run.records[0].end_s == 16.0
-    assert run.simulation.strategy.state()["known"] == [[0, 100.0, 1], [1, 100.0, 1]]
+    assert run.simulation.strategy._known == {0: (100.0, 1), 1: (100.0, 1)}
 
 
 def test_updates_beyond_the_first_k_are_dropped() -> None:

@@ -4,7 +4,6 @@ Lists, tuples and ranges are converted to arrays. Checks come before any change 
 """
 
 import copy
-import json
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -300,24 +299,3 @@ def copied(strategy: Strategy) -> Strategy:
             f"strategy {type(strategy).__name__} cannot be copied: {error}; give it a __deepcopy__ method, or do "
             "not keep open files or locks in its attributes"
         ) from None
-
-
-def state_of(strategy: Strategy) -> dict[str, Any]:
-    """Return the state of a strategy; raise InputError if a checkpoint cannot hold it."""
-    state, name = strategy.state(), type(strategy).__name__
-    if not isinstance(state, dict):
-        raise InputError(f"{name}.state must return a dict, got {state!r:.80}")
-    try:
-        json.dumps(state)
-    except (TypeError, ValueError) as error:
-        raise InputError(
-            f"{name}.state must return values that JSON can store: {error}; use tolist() for arrays"
-        ) from None
-    return state
-
-
-def restore_strategy(strategy: Strategy, state: dict[str, Any]) -> None:
-    """Restore the state of a strategy; raise InputError if it does not come back as it was."""
-    strategy.restore(state)
-    if json.dumps(state_of(strategy), sort_keys=True) != json.dumps(state, sort_keys=True):
-        raise InputError(f"{type(strategy).__name__}.restore must restore everything that state returned")

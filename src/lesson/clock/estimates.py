@@ -2,10 +2,8 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from lesson.core.arrays import BoolArray, FloatArray, IntArray
 from lesson.core.errors import InputError
@@ -19,6 +17,8 @@ TIMES = (*PARTS, "shared_upload_s", "latency_s")
 
 class SlidingWindow:
     """The last few measured times of each client; the estimate is their mean or a quantile."""
+
+    SAVED = ("seen_s",)
 
     def __init__(self, num_clients: int, window: int, quantile: float | None = None) -> None:
         self.seen_s: FloatArray = np.full((num_clients, window), np.nan)
@@ -48,6 +48,8 @@ class RecentLatencies:
     first measurement of a client can only lower its estimate and is not kept: on first contact, the device installs the
     app, imports libraries and fills its caches, which no later local training has to wait for.
     """
+
+    SAVED = ("seen_s", "is_cold")
 
     def __init__(self, num_clients: int, *, first_is_cold: bool = False) -> None:
         self.seen_s: FloatArray = np.full((num_clients, 5), np.nan)
@@ -80,9 +82,13 @@ class LatencyEstimator:
     `[server] estimate_error` is set.
     """
 
+    SAVED = ("_recent", "_num_seen", "_estimates_s")
+
     def __init__(self, settings: Settings, fleet: Fleet, seed: int) -> None:
         self._nominal = fleet
-        self.fleet = replace(fleet, **{name: getattr(fleet, name).copy() for name in TIMES})
+        self._estimates_s = {name: getattr(fleet, name).copy() for name in TIMES}
+        """Arrays of `fleet`."""
+        self.fleet = replace(fleet, **self._estimates_s)
         window = 1 if settings.server.estimate == "last" else settings.server.estimate_window
         quantile = settings.server.estimate_quantile if settings.server.estimate == "quantile" else None
         self._recent = {name: SlidingWindow(len(fleet), window, quantile) for name in (*PARTS, "latency_s")}
@@ -107,21 +113,11 @@ class LatencyEstimator:
     def _set_estimates(self, clients: IntArray, seconds: Mapping[str, FloatArray]) -> None:
         off = np.exp(self._spread * normals(self._error, clients, self._num_seen[clients])) if self._spread else 1.0
         for name, value_s in seconds.items():
-            getattr(self.fleet, name)[clients] = value_s * off
+            self._estimates_s[name][clients] = value_s * off
         nominal_s = self._nominal.upload_s[clients]
         known = (nominal_s > 0) & (nominal_s < np.inf)
         slower = np.divide(self.fleet.upload_s[clients], nominal_s, out=np.ones(len(clients)), where=known)
         self.fleet.shared_upload_s[clients] = slower * self._nominal.shared_upload_s[clients]
-
-    def state(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the state as arrays, for `restore`."""
-        seen = {f"seen.{name}": recent.seen_s for name, recent in self._recent.items()}
-        return seen | {"num_seen": self._num_seen} | {name: getattr(self.fleet, name) for name in TIMES}
-
-    def restore(self, state: dict[str, npt.NDArray[Any]]) -> None:
-        """Continue from what `state` returned."""
-        for name, array in self.state().items():
-            array[:] = state[name]
 
 
 def expected_latency_s(

@@ -7,7 +7,7 @@ A version is in use while it is the newest or an update that started from it has
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from lesson.clock.arrivals import ArrivalQueue
 from lesson.clock.rejections import OF_CONTENT, Rejection
-from lesson.core.arrays import BoolArray, FloatArray, IntArray, copied, distinct, with_prefix
+from lesson.core.arrays import BoolArray, FloatArray, IntArray, distinct
 from lesson.strategies.base import NO_UPDATES, Updates
 
 _NONE = -1
@@ -23,6 +23,12 @@ _NONE = -1
 
 class Ledger:
     """State of all clients and updates. Arrays have shape (num_clients,) and must not be changed from outside."""
+
+    SAVED = (
+        *("connected", "idle", "busy", "excluded", "num_connected", "num_busy", "num_in_flight", "some_are_gone"),
+        *("waiting", "at_server", "version", "version_is_new", "_next_id", "_latest", "_freed", "_num_updates"),
+        *("_unused", "_newest", "_in_a_row"),
+    )
 
     def __init__(self, connected: BoolArray, exclude_after: int = 0) -> None:
         num_clients = len(connected)
@@ -275,41 +281,9 @@ class Ledger:
         self.excluded[clients] = True
         return dropped, released
 
-    # Checkpoints
-
-    def state(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-        """Return a copy of the state for `restore`: values that JSON can represent, and arrays."""
-        values = {
-            "version": self.version,
-            "version_is_new": self.version_is_new,
-            "next_id": self._next_id,
-            "some_are_gone": self.some_are_gone,
-            "num_updates": list(self._num_updates.items()),
-            "unused": list(self._unused),
-        }
-        arrays = {f"latest.{name}": column for name, column in self._latest.items()}
-        arrays |= {f"server.{name}": getattr(self.at_server, name) for name in Updates.__slots__}
-        arrays |= {"connected": self.connected, "excluded": self.excluded, "waiting": self.waiting}
-        arrays |= {"newest": self._newest, "in_a_row": self._in_a_row, "freed": self.freed()}
-        return values, copied(arrays)
-
-    def restore(self, values: Mapping[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> None:
-        """Continue from what `state` returned."""
-        self.version, self._next_id = values["version"], values["next_id"]
-        self.version_is_new = values["version_is_new"]
-        self.some_are_gone, self._unused = values["some_are_gone"], list(values["unused"])
-        self._num_updates = {int(version): int(count) for version, count in values["num_updates"]}
-        for name, column in self._latest.items():
-            column[:] = arrays[f"latest.{name}"]
-        self.at_server = Updates(**with_prefix(arrays, "server."))
-        self.connected[:], self.excluded[:] = arrays["connected"], arrays["excluded"]
-        self.waiting[:], self._newest[:] = arrays["waiting"], arrays["newest"]
-        self._in_a_row[:], self._freed = arrays["in_a_row"], [arrays["freed"]]
-        training = self._id != _NONE
-        self.idle[:], self.busy[:] = self.connected & ~training, self.connected & training
-        self.num_connected, self.num_busy = (int(np.count_nonzero(who)) for who in (self.connected, self.busy))
-        clients = np.flatnonzero(training)
-        self.num_in_flight = len(clients)
+    def rebuild_queue(self) -> None:
+        """Rebuild the queue of arrivals, which is not part of a checkpoint, after everything else was restored."""
+        clients = self.clients_in_flight()
         self.reschedule(clients, self._arrives_s[clients])
 
     def _take(self, clients: IntArray) -> Updates:

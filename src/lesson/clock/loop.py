@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, final
 
 import numpy as np
-import numpy.typing as npt
 
-from lesson.clock.contracts import Contract, copied, restore_strategy, state_of
+from lesson.clock.contracts import Contract, copied
 from lesson.clock.estimates import TIMES, expected_latency_s
 from lesson.clock.ledger import Ledger
 from lesson.clock.records import RoundRecord, exclusion_note, first_tier_note, rejection_line
@@ -23,6 +22,7 @@ from lesson.clock.worlds.base import Collected, World
 from lesson.core.arrays import NO_CLIENTS, FloatArray, IntArray, read_only, with_prefix
 from lesson.core.errors import InputError
 from lesson.core.random import RepeatedStream
+from lesson.core.state import Arrays, restore_state, state_of
 from lesson.fleet.tiers import TOLERANCE, UNREACHABLE
 from lesson.strategies.base import NO_UPDATES, Merge, RoundPlan, ServerView, Strategy, Updates
 
@@ -31,7 +31,6 @@ NOBODY = "no client is connected anymore"
 _SHOWN = (*TIMES, "local_steps", "num_samples", "client_weight")
 _OF_LEDGER = ("connected", "idle", "busy", "waiting", "started_round", "started_s")
 _NOTHING_COLLECTED = Collected(NO_UPDATES)
-_VALUES = ("round", "now_s", "stop_reason", "_rounds_stuck", "_rounds_empty")
 
 
 class ModelServer(Protocol):
@@ -71,6 +70,8 @@ class RoundLoop:
         ledger: State of all clients and updates.
         stop_reason: Why the run has ended; empty while it continues.
     """
+
+    SAVED = ("round", "now_s", "stop_reason", "_rounds_stuck", "_rounds_empty", "_tiers", "strategy", "ledger")
 
     def __init__(
         self,
@@ -336,21 +337,15 @@ class RoundLoop:
         num_excluded = int(np.count_nonzero(self.ledger.excluded))
         return NOBODY if not num_excluded else f"{NOBODY}; {num_excluded} of {len(self.fleet)} clients were excluded"
 
-    def state(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+    def state(self) -> tuple[dict[str, Any], Arrays]:
         """Return a copy of the state for `restore`: values that JSON can represent, and arrays."""
-        (ledger, of_ledger), (world, of_world) = self.ledger.state(), self.world.state(self.ledger)
-        values = {name: getattr(self, name) for name in _VALUES}
-        values |= {"strategy": state_of(self.strategy), "ledger": ledger, "world": world}
-        arrays = {"tiers": self._tiers.copy()} | {f"ledger.{name}": array for name, array in of_ledger.items()}
-        return values, arrays | {f"world.{name}": array.copy() for name, array in of_world.items()}
+        (values, arrays), (world, of_world) = state_of(self), self.world.state(self.ledger)
+        return values | {"world": world}, arrays | {f"world.{name}": array.copy() for name, array in of_world.items()}
 
-    def restore(self, values: Mapping[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> None:
+    def restore(self, values: dict[str, Any], arrays: Arrays) -> None:
         """Restore what `state` returned; in simulated time, the run is then bit-identical to an uninterrupted one."""
-        for name in _VALUES:
-            setattr(self, name, values[name])
-        restore_strategy(self.strategy, values["strategy"])
-        self._tiers[:] = arrays["tiers"]
-        self.ledger.restore(values["ledger"], with_prefix(arrays, "ledger."))
+        restore_state(self, values, arrays)
+        self.ledger.rebuild_queue()
         self.world.restore(values["world"], with_prefix(arrays, "world."), self.ledger, self.now_s)
 
     def _checked_s(self, method: str, seconds: float) -> float:

@@ -62,12 +62,6 @@ class MeasuredFirst:
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
         return (self.first if view.round == 1 else self.strategy).merge(view, arrived)
 
-    def state(self) -> dict[str, Any]:
-        return self.strategy.state()
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self.strategy.restore(state)
-
 
 class LessonStrategy(FlowerStrategy):
     """Replaces FedAvg in a Flower app: rounds last `deadline_s` seconds, and slower clients upload in fewer of them.

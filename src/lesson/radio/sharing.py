@@ -6,10 +6,9 @@ advances from event to event and nothing is approximated.
 
 import copy
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from lesson.core.arrays import NO_CLIENTS, FloatArray, IntArray, membership
 from lesson.radio.transfer import block_at
@@ -38,6 +37,8 @@ class _Uploads(NamedTuple):
 
 class SharedBand:
     """Uploads over one shared band, at most one per client; an upload stays until it is removed."""
+
+    SAVED = ("_uploads", "_now_s")
 
     def __init__(self, discipline: Literal["equal", "in-turn"], rates: SharedRates, coherence_s: float) -> None:
         self._in_turn = discipline == "in-turn"
@@ -75,15 +76,6 @@ class SharedBand:
     def sent_s(self, clients: IntArray) -> FloatArray:
         """Return for how many seconds each of these clients has been sending so far, shape (len(clients),)."""
         return self._uploads.sent_s[membership(clients, self._uploads.client)[1]]
-
-    def state(self) -> dict[str, npt.NDArray[Any]]:
-        """Return everything as arrays, for `restore`."""
-        return copy.deepcopy(self._uploads)._asdict() | {"now_s": np.array([self._now_s])}
-
-    def restore(self, state: dict[str, npt.NDArray[Any]]) -> None:
-        """Continue from what `state` returned."""
-        self._uploads = _Uploads._make(state[name].copy() for name in _Uploads._fields)
-        self._now_s = float(state["now_s"][0])
 
     def _step(self, uploads: _Uploads, now_s: float, until_s: float) -> float:
         """Send until the set of senders changes, or until `until_s` if that is earlier; return that time."""

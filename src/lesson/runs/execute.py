@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lesson.clock.contracts import state_of
 from lesson.core.errors import DivergedError, LackOfMemoryError, RunStoppedError, printable
+from lesson.core.state import state_of
 from lesson.fleet.measured import with_listed_clients
 from lesson.learn.build import build
 from lesson.learn.device import lacks_memory

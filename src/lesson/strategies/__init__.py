@@ -62,8 +62,8 @@ def find_strategy(name: str) -> type[Strategy]:
             raise unknown("strategy", name, STRATEGIES)
         return STRATEGIES[name]
     kind: type[Strategy] = load_named("strategy", name)
-    if not all(callable(getattr(kind, method, None)) for method in ("open_round", "merge", "state", "restore")):
-        raise InputError(f"strategy '{name}' must have the methods open_round, merge, state and restore")
+    if not all(callable(getattr(kind, method, None)) for method in ("open_round", "merge")):
+        raise InputError(f"strategy '{name}' must have the methods open_round and merge")
     if not hasattr(kind, "needs"):
         raise InputError(f"strategy '{name}' must have needs, the set of signals that it reads; frozenset() for none")
     return kind

@@ -325,8 +325,10 @@ class Merge:
 class Strategy(Protocol):
     """Decides which clients train, when a round closes and which updates are aggregated.
 
-    Derive from `Stateless` if a strategy reads no signals and keeps no state between rounds.
-    `lesson.testing.check_strategy` tests a strategy.
+    Derive from `Stateless` if a strategy reads no signals and keeps no state between rounds. Of other strategies, a
+    checkpoint holds all attributes: numbers, text, arrays, lists, tuples, sets, dicts and other dataclasses, but no
+    functions and no fields marked with `field(metadata={"cache": True})`. A strategy can decide itself what is saved:
+    `state()` returns it, and `restore(state)` restores it. `lesson.testing.check_strategy` tests a strategy.
 
     A strategy whose rule includes a server optimizer can name it in an attribute `server_optimizer`, such as "amsgrad".
     It is used unless `[server] optimizer` sets another one.
@@ -343,14 +345,6 @@ class Strategy(Protocol):
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
         """Return which updates to aggregate and to drop; `arrived` holds all updates that wait at the server."""
-        ...
-
-    def state(self) -> dict[str, Any]:
-        """Return the state that a checkpoint has to store, as small JSON-compatible values."""
-        ...
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Restore the state that `state` returned."""
         ...
 
 

@@ -14,7 +14,6 @@ clients that were connected at the same time, or the number that have trained so
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -64,10 +63,3 @@ class CA2FL(Buffered):
             previous_total=self.server_lr / self._num_clients,
         )
         return Merge(taken.id, np.array([1 / counts[name] for name in names]), of="updates", groups=groups)
-
-    def state(self) -> dict[str, Any]:
-        return super().state() | {"num_clients": self._num_clients, "num_started": self._num_started}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        super().restore(state)
-        self._num_clients, self._num_started = state["num_clients"], state["num_started"]

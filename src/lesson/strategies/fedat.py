@@ -14,7 +14,7 @@ is left out here, and adds a penalty λ/2·‖w_k − w‖² to the local object
 """
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -67,14 +67,6 @@ class FedAT:
             [_name(tier) for tier in tiers], {_name(tier): share for tier, share in enumerate(tier_weights)}
         )
         return Merge(taken.id, shares(weights, tiers), groups=groups)
-
-    def state(self) -> dict[str, Any]:
-        return {"num_reports": list(self._num_reports), "tier_of": self._tier_of.tolist()}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self._num_reports = list(state["num_reports"])
-        self._tier_of = np.array(state["tier_of"], dtype=np.int64)
-        self._members = [np.flatnonzero(self._tier_of == tier) for tier in range(len(self._num_reports))]
 
     def _resting(self, view: ServerView, clients: IntArray) -> list[int]:
         """Return those tiers of these clients in which no client is busy."""

@@ -13,7 +13,7 @@ its update is lost, more than `concurrency` clients train for a while.
 """
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -55,13 +55,6 @@ class Buffered:
             return NO_UPDATES
         self._num_buffered -= capacity
         return arrived[np.arange(capacity)]
-
-    def state(self) -> dict[str, Any]:
-        return {"num_buffered": self._num_buffered, "buffer_size": self._capacity}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self._num_buffered = state["num_buffered"]
-        self._capacity = state["buffer_size"]
 
     def _buffer_size(self, view: ServerView) -> int:
         if not self._capacity:

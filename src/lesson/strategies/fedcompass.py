@@ -23,7 +23,7 @@ The cost of a round grows with the number of clients: the server looks at all of
 """
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -126,19 +126,6 @@ class FedCompass:
         staleness = view.version - taken.base_version
         weights = self.server_lr * _shares_of(taken.client, view) * np.float_power(1.0 + staleness, -self.a)
         return Merge(taken.id, weights, of="updates")
-
-    def state(self) -> dict[str, Any]:
-        groups = [
-            vars(group) | {"pending": sorted(group.pending), "arrived": sorted(group.arrived)} for group in self._groups
-        ]
-        return {"groups": groups, "late": sorted(self._late)}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self._groups = [
-            Group(**group | {"pending": set(group["pending"]), "arrived": set(group["arrived"])})
-            for group in state["groups"]
-        ]
-        self._late = set(state["late"])
 
     def _bounds(self, usual: IntArray) -> tuple[IntArray, IntArray]:
         """Return Q_min and Q_max of each client, given its usual number of steps."""

@@ -21,7 +21,7 @@ Departures from the paper:
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -86,14 +86,6 @@ class Lesson:
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
         return average(view, *self._due(view, arrived))
-
-    def state(self) -> dict[str, Any]:
-        members = [[tier, clients.tolist()] for tier, clients in self._members.items()]
-        return {"grid_s": self._grid_s, "grid_round": self._grid_round, "members": members}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self._grid_s, self._grid_round = state["grid_s"], state["grid_round"]
-        self._members = {tier: np.array(clients, dtype=np.int64) for tier, clients in state["members"]}
 
     def _draw(self, view: ServerView, limit: int, rng: np.random.Generator) -> IntArray:
         """Draw up to `limit` clients from each tier whose slot begins now; return them sorted."""

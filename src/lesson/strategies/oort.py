@@ -30,7 +30,7 @@ The cost of a round grows with the number of clients: the server looks at all of
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -114,14 +114,6 @@ class Oort:
         if utility:
             self._achieved.append(sum(utility))
         return average(view, taken, drops=arrived.id[self.clients_per_round :])
-
-    def state(self) -> dict[str, Any]:
-        known = [[client, *values] for client, values in self._known.items()]
-        return {"known": known, "achieved": list(self._achieved), "num_steps": self._num_steps}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self._known = {client: (utility, last) for client, utility, last in state["known"]}
-        self._achieved, self._num_steps = list(state["achieved"]), state["num_steps"]
 
     def _pace(self, view: ServerView) -> str:
         """Increase T if the utility has fallen; return a note if T has changed, else an empty string."""

@@ -22,7 +22,7 @@ The cost of a round grows with the number of clients: the server looks at all of
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -96,17 +96,6 @@ class Refl:
         updates = arrived[~expired]
         weights = view.client_weight[updates.client] * self._scale(view, updates, age[~expired])
         return Merge(updates.id, shares(weights), of="updates", drops=arrived.id[expired])
-
-    def state(self) -> dict[str, Any]:
-        absent = np.flatnonzero(self._absences)
-        counts = [absent.tolist(), self._absences[absent].tolist()]
-        return {"absences": counts, "opened_s": self._opened_s, "usual_s": self._usual_s, "size": len(self._absences)}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self._absences = np.zeros(state["size"], dtype=np.int64)
-        clients, counts = state["absences"]
-        self._absences[clients] = counts
-        self._opened_s, self._usual_s = state["opened_s"], state["usual_s"]
 
     def _observe(self, view: ServerView) -> None:
         """Count the clients that are not connected, and update μ with the duration of the last round."""

@@ -18,7 +18,7 @@ The paper's random crashes are left out.
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -89,12 +89,6 @@ class Safa:
             resets=_names(self._deprecated),
         )
         return Merge(arrived.id[enters], np.ones(len(groups.names)), groups=groups, drops=arrived.id[replaced])
-
-    def state(self) -> dict[str, Any]:
-        return {"picked": self._picked.tolist()}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self._picked = np.array(state["picked"], dtype=np.int64)
 
 
 def _names(clients: IntArray) -> list[str]:

@@ -19,7 +19,7 @@ there are no accuracies, and tiers stay equally likely while their credits last.
 """
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -83,16 +83,6 @@ class TiFL:
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
         return average(view, arrived)
-
-    def state(self) -> dict[str, Any]:
-        names = ("num_drawn", "probabilities", "accuracy")
-        lists = {name: list(getattr(self, f"_{name}")) for name in names}
-        return lists | {"tier": self._tier, "members": [members.tolist() for members in self._members]}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        for name, value in state.items():
-            setattr(self, f"_{name}", list(value) if isinstance(value, list) else value)
-        self._members = [np.array(members, dtype=np.int64) for members in state["members"]]
 
     def _make_tiers(self, view: ServerView) -> None:
         """Divide the fleet into tiers, which are equally likely at first."""

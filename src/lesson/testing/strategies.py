@@ -226,7 +226,7 @@ def check_views(subject: Subject) -> None:
 
 def check_resume(subject: Subject) -> None:
     """A run that is saved after every round, as JSON, and resumed with a new object has the same rounds."""
-    rule = "a resumed run must have the same rounds: state() must return all that restore() needs, as values for JSON"
+    rule = "a resumed run must have the same rounds: a checkpoint must hold all that later rounds need"
     for case in subject.accepted:
 
         def resume(case: Case = case) -> RoundLoop:
@@ -254,6 +254,8 @@ class _Watched:
 
     With `poison`, the strategy is shown copies of all arrays, which are overwritten with nonsense when it has returned.
     """
+
+    SAVED = ("_strategy",)
 
     def __init__(self, strategy: Strategy, poison: bool) -> None:
         self._strategy, self._poison = strategy, poison

@@ -5,16 +5,14 @@ Times vary with fading, movement, measured channels, a shared band, random slowd
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from lesson.clock.estimates import PARTS, take_turns
 from lesson.clock.faults import Disconnections
 from lesson.clock.ledger import Ledger
 from lesson.clock.worlds.airtime import Airtime
-from lesson.core.arrays import BoolArray, FloatArray, IntArray, with_prefix
+from lesson.core.arrays import BoolArray, FloatArray, IntArray
 from lesson.core.errors import InputError
 from lesson.core.random import exponentials, key
 from lesson.fleet.channels import phone_rates_of
@@ -26,14 +24,14 @@ from lesson.radio import SharedBand
 from lesson.settings.settings import Settings
 from lesson.strategies.base import Updates
 
-_ARRAYS = (*PARTS, "_upload_begins_s", "_shares", "lost", "_leaves_s", "back_s")
-
 
 class ActualTimes:
     """Actual duration of each local training and its transfers.
 
     Arrays have shape (num_clients,) and describe each client's latest local training.
     """
+
+    SAVED = (*PARTS, "_upload_begins_s", "_shares", "lost", "_leaves_s", "back_s", "_to_forecast", "_band")
 
     def __init__(
         self,
@@ -253,20 +251,6 @@ class ActualTimes:
         sending_s = np.where(self._shares[clients], self.upload_s[clients], sent_s)
         compute_j, transmit_j = computing_s * self._compute_w[clients], sending_s * self._transmit_w[clients]
         return np.array([compute_j.sum(), transmit_j.sum()])
-
-    def state(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the state as arrays, for `restore`."""
-        band = {} if self._band is None else {f"band.{name}": array for name, array in self._band.state().items()}
-        kept = {name: getattr(self, name) for name in _ARRAYS}
-        return band | kept | {"to_forecast": np.array([self._to_forecast])}
-
-    def restore(self, state: dict[str, npt.NDArray[Any]]) -> None:
-        """Continue from what `state` returned."""
-        for name in _ARRAYS:
-            getattr(self, name)[:] = state[name]
-        self._to_forecast = bool(state["to_forecast"][0])
-        if self._band is not None:
-            self._band.restore(with_prefix(state, "band."))
 
 
 def _traced(work: WorkTrace, fleet: Fleet) -> WorkTrace:

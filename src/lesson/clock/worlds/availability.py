@@ -11,6 +11,8 @@ from lesson.fleet.traces import Presence
 class Availability:
     """When clients join and leave, from the presence file and disconnections; arrays have shape (num_clients,)."""
 
+    SAVED = ("back_s", "_returns")
+
     def __init__(self, num_clients: int, presence: Presence | None = None) -> None:
         self._presence = presence
         self.back_s: FloatArray = np.zeros(num_clients)
@@ -49,12 +51,6 @@ class Availability:
         if self._presence is not None and len(back):
             back = back[self._presence.leaves_s(back, until_s) > until_s]
         return distinct([came, back]), left
-
-    def restore(self, back_s: FloatArray, now_s: float) -> None:
-        """Continue at `now_s` from the `back_s` that was saved at that time."""
-        self.back_s[:] = back_s
-        offline = np.flatnonzero((back_s > now_s) & np.isfinite(back_s))
-        self._returns = sorted(zip(back_s[offline].tolist(), offline.tolist(), strict=True))
 
     def _come_back(self, until_s: float) -> IntArray:
         back = []

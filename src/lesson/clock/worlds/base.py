@@ -1,15 +1,14 @@
 """The protocol of worlds, which provide time, arrivals and latency estimates to the round loop."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from lesson.clock.ledger import Ledger
 from lesson.clock.rejections import Rejection
 from lesson.core.arrays import BoolArray, FloatArray
+from lesson.core.state import Arrays
 from lesson.fleet.fleet import Fleet
 from lesson.fleet.tiers import TOLERANCE
 from lesson.strategies.base import NO_UPDATES, AllOf, AnyOf, Arrivals, Closing, Updates
@@ -87,13 +86,11 @@ class World(Protocol):
         """Return the compute and transmit energy of updates until `elapsed_s` after their start, summed, shape (2,)."""
         ...
 
-    def state(self, ledger: Ledger) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+    def state(self, ledger: Ledger) -> tuple[dict[str, Any], Arrays]:
         """Return the state for `restore`: values that JSON can represent, and arrays, which the caller copies."""
         ...
 
-    def restore(
-        self, values: Mapping[str, Any], arrays: dict[str, npt.NDArray[Any]], ledger: Ledger, now_s: float
-    ) -> None:
+    def restore(self, values: dict[str, Any], arrays: Arrays, ledger: Ledger, now_s: float) -> None:
         """Continue from what `state` returned; the ledger has already been restored."""
         ...
 

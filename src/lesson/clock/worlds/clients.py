@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ from lesson.clock.ledger import Ledger
 from lesson.clock.records import RoundRecord
 from lesson.clock.rejections import Rejection
 from lesson.core.arrays import FloatArray, IntArray, with_prefix
+from lesson.core.state import Arrays
 from lesson.strategies.base import Updates
 
 NO_REPLY, LOST, TOO_LATE, RESTARTED = "no reply", "node lost", "too late", "server restarted"
@@ -120,6 +121,8 @@ class Clients(Protocol):
 class Reports:
     """Weights and metrics that clients report with their updates. Weights are written to `client_weight`."""
 
+    SAVED = ("_client_weight", "_metrics")
+
     def __init__(self, client_weight: FloatArray) -> None:
         self._client_weight = client_weight
         self._metrics: dict[Key, Mapping[str, float]] = {}
@@ -130,7 +133,7 @@ class Reports:
         """Keep the weight and the metrics of a usable update."""
         if reply.weight is not None:
             self._client_weight[reply.client] = reply.weight
-        self._metrics[reply.key] = reply.metrics
+        self._metrics[reply.key] = dict(reply.metrics)
 
     def release(self, updates: Updates) -> None:
         """Keep the metrics of released updates until the next round opens."""
@@ -140,28 +143,18 @@ class Reports:
         """Discard the metrics of the last round."""
         self._released.clear()
 
-    def state(self, ledger: Ledger) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-        """Return the weights, and the metrics of the updates at the server, for `restore`."""
-        kept = [[*key, dict(self._metrics.get(key, {}))] for key in ledger.at_server.keys]
-        return {"metrics": kept}, {"client_weight": self._client_weight}
-
-    def restore(self, values: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Continue from what `state` returned; checkpoints of earlier versions have nothing of it."""
-        self._client_weight[:] = arrays.get("client_weight", self._client_weight)
-        self._metrics |= {(client, index): metrics for client, index, metrics in values.get("metrics", ())}
-
     def of_round(self, record: RoundRecord) -> list[tuple[float, Mapping[str, float]]]:
         """Return the weight and the metrics of each update aggregated in the round that has just closed."""
         keys = zip(record.merged.tolist(), record.merged_index.tolist(), strict=True)
         return [(float(self._client_weight[client]), self._released[client, index]) for client, index in keys]
 
 
-def waiting_models(clients: Clients, ledger: Ledger) -> dict[str, npt.NDArray[np.floating]]:
+def waiting_models(clients: Clients, ledger: Ledger) -> Arrays:
     """Return the models of the updates at the server, for a checkpoint."""
     return {f"waiting.{place}": model for place, model in enumerate(clients.models_of(ledger.at_server))}
 
 
-def restore_waiting_models(clients: Clients, ledger: Ledger, arrays: dict[str, npt.NDArray[Any]]) -> None:
+def restore_waiting_models(clients: Clients, ledger: Ledger, arrays: Arrays) -> None:
     """Pass the models that `waiting_models` returned back to `clients`."""
     models = with_prefix(arrays, "waiting.")
     clients.put_back(ledger.at_server, [models[str(place)] for place in range(len(ledger.at_server))])

@@ -1,14 +1,13 @@
 """Simulated time in which every update takes exactly as long as expected."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from lesson.clock.ledger import Ledger
 from lesson.clock.worlds.base import Collected, closing_time, nominal_energy_j
 from lesson.core.arrays import BoolArray, FloatArray
+from lesson.core.state import Arrays
 from lesson.fleet.fleet import Fleet
 from lesson.strategies.base import Closing, Updates
 
@@ -57,15 +56,9 @@ class NominalWorld:
         """Return the compute and transmit energy of updates until `elapsed_s` after their start, summed, shape (2,)."""
         return nominal_energy_j(self.fleet, updates, elapsed_s)
 
-    def state(self, ledger: Ledger) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:  # noqa: ARG002
+    def state(self, ledger: Ledger) -> tuple[dict[str, Any], Arrays]:  # noqa: ARG002
         """Return nothing: the world does not change."""
         return {}, {}
 
-    def restore(
-        self,
-        values: Mapping[str, Any],
-        arrays: dict[str, npt.NDArray[Any]],
-        ledger: Ledger,
-        now_s: float,
-    ) -> None:
+    def restore(self, values: dict[str, Any], arrays: Arrays, ledger: Ledger, now_s: float) -> None:
         """Do nothing: the world does not change."""

@@ -1,12 +1,11 @@
 """Real clients in simulated time: a simulated world decides when updates arrive; the server waits until they have."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from lesson.clock.ledger import Ledger
 from lesson.clock.records import rejection_line
@@ -14,6 +13,7 @@ from lesson.clock.rejections import ALREADY_SEEN, OF_CONTENT, Rejection
 from lesson.clock.worlds.base import Collected, World
 from lesson.clock.worlds.clients import Clients, Key, Reply, Reports, restore_waiting_models, waiting_models
 from lesson.core.arrays import BoolArray, FloatArray, with_prefix
+from lesson.core.state import Arrays, restore_state, state_of
 from lesson.strategies.base import Closing, Updates
 
 POLL_S = 0.02
@@ -27,6 +27,8 @@ class RemoteWorld:
     `tell` is called with warnings. With `counts_bytes`, records have the actual sizes of arrays, instead of the size of
     the fleet's model.
     """
+
+    SAVED = ("_round", "reports")
 
     def __init__(
         self,
@@ -107,20 +109,15 @@ class RemoteWorld:
         """Return the energy of updates in the inner world."""
         return self._inner.energy_j(updates, elapsed_s)
 
-    def state(self, ledger: Ledger) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-        """Return the state of the inner world and the models that wait at the server."""
-        values, arrays = self._inner.state(ledger)
-        arrays = {f"inner.{name}": array for name, array in arrays.items()}
-        told, weights = self.reports.state(ledger)
-        values = {"round": self._round, "inner": values, **told}
-        return values, arrays | weights | waiting_models(self._clients, ledger)
+    def state(self, ledger: Ledger) -> tuple[dict[str, Any], Arrays]:
+        """Return the state of the inner world, the reports and the models that wait at the server."""
+        (values, arrays), (inner, of_inner) = state_of(self), self._inner.state(ledger)
+        arrays |= {f"inner.{name}": array for name, array in of_inner.items()}
+        return values | {"inner": inner}, arrays | waiting_models(self._clients, ledger)
 
-    def restore(
-        self, values: Mapping[str, Any], arrays: dict[str, npt.NDArray[Any]], ledger: Ledger, now_s: float
-    ) -> None:
+    def restore(self, values: dict[str, Any], arrays: Arrays, ledger: Ledger, now_s: float) -> None:
         """Continue from what `state` returned; clients are asked again to train the updates in flight."""
-        self._round = values["round"]
-        self.reports.restore(values, arrays)
+        restore_state(self, values, arrays)
         self._inner.restore(values["inner"], with_prefix(arrays, "inner."), ledger, now_s)
         restore_waiting_models(self._clients, ledger, arrays)
         self._send(ledger.updates_of(ledger.clients_in_flight()))

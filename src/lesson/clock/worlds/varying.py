@@ -1,10 +1,8 @@
 """Simulated time in which channels, compute speed and availability change, and the server estimates latencies."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from lesson.clock.estimates import LatencyEstimator
 from lesson.clock.faults import Disconnections
@@ -12,7 +10,8 @@ from lesson.clock.ledger import Ledger
 from lesson.clock.worlds.actual_times import ActualTimes
 from lesson.clock.worlds.availability import Availability
 from lesson.clock.worlds.base import Collected, closing_time
-from lesson.core.arrays import BoolArray, FloatArray, with_prefix
+from lesson.core.arrays import BoolArray, FloatArray
+from lesson.core.state import Arrays, restore_state, state_of
 from lesson.fleet.fleet import Fleet
 from lesson.fleet.tiers import TOLERANCE
 from lesson.fleet.traces import Presence, WorkTrace
@@ -23,6 +22,7 @@ from lesson.strategies.base import NO_UPDATES, Closing, Updates
 class VaryingWorld:
     """A world in which actual times differ from the server's estimates, and clients join, leave and disconnect."""
 
+    SAVED = ("_times", "_estimator", "_availability", "_noted_s", "_num_refreshed")
     varies = True
 
     def __init__(
@@ -106,25 +106,13 @@ class VaryingWorld:
         """Return the compute and transmit energy of updates until `elapsed_s` after their start, summed, shape (2,)."""
         return self._times.energy_j(updates, elapsed_s)
 
-    def state(self, ledger: Ledger) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:  # noqa: ARG002
+    def state(self, ledger: Ledger) -> tuple[dict[str, Any], Arrays]:  # noqa: ARG002
         """Return the actual times, the server's estimates and when disconnected clients rejoin."""
-        values = {"num_refreshed": self._num_refreshed, "noted_s": self._noted_s}
-        arrays = {f"times.{name}": array for name, array in self._times.state().items()}
-        arrays |= {f"estimator.{name}": array for name, array in self._estimator.state().items()}
-        return values, arrays | {"back_s": self._availability.back_s}
+        return state_of(self)
 
-    def restore(
-        self,
-        values: Mapping[str, Any],
-        arrays: dict[str, npt.NDArray[Any]],
-        ledger: Ledger,  # noqa: ARG002
-        now_s: float,  # noqa: ARG002
-    ) -> None:
+    def restore(self, values: dict[str, Any], arrays: Arrays, ledger: Ledger, now_s: float) -> None:  # noqa: ARG002
         """Continue from what `state` returned."""
-        self._num_refreshed, self._noted_s = values["num_refreshed"], values["noted_s"]
-        self._availability.restore(arrays["back_s"], self._noted_s)
-        self._times.restore(with_prefix(arrays, "times."))
-        self._estimator.restore(with_prefix(arrays, "estimator."))
+        restore_state(self, values, arrays)
 
     def _note_changes(self, ledger: Ledger, now_s: float) -> None:
         """Connect clients that have joined since the last call, and disconnect those that have left."""

@@ -2,12 +2,11 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from lesson.clock.estimates import TIMES, RecentLatencies
 from lesson.clock.ledger import Ledger
@@ -32,6 +31,7 @@ from lesson.clock.worlds.clients import (
 )
 from lesson.core.arrays import BoolArray, FloatArray
 from lesson.core.errors import RunStoppedError
+from lesson.core.state import Arrays, restore_state, state_of
 from lesson.fleet.fleet import Fleet
 from lesson.strategies.base import NO_UPDATES, Closing, Updates
 
@@ -58,6 +58,7 @@ class WallWorld:
     both are the same. `first_is_cold` says that nobody has been contacted yet; see `RecentLatencies`.
     """
 
+    SAVED = ("_round", "_measured", "reports")
     varies = False
 
     def __init__(
@@ -167,30 +168,20 @@ class WallWorld:
         """Return the energy of updates, assuming that they take as long as expected; NaN if it is unknown."""
         return nominal_energy_j(self.fleet, updates, elapsed_s)
 
-    def state(self, ledger: Ledger) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+    def state(self, ledger: Ledger) -> tuple[dict[str, Any], Arrays]:
         """Return the measured latencies, the estimates, and the models of updates that wait at the server."""
-        arrays = {"seen_s": self._measured.seen_s, "is_cold": self._measured.is_cold}
+        values, arrays = state_of(self)
         arrays |= {name: getattr(self.fleet, name) for name in TIMES}
-        values, weights = self.reports.state(ledger)
-        return {"round": self._round, **values}, arrays | weights | waiting_models(self._clients, ledger)
+        return values, arrays | waiting_models(self._clients, ledger)
 
-    def restore(
-        self,
-        values: Mapping[str, Any],
-        arrays: dict[str, npt.NDArray[Any]],
-        ledger: Ledger,
-        now_s: float,
-    ) -> None:
+    def restore(self, values: dict[str, Any], arrays: Arrays, ledger: Ledger, now_s: float) -> None:
         """Continue from what `state` returned with the clients that are connected now; updates in flight are lost."""
         self._zero_s, self._last_connected_s = self._clock() - now_s, now_s
-        self._round = values["round"]
-        self.reports.restore(values, arrays)
+        restore_state(self, values, arrays)
         restore_waiting_models(self._clients, ledger, arrays)
         ledger.disconnect(np.flatnonzero(~self.connected))
         ledger.connect(np.flatnonzero(self.connected))
         known = np.isfinite(arrays["latency_s"])  # also of clients that are not connected, for when they are
-        self._measured.seen_s[:] = arrays["seen_s"]
-        self._measured.is_cold[:] = arrays["is_cold"]
         for name in TIMES:
             getattr(self.fleet, name)[known] = arrays[name][known]
         lost = ledger.drop(ledger.clients_in_flight())

@@ -1,0 +1,126 @@
+"""States of objects: all kinds of values come back with the same types and bits."""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from lesson import InputError
+from lesson.core.state import restore_state, state_of
+
+
+@dataclass(frozen=True)
+class Point:
+    x: float
+    y: "Point | None" = None
+
+
+class Pair(NamedTuple):
+    first: int
+    second: np.ndarray
+
+
+class Own:
+    """Decides itself what is saved."""
+
+    def __init__(self) -> None:
+        self.count, self.other = 0, object()
+
+    def state(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.count = state["count"]
+
+
+class Listed:
+    SAVED = ("kept",)
+
+    def __init__(self) -> None:
+        self.kept, self.other = 1, object()
+
+
+@dataclass
+class Everything:
+    option: float = 1.0
+    function: Callable[[], int] = int
+    value: Any = field(default=None, init=False)
+    cache: Any = field(default=None, init=False, metadata={"cache": True})
+
+
+def resumed(thing: Any, other: Any) -> Any:
+    values, arrays = state_of(thing)
+    restore_state(other, json.loads(json.dumps(values, allow_nan=False)), arrays)
+    return other
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(None, True, 3, 2**70, -0.0, 0.1, math.inf, -math.inf, "ü", [], [1, [2.0]], (), (1, (2,)), {3, 1}),
+        *({1: "a", "1": (2,), (0, 1): None}, frozenset({"a"}), Point(1.0, Point(-math.inf)), {"fields": 1, "class": 2}),
+        *(np.float32(0.1), np.int64(7), np.bool_(True), [np.float64(np.inf), {0: Point(2.0)}], {"dict": {"own": []}}),
+    ],
+    ids=repr,
+)
+def test_values_come_back_with_their_types(value: Any) -> None:
+    thing = Everything()
+    thing.value = value
+    got = resumed(thing, Everything()).value
+    assert (repr(got), type(got)) == (repr(value), type(value))
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(6).reshape(2, 3)[:, ::2],
+        np.array([0.1, np.nan, -np.inf]),
+        np.empty(0, dtype=np.float32),
+        np.array([True, False]),
+    ],
+    ids=repr,
+)
+def test_arrays_are_saved_as_arrays_and_restored_in_place(array: np.ndarray) -> None:
+    thing, other = Everything(), Everything()
+    thing.value, other.value = {"one": array, 2: Pair(1, array)}, {"one": np.zeros_like(array)}
+    present = other.value["one"]
+    values, arrays = state_of(thing)
+    assert len(arrays) == 2
+    restore_state(other, values, arrays)
+    assert np.array_equal(other.value["one"], array, equal_nan=array.dtype.kind == "f")
+    assert other.value["one"] is present
+    assert type(other.value[2]) is Pair
+    assert other.value[2].second.tobytes() == array.tobytes()
+
+
+def test_state_is_a_copy_and_shared_values_stay_unchanged() -> None:
+    origin = Point(0.0)
+    thing, other = Everything(2.0), Everything()
+    thing.value, thing.cache, other.value = np.zeros(2), 5, origin
+    values, arrays = state_of(thing)
+    thing.value[:] = 1
+    restore_state(other, values, arrays)
+    assert (other.value.tolist(), other.option, other.cache, origin) == ([0.0, 0.0], 2.0, None, Point(0.0))
+    thing.value = Point(1.0)
+    other.value = origin
+    assert (resumed(thing, other).value, origin) == (Point(1.0), Point(0.0))
+
+
+def test_objects_may_decide_what_is_saved() -> None:
+    thing, other = Everything(), Everything()
+    thing.value, other.value = {"own": Own(), "listed": Listed()}, {"own": Own(), "listed": Listed()}
+    thing.value["own"].count = thing.value["listed"].kept = 7
+    got = resumed(thing, other).value
+    assert (got["own"].count, got["listed"].kept) == (7, 7)
+
+
+def test_value_that_cannot_be_saved_is_an_error() -> None:
+    thing = Everything()
+    for value in (np.array(["text"]), np.random.default_rng(0), object()):
+        thing.value = [value]
+        with pytest.raises(InputError, match=r"cannot hold value\.0, got "):
+            state_of(thing)
