@@ -90,7 +90,7 @@ def test_imports_load_only_what_they_need(code: str, heavy: set[str]) -> None:
 @pytest.mark.parametrize(
     ("library", "allowed"),
     [
-        ("torch", ["learn", "runs/trackers/tensorboard.py"]),
+        ("torch", ["learn", "runs/tensorboard.py"]),
         ("ray", ["experiments/engines/ray.py"]),
         ("flwr", ["flower"]),
         ("matplotlib", ["report"]),

@@ -16,7 +16,7 @@ from .flight.replay import Replay
 from .learn.task import Task
 from .learn.tasks import load_task
 from .planning.plan import Plan
-from .runs.trackers.base import Tracker
+from .runs.trackers import Tracker
 from .settings.loading import load_settings
 from .settings.settings import Settings
 from .strategies import (

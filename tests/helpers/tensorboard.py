@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lesson.runs.summary import read_metrics
-from lesson.runs.trackers.tensorboard import SHOWN
+from lesson.runs.tensorboard import SHOWN
 
 needs_tensorboard = pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reason="not installed")
 

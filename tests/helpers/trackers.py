@@ -15,8 +15,8 @@ class RecordingTracker:
     def __init__(self) -> None:
         self.calls: list[Any] = []
 
-    def begin(self, settings: Settings, folder: Path, kept: Sequence[Line]) -> None:
-        self.calls.append((settings.strategy.name, folder, [line["round"] for line in kept]))
+    def begin(self, settings: Settings, folder: Path, earlier: Sequence[Line]) -> None:
+        self.calls.append((settings.strategy.name, folder, [line["round"] for line in earlier]))
 
     def line(self, line: Line) -> None:
         self.calls.append(line["round"])
@@ -32,8 +32,8 @@ class Failing(RecordingTracker):
         super().__init__()
         self.method = method
 
-    def begin(self, settings: Settings, folder: Path, kept: Sequence[Line]) -> None:
-        super().begin(settings, folder, kept)
+    def begin(self, settings: Settings, folder: Path, earlier: Sequence[Line]) -> None:
+        super().begin(settings, folder, earlier)
         self.fail("begin")
 
     def line(self, line: Line) -> None:

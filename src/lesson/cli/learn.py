@@ -119,9 +119,9 @@ class RunCommand(_Learning):
         from lesson.learn.metric import Metric
         from lesson.report.progress import RunProgress
         from lesson.runs.execute import execute
-        from lesson.runs.trackers import make_trackers
+        from lesson.runs.trackers import checked_trackers
 
-        trackers = make_trackers(self.log)
+        trackers = checked_trackers(self.log)
         changes, own = split_changes(self.set)
         settings = self.settings(changes, self.strategy)
         strategy = settings.strategy.name
@@ -197,9 +197,9 @@ class CompareCommand(_Learning):
         from lesson.report.study.groups import title_of
         from lesson.report.study.sweep_text import failure_table
         from lesson.report.words import count
-        from lesson.runs.trackers import make_trackers
+        from lesson.runs.trackers import checked_trackers
 
-        trackers = make_trackers(self.log)
+        trackers = checked_trackers(self.log)
         names = [name.strip() for name in self.strategies.split(",") if name.strip()]
         if not names or len(set(names)) != len(names):
             raise InputError(f"--strategies must be distinct names separated by commas, got '{self.strategies}'")

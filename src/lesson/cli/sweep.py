@@ -98,9 +98,9 @@ class SweepCommand:
     def run(self) -> None:
         from lesson.api import out_for
         from lesson.experiments.tuned.study import TunedStudy
-        from lesson.runs.trackers import make_trackers
+        from lesson.runs.trackers import checked_trackers
 
-        engine, trackers, design = self._engine(), make_trackers(self.log), self._design()
+        engine, trackers, design = self._engine(), checked_trackers(self.log), self._design()
         out = self.out or out_for(self.file or "strategies.toml")
         if self.verify is not None:
             self._verify(self.verify, design, out, engine)

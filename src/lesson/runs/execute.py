@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lesson.core.errors import DivergedError, LackOfMemoryError, RunStoppedError, printable
+from lesson.core.errors import DivergedError, LackOfMemoryError, printable
 from lesson.core.state import state_of
 from lesson.fleet.measured import with_listed_clients
 from lesson.learn.build import build
@@ -147,8 +147,7 @@ def _run_rounds(
             due = not run.evaluates_itself and grid.is_due(before_s, record)
             all_due = not run.evaluates_itself and grid.are_clients_due(before_s, record)
             lines.add(line, run.begin_score() if due else None, run.begin_client_scores() if all_due else None)
-            stopped = interrupt.asked or tracking.problem is not None
-            wanted = stopped or time.perf_counter() - saved >= limits.checkpoint_every_s
+            wanted = interrupt.asked or time.perf_counter() - saved >= limits.checkpoint_every_s
             if wanted and run.server.end_window():
                 with interrupt.held():
                     lines.settle()
@@ -156,8 +155,6 @@ def _run_rounds(
                 saved = time.perf_counter()
                 if interrupt.asked:
                     interrupt.stop()
-                if tracking.problem is not None:
-                    raise RunStoppedError(f"{tracking.problem}; resume the run without trackers to continue")
         lines.settle()
         if interrupt.asked and folder.metrics.exists():
             with interrupt.held():

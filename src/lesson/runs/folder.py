@@ -245,7 +245,7 @@ class RunFolder:
             except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
                 raise InputError(
                     f"{path} does not match this run ({describe(error)}); remove the folder and rerun"
-                ) from None
+                ) from error
         if self.metrics.exists():
             try:
                 os.truncate(self.metrics, size)

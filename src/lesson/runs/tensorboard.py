@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from lesson.core.errors import InputError
 from lesson.learn.metric import RESERVED
-from lesson.runs.trackers.base import Line, flat_settings, numbers
+from lesson.runs.trackers import Line, flat_settings, numbers
 from lesson.settings.settings import Settings
 from lesson.settings.toml_text import to_toml
 
@@ -26,7 +26,7 @@ SHOWN = ("accuracy", "loss", "uploads", "bytes_up", "bytes_down", "energy_j", "s
 class TensorBoard:
     """Writes settings and metrics to RUN/tensorboard, each metric once over rounds and once over simulated seconds.
 
-    The events of a resumed run are rewritten from its kept lines. TensorBoard can discard events after a given step,
+    The events of a resumed run are rewritten from its earlier lines. TensorBoard can discard events after a given step,
     but here steps are rounds for one half of the tags and seconds for the other.
     """
 
@@ -35,12 +35,10 @@ class TensorBoard:
             remedy = "run pip install 'lesson-fl[tensorboard]', or '.[tensorboard]' in a clone"
             raise InputError(f"TensorBoard is not installed; {remedy}")
 
-    def begin(self, settings: Settings, folder: Path, kept: Sequence[Line]) -> None:
+    def begin(self, settings: Settings, folder: Path, earlier: Sequence[Line]) -> None:
         from torch.utils.tensorboard import FileWriter, SummaryWriter
         from torch.utils.tensorboard.summary import hparams
 
-        if (folder / FOLDER).is_symlink():
-            raise InputError(f"{folder / FOLDER} is a symbolic link; remove it")
         (folder / FOLDER).mkdir(exist_ok=True)
         before = sorted((folder / FOLDER).glob(f"{EVENTS}*"))
         for path in before:
@@ -53,7 +51,7 @@ class TensorBoard:
         self._file = cast("FileWriter", self._writer.file_writer)
         self._file.add_summary(start)
         self._writer.add_text("settings", f"```toml\n{to_toml(settings.to_sections())}```")
-        for line in kept:
+        for line in earlier:
             self.line(line)
         self._writer.flush()
 
