@@ -137,22 +137,15 @@ class Fleet:
         fastest = client_to_promote(self.latency_s, assign_tiers(self.latency_s, deadline_s))
         if fastest is None:
             return self
-        real_s = float(self.latency_s[fastest])
-
-        def taken_as_deadline(seconds: FloatArray) -> FloatArray:
-            changed = seconds.copy()
-            changed[fastest] *= deadline_s / real_s
-            return changed
-
-        latencies = self.latency_s.copy()
-        latencies[fastest] = deadline_s
+        real_s, latency_s, ratio = float(self.latency_s[fastest]), self.latency_s.copy(), np.ones(len(self))
+        latency_s[fastest], ratio[fastest] = deadline_s, deadline_s / real_s
         return replace(
             self,
-            compute_s=taken_as_deadline(self.compute_s),
-            upload_s=taken_as_deadline(self.upload_s),
-            shared_upload_s=taken_as_deadline(self.shared_upload_s),
-            download_s=taken_as_deadline(self.download_s),
-            latency_s=latencies,
+            compute_s=ratio * self.compute_s,
+            upload_s=ratio * self.upload_s,
+            shared_upload_s=ratio * self.shared_upload_s,
+            download_s=ratio * self.download_s,
+            latency_s=latency_s,
             promoted=Promotion(fastest, real_s),
         )
 
@@ -186,64 +179,66 @@ def find_clients(settings: Settings, num_clients: int | None = None, seed: int |
     return read_measured(settings.fleet.latencies, settings.data)
 
 
-def fleet_of(settings: Settings, people: Population | Measured, num_samples: IntArray | None = None) -> Fleet:
+def fleet_of(settings: Settings, clients: Population | Measured, num_samples: IntArray | None = None) -> Fleet:
     """Return the fleet of a population, with the latencies of Eqs. (3) to (6), or of clients with measured times.
 
     `num_samples` is the number of samples each client holds, if a data set has been split; by default, that of the
     population or the file.
     """
     if num_samples is not None:
-        people = replace(people, num_samples=num_samples)
-    if isinstance(people, Measured):
-        return measured_fleet(settings, people.names, people.num_samples, **people.columns)
+        clients = replace(clients, num_samples=num_samples)
+    if isinstance(clients, Measured):
+        return make_fleet(settings, clients.names, clients.num_samples, **clients.columns)
     if settings.fleet.positions:
-        people = _as_itinerary_begins(people, settings)
+        clients = _as_itinerary_begins(clients, settings)
     with np.errstate(all="ignore"):  # extreme settings give infinite latencies, that is, unreachable clients
-        return _as_traced(_with_latencies(settings, people), settings)
+        return _drawn_fleet(settings, clients)
 
 
-def measured_fleet(
+def make_fleet(
     settings: Settings,
     names: Sequence[int | str],
     num_samples: IntArray,
     compute_s: FloatArray,
     upload_s: FloatArray,
     latency_s: FloatArray,
-    compute_j: FloatArray | None = None,
-    transmit_j: FloatArray | None = None,
+    **others: Any,
 ) -> Fleet:
-    """Return the fleet of clients with measured times; energies are unknown unless they are given.
+    """Return a fleet with these times; `others` are further fields of `Fleet`.
 
-    The measured upload also serves as the upload alone on a shared band.
+    By default, the upload also serves as the upload alone on a shared band, downloads take no time, and energies are
+    unknown. If the settings name a trace, times are those of each client's first local training in it.
     """
-    unknown = np.full(len(names), np.nan)
-    transmit_j = unknown if transmit_j is None else transmit_j
-    measured = Fleet(
+    transmit_j = others.get("transmit_j", np.full(len(names), np.nan))
+    defaults = {
+        "shared_upload_s": upload_s,
+        "download_s": np.zeros(len(names)),
+        "compute_j": np.full(len(names), np.nan),
+        "transmit_j": transmit_j,
+        "shared_transmit_j": transmit_j,
+    }
+    fleet = Fleet(
         names=names,
         compute_s=compute_s,
         upload_s=upload_s,
-        shared_upload_s=upload_s,
         latency_s=latency_s,
-        download_s=np.zeros(len(names)),
-        compute_j=unknown if compute_j is None else compute_j,
-        transmit_j=transmit_j,
-        shared_transmit_j=transmit_j,
         num_samples=num_samples,
         client_weight=client_weight(settings, num_samples),
         local_steps=local_work(settings, num_samples)[0],
         model_bits=settings.upload.bits,
         ensure_first_tier=settings.strategy.ensure_first_tier,
+        **(defaults | others),
     )
-    return _as_traced(measured, settings)
+    return _as_traced(fleet, settings)
 
 
-def _as_itinerary_begins(people: Population, settings: Settings) -> Population:
+def _as_itinerary_begins(population: Population, settings: Settings) -> Population:
     """Return the population at its initial positions in the positions file."""
-    everybody = np.arange(len(people))
+    everybody = np.arange(len(population))
     places = read_positions(Path(settings.fleet.positions), everybody.tolist(), settings.fleet.area_km)
-    x_km, y_km = radio.Itinerary(places).at(everybody, np.zeros((len(people), 1)))
+    x_km, y_km = radio.Itinerary(places).at(everybody, np.zeros((len(population), 1)))
     x_km, y_km = off_the_station(x_km[:, 0], y_km[:, 0])
-    return replace(people, x_km=x_km, y_km=y_km)
+    return replace(population, x_km=x_km, y_km=y_km)
 
 
 def _as_traced(fleet: Fleet, settings: Settings) -> Fleet:
@@ -268,60 +263,55 @@ def _as_traced(fleet: Fleet, settings: Settings) -> Fleet:
         )
 
 
-def _with_latencies(settings: Settings, people: Population) -> Fleet:
-    steps, processed = local_work(settings, people.num_samples)
-    charged = (
-        processed
-        if settings.training.latency_samples == "processed"
-        else np.full(len(people), settings.training.latency_samples)
-    )
-    cycles = latency.num_cycles(settings.training.local_iterations, people.cycles_per_sample, charged)
-    compute, (upload, shared_upload, download) = latency.compute_s(cycles, people.cpu_hz), _sent_s(settings, people)
-    shared_upload = np.nan_to_num(shared_upload, nan=np.inf, posinf=np.inf)
-    return Fleet(
-        names=range(len(people)),
-        compute_s=compute,
-        upload_s=upload,
-        shared_upload_s=shared_upload,
-        latency_s=np.nan_to_num(download + latency.latency_s(compute, upload), nan=np.inf, posinf=np.inf),
-        download_s=download,
-        compute_j=latency.compute_j(settings.fleet.energy_kappa, cycles, people.cpu_hz),
-        transmit_j=latency.transmit_j(people.power_w, upload),
-        shared_transmit_j=latency.transmit_j(people.power_w, shared_upload),
-        num_samples=people.num_samples,
-        client_weight=client_weight(settings, people.num_samples),
-        local_steps=steps,
-        model_bits=settings.upload.bits,
-        population=people,
-        ensure_first_tier=settings.strategy.ensure_first_tier,
+def _drawn_fleet(settings: Settings, population: Population) -> Fleet:
+    _, charged = local_work(settings, population.num_samples)
+    if settings.training.latency_samples != "processed":
+        charged = np.full(len(population), settings.training.latency_samples)
+    cycles = latency.num_cycles(settings.training.local_iterations, population.cycles_per_sample, charged)
+    compute_s = latency.compute_s(cycles, population.cpu_hz)
+    upload_s, shared_s, download_s = _sent_s(settings, population)
+    shared_s = np.nan_to_num(shared_s, nan=np.inf, posinf=np.inf)
+    return make_fleet(
+        settings,
+        range(len(population)),
+        population.num_samples,
+        compute_s,
+        upload_s,
+        np.nan_to_num(download_s + latency.latency_s(compute_s, upload_s), nan=np.inf, posinf=np.inf),
+        shared_upload_s=shared_s,
+        download_s=download_s,
+        compute_j=latency.compute_j(settings.fleet.energy_kappa, cycles, population.cpu_hz),
+        transmit_j=latency.transmit_j(population.power_w, upload_s),
+        shared_transmit_j=latency.transmit_j(population.power_w, shared_s),
+        population=population,
     )
 
 
-def _sent_s(settings: Settings, people: Population) -> tuple[FloatArray, FloatArray, FloatArray]:
+def _sent_s(settings: Settings, population: Population) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return each client's upload time, that alone on the combined band of all clients, and its download time.
 
     Bandwidth b and noise N0 grow with the number of bands, the power p does not. Times are those at the mean channel:
     the mean rate of a client's SNR trace or of its phone, otherwise the rate of Eq. (5) at its position.
     """
-    num_bands, band_hz = len(people), settings.radio.bandwidth_hz
-    if (traces := snr_traces_of(settings, len(people), people.seed)) is not None:
+    num_bands, band_hz = len(population), settings.radio.bandwidth_hz
+    if (traces := snr_traces_of(settings, len(population), population.seed)) is not None:
         up_bps, down_bps = traces.mean_rate_bps(band_hz), traces.mean_rate_bps(band_hz)
         shared_bps = traces.mean_rate_bps(num_bands * band_hz, num_bands)
-    elif (phones := phone_rates_of(settings, len(people), people.seed)) is not None:
+    elif (phones := phone_rates_of(settings, len(population), population.seed)) is not None:
         up_bps, shared_bps, down_bps = phones.mean_bps("up"), phones.mean_bps("up"), phones.mean_bps("down")
     else:
-        gain = radio.gain(Channel(settings, people.seed).loss_db(people.x_km, people.y_km))
+        gain = radio.gain(Channel(settings, population.seed).loss_db(population.x_km, population.y_km))
 
         def rate_bps(power_w: FloatArray, num_bands: int = 1) -> FloatArray:
             noise_w = num_bands * radio.watts(settings.radio.noise_dbm)
             return radio.rate_bps(num_bands * band_hz, radio.signal_to_noise(power_w, gain, noise_w))
 
-        up_bps, shared_bps = rate_bps(people.power_w), rate_bps(people.power_w, num_bands)
-        down_bps = rate_bps(np.full(len(people), settings.radio.station_power_w))
+        up_bps, shared_bps = rate_bps(population.power_w), rate_bps(population.power_w, num_bands)
+        down_bps = rate_bps(np.full(len(population), settings.radio.station_power_w))
     upload, shared_upload, download = (
         radio.upload_s(settings.upload.bits, one) for one in (up_bps, shared_bps, down_bps)
     )
-    return upload, shared_upload, download if settings.radio.download else np.zeros(len(people))
+    return upload, shared_upload, download if settings.radio.download else np.zeros(len(population))
 
 
 def local_work(settings: Settings, num_samples: IntArray) -> tuple[IntArray, IntArray]:
@@ -359,10 +349,12 @@ def columns_of(fleet: Fleet, chosen: IntArray) -> Columns:
 
     Values that are not finite are None; so is a whole column of positions or energies if it is unknown for all clients.
     """
-    people, columns = fleet.population, Columns(name=[fleet.names[client] for client in chosen.tolist()])
+    population, columns = fleet.population, Columns(name=[fleet.names[client] for client in chosen.tolist()])
     for name in ("x_km", "y_km"):
         columns[name] = (
-            None if people is None or not people.is_placed else finite_or_none(getattr(people, name)[chosen])
+            None
+            if population is None or not population.is_placed
+            else finite_or_none(getattr(population, name)[chosen])
         )
     for name in ("compute_s", "upload_s", "latency_s"):
         columns[name] = finite_or_none(getattr(fleet, name)[chosen])

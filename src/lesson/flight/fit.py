@@ -17,7 +17,7 @@ import numpy as np
 from lesson.core.arrays import BoolArray, FloatArray, IntArray
 from lesson.core.errors import InputError
 from lesson.core.random import stream
-from lesson.fleet.fleet import Fleet, measured_fleet
+from lesson.fleet.fleet import Fleet, make_fleet
 from lesson.fleet.traces import Presence, WorkTrace
 from lesson.flight.recording import ARRIVED, FAILED, OPEN, RESTARTED, Recording
 from lesson.flight.timeline import grouped, rounds_of
@@ -170,7 +170,7 @@ class FittedFleet:
             compute_s = latency_s * self._compute_share
             upload_s = latency_s - compute_s
         names: list[int | str] = list(self.names)
-        return measured_fleet(settings, names, self.num_samples, compute_s, upload_s, latency_s)
+        return make_fleet(settings, names, self.num_samples, compute_s, upload_s, latency_s)
 
 
 def fit(recording: Recording) -> FittedFleet:

@@ -9,7 +9,7 @@ import numpy as np
 
 from lesson.core.arrays import FloatArray
 from lesson.core.errors import InputError
-from lesson.fleet.fleet import Fleet, draw_fleet, measured_fleet
+from lesson.fleet.fleet import Fleet, draw_fleet, make_fleet
 from lesson.flower.identity import Node, Roster, latencies_by_name, names_of
 from lesson.flower.replies import tell, warn
 from lesson.settings.settings import Settings
@@ -37,7 +37,7 @@ class Participants:
     def fleet(self) -> Fleet:
         """Return a fleet with the assumed latencies; every client has one sample, as its replies give its weight."""
         unknown, once = np.full(len(self.latency_s), np.nan), np.ones(len(self.latency_s), dtype=np.int64)
-        return measured_fleet(Settings(), self.names, once, unknown, unknown.copy(), self.latency_s)
+        return make_fleet(Settings(), self.names, once, unknown, unknown.copy(), self.latency_s)
 
 
 def checked_latencies(given: Sequence[float] | FloatArray | Mapping[str, float] | None) -> Latencies:

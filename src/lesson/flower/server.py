@@ -18,7 +18,7 @@ from lesson.clock.worlds import RemoteWorld, WallWorld, make_world
 from lesson.core.errors import InputError, RunStoppedError
 from lesson.experiments.run import final_score
 from lesson.fleet.csv_files import fleet_csv
-from lesson.fleet.fleet import Fleet, fleet_of, measured_fleet
+from lesson.fleet.fleet import Fleet, fleet_of, make_fleet
 from lesson.fleet.population import draw_population
 from lesson.flower.arrays import Layout, num_bytes
 from lesson.flower.config import check_config, deadline_of, settings_of
@@ -304,7 +304,7 @@ def make_workload_and_fleet(
             values[client] = getattr(profile, name)
     if clock == "virtual":
         return workload, fleet_of(settings, people, num_samples)
-    return workload, measured_fleet(settings, range(settings.fleet.num_clients), num_samples, **seconds)
+    return workload, make_fleet(settings, range(settings.fleet.num_clients), num_samples, **seconds)
 
 
 def _deadline_s(folder: RunFolder, fleet: Fleet) -> float:

@@ -65,11 +65,9 @@ class RandomWaypoint:
         self._key = key(seed, "mobility/waypoint")
         self._home = _Starts(np.zeros(len(x_km), dtype=np.int64), np.zeros(len(x_km)), x_km, y_km)
         # The leg of each client at the last request, so that a clock that moves forward computes every leg once.
-        # `_kept` has starts of earlier legs, farther and farther apart, for requests of earlier times.
-        self._known = self._home.of(np.arange(len(x_km)))
-        self._kept: list[_Starts] = []
-        usual_mps = (speed_mps[0] + speed_mps[1]) / 2
-        self._usual_s = 1000 * area_km / 2 / usual_mps + pause_s  # the mean distance is about half a side
+        # `_cache` has starts of earlier legs, farther and farther apart, for requests of earlier times.
+        self._recent = self._home.of(np.arange(len(x_km)))
+        self._cache: list[_Starts] = []
         self._area_km, self._speed_mps, self._pause_s = area_km, speed_mps, pause_s
 
     def at(self, clients: IntArray, times_s: FloatArray) -> Positions:
@@ -83,7 +81,8 @@ class RandomWaypoint:
         x_km, y_km = np.empty_like(times_s), np.empty_like(times_s)
         rows = np.arange(len(clients))
         while len(rows):
-            after, arrival_s = self._leg(clients[rows], starts)
+            legs, arrivals_s = self._legs(clients[rows], starts, 1)
+            after, arrival_s = legs.pick(np.arange(len(rows)), np.array(0)), arrivals_s[:, 0]
             times = times_s[rows]
             walk_s = np.maximum(arrival_s - starts.time_s, np.finfo(np.float64).tiny)
             share = np.clip((times - starts.time_s[:, None]) / walk_s[:, None], 0, 1)
@@ -94,61 +93,49 @@ class RandomWaypoint:
                 values[rows] = np.where(begun, walked, values[rows])
             going = np.flatnonzero(times[:, -1] >= after.time_s)
             rows, starts = rows[going], after.of(going)
-            self._skip(clients[rows], starts, times[going])
         return x_km, y_km
-
-    def _skip(self, clients: IntArray, starts: _Starts, times_s: FloatArray) -> None:
-        """Advance starts, in place, to the leg that contains their next time, if that is many legs ahead."""
-        ahead = np.count_nonzero(times_s < starts.time_s[:, None], axis=1)
-        next_s = times_s[np.arange(len(times_s)), ahead]
-        far = np.flatnonzero(next_s - starts.time_s > _STRIDE * self._usual_s)
-        if len(far):
-            starts.put(far, self._walk(clients[far], starts.of(far), next_s[far]))
 
     def _starts_at(self, clients: IntArray, time_s: FloatArray) -> _Starts:
         """Return the start of the leg that each client is in at its time, and remember it for the next request."""
         starts = self._home.of(clients)
-        for kept in (self._known, *self._kept):
-            near = np.flatnonzero((kept.time_s[clients] <= time_s) & (kept.leg[clients] > starts.leg))
+        for cached in (self._recent, *self._cache):
+            near = np.flatnonzero((cached.time_s[clients] <= time_s) & (cached.leg[clients] > starts.leg))
             if len(near):
-                starts.put(near, kept.of(clients[near]))
+                starts.put(near, cached.of(clients[near]))
         starts = self._walk(clients, starts, time_s)
-        self._known.put(clients, starts)
+        self._recent.put(clients, starts)
         return starts
 
     def _walk(self, clients: IntArray, starts: _Starts, time_s: FloatArray) -> _Starts:
         """Return the start of the leg that each client is in at its time, which must not precede the given start."""
         starts, rows, num_legs = starts.of(np.arange(len(clients))), np.arange(len(clients)), 1
         while len(rows):
-            legs = self._legs(clients[rows], starts.of(rows), num_legs)
+            legs, _ = self._legs(clients[rows], starts.of(rows), num_legs)
             passed = np.count_nonzero(time_s[rows][:, None] >= legs.time_s, axis=1)
             over = np.flatnonzero(passed)
-            self._keep(clients[rows[over]], legs, over, passed[over])
+            self._store(clients[rows[over]], legs, over, passed[over])
             starts.put(rows[over], legs.pick(over, passed[over] - 1))
             rows = rows[passed == num_legs]
             num_legs = min(2 * num_legs, max(1, _CHUNK // max(1, len(rows))))
         return starts
 
-    def _keep(self, clients: IntArray, legs: _Starts, rows: IntArray, passed: IntArray) -> None:
+    def _store(self, clients: IntArray, legs: _Starts, rows: IntArray, passed: IntArray) -> None:
         """Cache the newest start of each level among the first `passed` legs of these rows."""
         last = legs.leg[rows, passed - 1]
         stride, level = _STRIDE, 0
         while stride <= last.max(initial=0):
-            if level == len(self._kept):
-                self._kept.append(self._home.of(np.arange(len(self._home.leg))))
+            if level == len(self._cache):
+                self._cache.append(self._home.of(np.arange(len(self._home.leg))))
             newest = last - last % stride
-            new = np.flatnonzero((newest >= legs.leg[rows, 0]) & (newest > self._kept[level].leg[clients]))
-            self._kept[level].put(clients[new], legs.pick(rows[new], (newest - legs.leg[rows, 0])[new]))
+            new = np.flatnonzero((newest >= legs.leg[rows, 0]) & (newest > self._cache[level].leg[clients]))
+            self._cache[level].put(clients[new], legs.pick(rows[new], (newest - legs.leg[rows, 0])[new]))
             stride, level = stride * _STRIDE, level + 1
 
-    def _legs(self, clients: IntArray, starts: _Starts, num_legs: int) -> _Starts:
-        """Return the starts of the next `num_legs` legs, shape (num_clients, num_legs).
+    def _legs(self, clients: IntArray, starts: _Starts, num_legs: int) -> tuple[_Starts, FloatArray]:
+        """Return the starts of the next `num_legs` legs, and when the client arrives there, before it pauses.
 
-        They are bit-identical to those of repeated calls of `_leg`.
+        All arrays have shape (num_clients, num_legs); they do not depend on how legs are batched.
         """
-        if num_legs == 1:
-            after, _ = self._leg(clients, starts)
-            return _Starts(after.leg[:, None], after.time_s[:, None], after.x_km[:, None], after.y_km[:, None])
         leg = starts.leg[:, None] + np.arange(num_legs)
         x, y, speed = uniforms(self._key, clients[:, None], leg, np.arange(3)[:, None, None])
         x_km, y_km = (x - 0.5) * self._area_km, (y - 0.5) * self._area_km
@@ -156,20 +143,12 @@ class RandomWaypoint:
         east_km = np.diff(x_km, axis=1, prepend=starts.x_km[:, None])
         north_km = np.diff(y_km, axis=1, prepend=starts.y_km[:, None])
         length_m = 1000 * np.hypot(east_km, north_km)
-        # Walks and pauses are summed one by one, with the rounding of `_leg`.
+        # Walks and pauses are summed one by one, so that rounding is the same for any number of legs.
         steps_s = np.empty((len(clients), 2 * num_legs + 1))
         steps_s[:, 0], steps_s[:, 2::2] = starts.time_s, self._pause_s
         steps_s[:, 1::2] = length_m / (slowest_mps + (fastest_mps - slowest_mps) * speed)
-        return _Starts(leg + 1, np.add.accumulate(steps_s, axis=1)[:, 2::2], x_km, y_km)
-
-    def _leg(self, clients: IntArray, starts: _Starts) -> tuple[_Starts, FloatArray]:
-        """Return the start of the next leg of each client, and its time of arrival there, before the pause."""
-        x, y, speed = uniforms(self._key, clients, starts.leg, np.arange(3)[:, None])
-        x_km, y_km = (x - 0.5) * self._area_km, (y - 0.5) * self._area_km
-        slowest_mps, fastest_mps = self._speed_mps
-        length_m = 1000 * np.hypot(x_km - starts.x_km, y_km - starts.y_km)
-        arrival_s = starts.time_s + length_m / (slowest_mps + (fastest_mps - slowest_mps) * speed)
-        return _Starts(starts.leg + 1, arrival_s + self._pause_s, x_km, y_km), arrival_s
+        times_s = np.add.accumulate(steps_s, axis=1)
+        return _Starts(leg + 1, times_s[:, 2::2], x_km, y_km), times_s[:, 1::2]
 
 
 class Itinerary:

@@ -14,7 +14,7 @@ from lesson.clock.loop import RoundLoop
 from lesson.clock.rejections import NOT_FINITE, Rejection
 from lesson.clock.simulate import make_loop
 from lesson.core.arrays import FloatArray
-from lesson.fleet.fleet import Fleet, draw_fleet, measured_fleet
+from lesson.fleet.fleet import Fleet, draw_fleet, make_fleet
 from lesson.settings.sections import FaultSettings
 from lesson.settings.settings import Settings
 from lesson.strategies.base import Merge, Strategy, Updates
@@ -169,7 +169,7 @@ def _measured(*latency_s: float) -> Fleet:
     """Return clients with these latencies, half of which are compute time, and with 100, 200, ... samples."""
     latencies = np.array(latency_s)
     samples = 100 * np.arange(1, len(latencies) + 1)
-    return measured_fleet(Settings(), range(len(latencies)), samples, latencies / 2, latencies / 2, latencies)
+    return make_fleet(Settings(), range(len(latencies)), samples, latencies / 2, latencies / 2, latencies)
 
 
 def _write_presence(path: Path, fleet: Fleet, unit_s: float) -> Path:

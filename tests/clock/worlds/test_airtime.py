@@ -112,7 +112,7 @@ def test_rate_on_a_shared_band_by_hand() -> None:
     assert band.shared_rate_bps(clients, 17, 4) == pytest.approx(bands * 30e3 * np.log2(1 + snr), rel=1e-12)
 
 
-@pytest.mark.parametrize("limits", [{}, {"_MAX_KEPT_ELEMENTS": 1}, {"MAX_KEPT_CLIENTS": 3}], ids=str)
+@pytest.mark.parametrize("limits", [{}, {"_MAX_CACHED_ELEMENTS": 1}, {"MAX_CACHED_CLIENTS": 3}], ids=str)
 def test_cached_rates_agree_with_single_computations(limits: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings(fading="rician", speed_mps=(1.0, 15.0), shadowing_db=8.0, coherence_s=3.0, spectrum="equal")
     fleet, everybody = draw_fleet(settings, num_clients=9, seed=2), np.arange(9)
@@ -187,7 +187,7 @@ def test_uploads_of_a_plan_in_turn_follow_the_channel() -> None:
         free_s, sent_s, expected_s = 0.0, 0.0, []
         for client in record.started:
             begin_s = np.maximum(free_s, fleet.compute_s[[client]])
-            free_s = float(channel.uploaded_s(np.array([client]), begin_s, whole_band=True)[0])
+            free_s = float(channel.ends_s(np.array([client]), begin_s, whole_band=True)[0])
             expected_s.append(free_s)
             sent_s += free_s - float(begin_s[0])
             assert loop.fleet.shared_upload_s[client] == pytest.approx(free_s - float(begin_s[0]))

@@ -44,9 +44,9 @@ class ActualTimes:
     ) -> None:
         """Read the files that [fleet] names; without them, `trace` and `presence` are used."""
         _check_known(settings, fleet)
-        people, compute_w, transmit_w = fleet.population, np.full(len(fleet), np.nan), np.full(len(fleet), np.nan)
-        if people is not None:  # for clients whose power is not energy / time
-            compute_w, transmit_w = settings.fleet.energy_kappa * people.cpu_hz**3, people.power_w.copy()
+        population, compute_w, transmit_w = fleet.population, np.full(len(fleet), np.nan), np.full(len(fleet), np.nan)
+        if population is not None:  # for clients whose power is not energy / time
+            compute_w, transmit_w = settings.fleet.energy_kappa * population.cpu_hz**3, population.power_w.copy()
         self._compute_w = _ratio(fleet.compute_j, fleet.compute_s, compute_w)
         self._transmit_w = _ratio(fleet.transmit_j, fleet.upload_s, transmit_w)
         fleet = _with_parts(fleet)
@@ -72,12 +72,12 @@ class ActualTimes:
             presence = read_presence(Path(settings.fleet.presence), fleet.names)
         self._trace, self.presence = None if trace is None else _traced(trace, fleet), presence
         self._phones: PhoneRates | None = None
-        if people is not None:
-            self._phones = phone_rates_of(settings, len(fleet), people.seed)
+        if population is not None:
+            self._phones = phone_rates_of(settings, len(fleet), population.seed)
         self._bits: FloatArray = fleet.model_bits * fleet.assumed_latency_ratio
         self._airtime: Airtime | None = None
-        if people is not None and (settings.channel_changes or settings.radio.spectrum != "fixed"):
-            self._airtime = Airtime(settings, fleet, people, seed)
+        if population is not None and (settings.channel_changes or settings.radio.spectrum != "fixed"):
+            self._airtime = Airtime(settings, fleet, population, seed)
         self._downloads = settings.radio.download
         self._band: SharedBand | None = None
         if self._airtime is not None and settings.radio.spectrum != "fixed":
@@ -147,7 +147,7 @@ class ActualTimes:
         """Return the seconds from each client's start to the end of its computing, and note both times."""
         download_s = self._fleet.download_s[clients]
         if self._downloads and self._airtime is not None:
-            download_s = self._airtime.downloaded_s(clients, np.full(len(clients), now_s)) - now_s
+            download_s = self._airtime.ends_s(clients, np.full(len(clients), now_s), down=True) - now_s
         elif self._downloads and self._phones is not None:
             download_s = self._bits[clients] / self._phones.rate_bps("down", clients, index)
         usual_s = self._fleet.compute_s[clients] if self._trace is None else self._trace.at(clients, index)[0]
@@ -166,7 +166,7 @@ class ActualTimes:
         if self._phones is not None:
             return self._bits[clients] / self._phones.rate_bps("up", clients, index)
         if self._airtime is not None:
-            ends_s = self._airtime.uploaded_s(clients, begins_s, whole_band=whole_band)
+            ends_s = self._airtime.ends_s(clients, begins_s, whole_band=whole_band)
             with np.errstate(invalid="ignore"):  # inf − inf if an upload never begins
                 return np.nan_to_num(ends_s - begins_s, nan=0.0, posinf=np.inf)
         return (self._fleet.shared_upload_s if whole_band else self._fleet.upload_s)[clients]

@@ -14,60 +14,57 @@ from lesson.fleet.traces import read_positions
 from lesson.radio.channel import Channel, off_the_station
 from lesson.settings.settings import Settings
 
-MAX_KEPT_CLIENTS = 4096
+MAX_CACHED_CLIENTS = 4096
 """The rates of larger fleets are not cached: a span holds all clients, not only those that upload."""
 _SPAN = 16
 """Number of consecutive time blocks that are computed together for a shared band."""
-_MAX_KEPT_ELEMENTS = 1 << 22
+_MAX_CACHED_ELEMENTS = 1 << 22
 """Number of cached (client, block) pairs at which the oldest span is evicted."""
 
 
 class Airtime:
     """Data rates and transfer times of a drawn fleet; rates are constant within blocks of `coherence_s`."""
 
-    def __init__(self, settings: Settings, fleet: Fleet, people: Population, seed: int) -> None:
-        self._settings, self._power_w = settings, people.power_w
+    def __init__(self, settings: Settings, fleet: Fleet, population: Population, seed: int) -> None:
+        self._settings, self._power_w = settings, population.power_w
         self.bits: FloatArray = fleet.model_bits * fleet.assumed_latency_ratio
         """Size of each client's transfers in bits; smaller for a promoted client, to match its assumed latency."""
         self.coherence_s = settings.radio.coherence_s if settings.channel_changes else np.inf
         self._fading = key(seed, "fading")
-        self._channel = Channel(settings, people.seed)
+        self._channel = Channel(settings, population.seed)
         self._whole_hz = len(fleet) * settings.radio.bandwidth_hz
-        self._mobility = _make_mobility(settings, fleet, people, seed)
-        self._traces = snr_traces_of(settings, len(fleet), people.seed)
+        self._mobility = _make_mobility(settings, fleet, population, seed)
+        self._traces = snr_traces_of(settings, len(fleet), population.seed)
         self._standing_snr = np.empty(0)
         if self._mobility is None and self._traces is None:
-            self._standing_snr = self._signal_to_noise(people.x_km, people.y_km, people.power_w)
-        self._station_power_ratio = settings.radio.station_power_w / people.power_w
+            self._standing_snr = self._signal_to_noise(population.x_km, population.y_km, population.power_w)
+        self._station_power_ratio = settings.radio.station_power_w / population.power_w
         if self._traces is not None:  # they say nothing about powers: the SNR is the same both ways
             self._station_power_ratio = np.ones(len(fleet))
         self._spans: dict[int, FloatArray] = {}
         """Mean SNR and fading gain by span of blocks, shape (2, num_clients, _SPAN) each; NaN if not computed yet."""
 
-    def uploaded_s(self, clients: IntArray, begin_s: FloatArray, *, whole_band: bool = False) -> FloatArray:
-        """Return the end times of uploads that begin at `begin_s`, on each client's own or alone on the whole band."""
+    def ends_s(
+        self, clients: IntArray, begin_s: FloatArray, *, down: bool = False, whole_band: bool = False
+    ) -> FloatArray:
+        """Return the end times of uploads, or downloads, that begin at `begin_s`.
+
+        Each uses the client's own band, or is alone on the whole band.
+        """
         band_hz = self._whole_hz if whole_band else self._settings.radio.bandwidth_hz
 
         def rates(who: IntArray, blocks: IntArray) -> FloatArray:
-            return self._rate_bps(who, blocks, band_hz)
-
-        return radio.finish_s(clients, begin_s, self.bits[clients], rates, self.coherence_s)
-
-    def downloaded_s(self, clients: IntArray, begin_s: FloatArray) -> FloatArray:
-        """Return the end times of downloads that begin at `begin_s`, each on the client's own band."""
-
-        def rates(who: IntArray, blocks: IntArray) -> FloatArray:
-            return self._rate_bps(who, blocks, self._settings.radio.bandwidth_hz, self._station_power_ratio)
+            return self._rate_bps(who, blocks, band_hz, down=down)
 
         return radio.finish_s(clients, begin_s, self.bits[clients], rates, self.coherence_s)
 
     def shared_rate_bps(self, clients: IntArray, block: int, num_sharing: int) -> FloatArray:
         """Return the rates of clients, shape (n,), in a block in which `num_sharing` clients split the whole band."""
-        if len(self._power_w) > MAX_KEPT_CLIENTS:
+        if len(self._power_w) > MAX_CACHED_CLIENTS:
             return self._rate_bps(clients[:, None], np.array([[block]]), self._whole_hz / num_sharing)[:, 0]
         number, place = divmod(block, _SPAN)
         if number not in self._spans:
-            if len(self._spans) * _SPAN * len(self._power_w) >= _MAX_KEPT_ELEMENTS:
+            if len(self._spans) * _SPAN * len(self._power_w) >= _MAX_CACHED_ELEMENTS:
                 del self._spans[next(iter(self._spans))]
             self._spans[number] = np.full((2, len(self._power_w), _SPAN), np.nan)
         span = self._spans[number]
@@ -86,16 +83,14 @@ class Airtime:
         )
         return radio.upload_s(1.0, rate_bps) * self.bits[clients]
 
-    def _rate_bps(
-        self, clients: IntArray, blocks: IntArray, band_hz: float, louder: FloatArray | None = None
-    ) -> FloatArray:
+    def _rate_bps(self, clients: IntArray, blocks: IntArray, band_hz: float, *, down: bool = False) -> FloatArray:
         """Return the rates of clients (n, 1) in time blocks (n, K) on a band of `band_hz`, shape (n, K).
 
-        Noise power grows with the band. The SNR is multiplied by `louder`, shape (num_clients,).
+        Noise power grows with the band. The base station sends with its own power.
         """
         snr = self._mean_snr(clients, blocks)
-        if louder is not None:
-            snr = snr * louder[clients]
+        if down:
+            snr = snr * self._station_power_ratio[clients]
         rate_bps = self._rate_of(snr, self._gain(clients, blocks), band_hz)
         return np.broadcast_to(rate_bps, (len(clients), blocks.shape[1]))
 
@@ -126,7 +121,7 @@ class Airtime:
 
 
 def _make_mobility(
-    settings: Settings, fleet: Fleet, people: Population, seed: int
+    settings: Settings, fleet: Fleet, population: Population, seed: int
 ) -> radio.RandomWaypoint | radio.Itinerary | None:
     """Return the clients' movement; None if they do not move."""
     if settings.fleet.positions:
@@ -134,5 +129,5 @@ def _make_mobility(
     if not settings.moves:
         return None
     return radio.RandomWaypoint(
-        seed, people.x_km, people.y_km, settings.fleet.area_km, settings.radio.speed_mps, settings.radio.pause_s
+        seed, population.x_km, population.y_km, settings.fleet.area_km, settings.radio.speed_mps, settings.radio.pause_s
     )
