@@ -25,21 +25,21 @@ class WorkTrace:
     compute_s: FloatArray
     upload_s: FloatArray
     offsets: IntArray
-    is_lost: BoolArray | None = None
-    """Whether a local training failed: its update is lost after its compute and upload time. None: no failures."""
+    is_lost: BoolArray
+    """Whether a local training failed: its update is lost after its compute and upload time."""
 
     def at(self, clients: IntArray, index: IntArray) -> tuple[FloatArray, FloatArray]:
         """Return compute and upload time of each client's index-th local training (from 0); the trace repeats."""
-        start = self.offsets[clients]
-        places = start + index % (self.offsets[clients + 1] - start)
-        return self.compute_s[places], self.upload_s[places]
+        rows = self._rows(clients, index)
+        return self.compute_s[rows], self.upload_s[rows]
 
     def fails(self, clients: IntArray, index: IntArray) -> BoolArray:
         """Return whether each client's index-th local training (from 0) fails; the trace repeats."""
-        if self.is_lost is None:
-            return np.zeros(len(clients), dtype=np.bool_)
+        return self.is_lost[self._rows(clients, index)]
+
+    def _rows(self, clients: IntArray, index: IntArray) -> IntArray:
         start = self.offsets[clients]
-        return self.is_lost[start + index % (self.offsets[clients + 1] - start)]
+        return start + index % (self.offsets[clients + 1] - start)
 
     def usual(self, clients: IntArray) -> tuple[FloatArray, FloatArray]:
         """Return the mean compute time and the mean upload time of each client."""
@@ -128,7 +128,7 @@ def read_work(path: Path | str, names: Sequence[int | str]) -> WorkTrace:
         raise InputError(
             f"{table.where(row)}: {table.who(row)} has round {there} but not {missing}; add the missing row"
         )
-    return WorkTrace(compute_s, upload_s, offsets, lost == 1 if np.any(lost == 1) else None)
+    return WorkTrace(compute_s, upload_s, offsets, lost == 1)
 
 
 def read_presence(path: Path | str, names: Sequence[int | str]) -> Presence:

@@ -193,8 +193,7 @@ class _Halves:
         """Add the local trainings drawn for a replicate."""
         shape = len(self._names), -1
         drawn_s = (trace.compute_s + trace.upload_s).reshape(shape)[self._clients]
-        if trace.is_lost is not None:
-            drawn_s = np.where(trace.is_lost.reshape(shape)[self._clients], np.nan, drawn_s)
+        drawn_s = np.where(trace.is_lost.reshape(shape)[self._clients], np.nan, drawn_s)
         counts = np.arange(drawn_s.shape[1]) < self._num_later[:, None]  # as many as there are in the second half
         num_late = int(np.count_nonzero(counts & (drawn_s > self._slot_s[:, None])))
         num_replies = int(np.count_nonzero(counts & np.isfinite(drawn_s)))

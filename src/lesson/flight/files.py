@@ -19,7 +19,7 @@ def write_fleet(fitted: FittedFleet, folder: Path, *, seed: int = 0, replicate: 
     trace = fitted.draw_trace(seed, replicate)
     fleet = fitted.first_estimates(trace, replay_settings(fitted))
     length = int(trace.offsets[1])
-    lost = [0] * len(trace.compute_s) if trace.is_lost is None else trace.is_lost.astype(int).tolist()
+    lost = trace.is_lost.astype(int).tolist()
     times = zip(trace.compute_s.tolist(), trace.upload_s.tolist(), lost, strict=True)
     rows = (
         [fitted.names[place // length], place % length + 1, compute_s, upload_s, fails]

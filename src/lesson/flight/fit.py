@@ -136,7 +136,7 @@ class FittedFleet:
         latency_s, share, is_lost = (np.concatenate(parts) for parts in zip(*columns, strict=True))
         compute_s = latency_s * np.nan_to_num(share, nan=1.0)
         offsets = np.arange(len(self.names) + 1) * length
-        return WorkTrace(compute_s, latency_s - compute_s, offsets, is_lost if is_lost.any() else None)
+        return WorkTrace(compute_s, latency_s - compute_s, offsets, is_lost)
 
     def _draw(
         self, client: int, begins: FloatArray, block: int, length: int, rng: np.random.Generator

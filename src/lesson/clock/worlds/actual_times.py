@@ -265,12 +265,10 @@ def _check_known(settings: Settings, fleet: Fleet) -> None:
         settings.check_measured()
         unknown = np.flatnonzero(np.isnan(fleet.compute_s) & fleet.reachable)
         if settings.fleet.slowdown and len(unknown):
-            needs = "[fleet] slowdown needs compute_s of every client"
-            if np.isnan(fleet.compute_s).all():
-                raise InputError(f"{needs}; add the column to the file of latencies, or fill it in")
-            name = str(fleet.names[unknown[0]])[:40]
-            have = f"and {len(unknown) - 1} more have" if len(unknown) > 1 else "has"
-            raise InputError(f"{needs}, but client '{name}' {have} none; fill in the file of latencies")
+            raise InputError(
+                f"[fleet] slowdown needs compute_s of every client, but {len(unknown)} have none, first client "
+                f"'{str(fleet.names[unknown[0]])[:40]}'; fill in the column in the file of latencies"
+            )
 
 
 def _ratio(joules: FloatArray, seconds: FloatArray, otherwise: FloatArray) -> FloatArray:
