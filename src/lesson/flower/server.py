@@ -292,8 +292,8 @@ def make_workload_and_fleet(
     Clients report how many samples they hold. Clients that are not connected hold as many as in the task, and on the
     wall clock their times are inf.
     """
-    people = draw_population(settings)
-    workload = workload_of(settings, task, people.num_samples)
+    population = draw_population(settings)
+    workload = workload_of(settings, task, population.num_samples)
     if settings.upload.model_bits == "actual":
         settings = settings.with_model_bits(workload.model_bits)
     num_samples = workload.holdings.num_samples.copy()
@@ -303,7 +303,7 @@ def make_workload_and_fleet(
         for name, values in seconds.items():
             values[client] = getattr(profile, name)
     if clock == "virtual":
-        return workload, fleet_of(settings, people, num_samples)
+        return workload, fleet_of(settings, population, num_samples)
     return workload, make_fleet(settings, range(settings.fleet.num_clients), num_samples, **seconds)
 
 

@@ -198,10 +198,10 @@ def _summary(latencies_s: FloatArray, deadline_s: float) -> dict[str, float]:
 
 def _latency_without_logarithm_s(settings: Settings, fleet: Fleet) -> FloatArray:
     """Return the latency of each client in seconds, shape (num_clients,), if path loss is 128.1 + 37.6·d as printed."""
-    people = fleet.population
-    assert people is not None
-    path_loss_db = settings.radio.path_loss_1km_db + settings.radio.path_loss_slope_db * people.distance_km
-    snr = radio.signal_to_noise(people.power_w, radio.gain(path_loss_db), radio.watts(settings.radio.noise_dbm))
+    population = fleet.population
+    assert population is not None
+    path_loss_db = settings.radio.path_loss_1km_db + settings.radio.path_loss_slope_db * population.distance_km
+    snr = radio.signal_to_noise(population.power_w, radio.gain(path_loss_db), radio.watts(settings.radio.noise_dbm))
     return latency_s(
         fleet.compute_s, radio.upload_s(settings.upload.bits, radio.rate_bps(settings.radio.bandwidth_hz, snr))
     )

@@ -31,11 +31,11 @@ def draw_plan(plan: Plan, title: str, path: Path | str) -> None:
         figure = Figure(figsize=(10, 7), layout="constrained")
         figure.suptitle(title, fontweight="bold")
         top, bottom = cast(Sequence[SubFigure], figure.subfigures(2, 1, height_ratios=[1.35, 1]))
-        if (people := plan.fleet.population) is None or not people.is_placed:
+        if (population := plan.fleet.population) is None or not population.is_placed:
             _draw_density(plan, top.subplots())
         else:
             left, right = top.subplots(1, 2, width_ratios=[1, 1.25])
-            all_drawn = draw_map(people.x_km, people.y_km, plan.tiers, left)
+            all_drawn = draw_map(population.x_km, population.y_km, plan.tiers, left)
             some = "" if all_drawn else f" (first {MAX_CLIENTS_DRAWN:,})"
             left.set_title(f"Clients by tier{some}")
             _draw_density(plan, right)
