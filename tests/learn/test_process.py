@@ -9,15 +9,12 @@ import pytest
 import torch
 
 from helpers.runs import PARTS, settings
-from lesson.learn import process
 from lesson.learn.process import configured_process
 from lesson.runs.execute import execute
 
 
 @pytest.fixture(autouse=True)
-def three_threads(one_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other tests may have configured this process for the rest of its life."""
-    monkeypatch.setattr(process, "_users", process._Users())
+def three_threads(one_thread: None) -> None:
     torch.set_num_threads(3)
 
 

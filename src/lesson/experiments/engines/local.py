@@ -234,7 +234,7 @@ def _work(pipe: Connection, parent: int, data_dir: Path | str | None, num_thread
     `content` is what `copied` returned; an error in unpickling it is reported as a run's error.
     """
     os.setsid()  # Ctrl-C reaches the parent process, which passes it on
-    configure_process()  # once, not for each run: memory is reused by the next run
+    configure_process()
     told, own = 0.0, None
 
     def tell(line: Line) -> None:
