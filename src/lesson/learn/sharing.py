@@ -29,7 +29,7 @@ def pack(value: Any) -> Packed:
     try:
         _Pickler(file, tensors).dump(value)
     except Exception as error:  # what pickle raises depends on the object
-        raise InputError(f"task cannot be copied into other processes: {describe(error)}") from None
+        raise InputError(f"task cannot be copied into other processes: {describe(error)}") from error
     return Packed(file.getvalue(), [tensor.detach() for _, tensor in tensors.values()])
 
 

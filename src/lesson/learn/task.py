@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lesson.core.arrays import IntArray
-from lesson.core.errors import InputError, describe
+from lesson.core.errors import InputError, describe, raised_inside
 from lesson.learn.metric import TARGETS
 
 ModelFactory = Callable[[], nn.Module]
@@ -67,12 +67,12 @@ class Task:
     name: str = "task"
 
     def __post_init__(self) -> None:
-        _check_callable("model", self.model, "a function or class that returns a new nn.Module")
+        if not callable(self.model) or isinstance(self.model, nn.Module):
+            got = f"a module ({type(self.model).__name__})" if callable(self.model) else repr(self.model)[:80]
+            raise InputError(f"model must be a function or class that returns a new nn.Module, got {got}")
         for name in ("loss", "metrics", "prepare"):
-            if getattr(self, name) is not None:
-                _check_callable(name, getattr(self, name), "a function")
-        if not isinstance(self.name, str) or not self.name:
-            raise InputError(f"name must be text, got {self.name!r}")
+            if not (getattr(self, name) is None or callable(getattr(self, name))):
+                raise InputError(f"{name} must be a function, got {getattr(self, name)!r:.80}")
         train, test = _samples("train", self.train), _samples("test", self.test)
         _check_alike("inputs", train[0], test[0])
         _check_alike("targets", train[1], test[1])
@@ -160,13 +160,6 @@ def _is_whole(arrays: Arrays) -> bool:
     return isinstance(arrays, Tensor) and not arrays.is_floating_point() and not arrays.is_complex()
 
 
-def _check_callable(name: str, value: Any, wanted: str) -> None:
-    is_module = name == "model" and isinstance(value, nn.Module)
-    if not callable(value) or is_module:
-        got = f"a module ({type(value).__name__})" if is_module else repr(value)[:80]
-        raise InputError(f"{name} must be {wanted}, got {got}")
-
-
 def _samples(part: str, given: Any) -> tuple[Arrays, Arrays]:
     """Return inputs and targets as tensors."""
     if not isinstance(given, tuple | list) or len(given) != 2:
@@ -195,34 +188,25 @@ def _arrays(name: str, given: Any) -> Arrays:
 
 def _tensor(name: str, given: Any) -> Tensor:
     """Return an array as a tensor on the CPU; 64-bit floats are converted to 32 bits, integers except bytes to 64."""
-    tensor = given.detach().cpu() if isinstance(given, Tensor) else _from_numpy(name, given)
+    if isinstance(given, Tensor):
+        tensor = given.detach().cpu()
+    else:
+        try:
+            array = np.asarray(given)
+            tensor = torch.from_numpy(np.require(array, array.dtype.newbyteorder("="), ["C", "W"]))
+        except (TypeError, ValueError) as error:
+            uneven = isinstance(given, list) and isinstance(error, ValueError)
+            why = "got a list with entries of different lengths; pad them" if uneven else describe(error)
+            raise InputError(f"{name} must be an array of numbers of one shape: {why}") from raised_inside(error)
     if not tensor.dim():
         raise InputError(f"{name} must be an array with one entry per sample, got a single value")
     if tensor.is_complex():
         raise InputError(f"{name} must be real numbers, got {tensor.dtype}")
     if tensor.dtype == torch.float64:
         return tensor.float()
-    if tensor.dtype in (torch.int8, torch.int16, torch.int32):
-        return tensor.long()
-    return tensor
-
-
-def _from_numpy(name: str, given: Any) -> Tensor:
-    try:
-        array = np.asarray(given)
-    except (TypeError, ValueError) as error:
-        why = "got a list with entries of different lengths; pad them" if isinstance(given, list) else describe(error)
-        raise InputError(f"{name} must be an array of numbers of one shape: {why}") from None
-    if array.dtype.kind not in "biufc":
-        raise InputError(f"{name} must be an array of numbers of one shape, got values of type {array.dtype}")
-    if array.dtype in (np.uint16, np.uint32, np.uint64):
-        array = array.astype(np.int64)
-    if not (array.flags.writeable and array.dtype.isnative):
-        array = array.astype(array.dtype.newbyteorder("="))
-    try:
-        return torch.from_numpy(np.ascontiguousarray(array))
-    except TypeError as error:  # such as numbers of 128 bits
-        raise InputError(f"{name} must be an array of numbers of one shape: {describe(error)}") from None
+    if tensor.is_floating_point() or tensor.dtype in (torch.bool, torch.uint8):
+        return tensor
+    return tensor.long()
 
 
 def _check_alike(name: str, train: Arrays, test: Arrays) -> None:
@@ -245,9 +229,8 @@ def _indices(clients: Sequence[Any], count: int) -> list[IntArray]:
         if samples.ndim != 1 or samples.dtype.kind not in "iu":
             got = f"{samples.dtype} of shape {samples.shape}"
             raise InputError(f"clients[{client}] must be a list of indices of training samples, got {got}")
-        if samples.min() < 0 or samples.max() >= count:
-            wrong = int(samples.min() if samples.min() < 0 else samples.max())
-            raise InputError(f"clients[{client}] must have indices from 0 to {count - 1}, got {wrong}")
+        if np.any(wrong := (samples < 0) | (samples >= count)):
+            raise InputError(f"clients[{client}] must have indices from 0 to {count - 1}, got {samples[wrong][0]}")
         parts.append(samples.astype(np.int64))
     if not parts:
         raise InputError("clients must have at least one client, got none")
@@ -255,10 +238,9 @@ def _indices(clients: Sequence[Any], count: int) -> list[IntArray]:
 
 
 def _target_scores(given: Sequence[float]) -> tuple[float, ...]:
-    try:
-        scores = tuple(float(one) for one in given)
-    except (TypeError, ValueError):
-        raise InputError(f"target_scores must be a list of numbers, got {given!r}") from None
-    if not all(map(np.isfinite, scores)) or len(set(scores)) != len(scores) or len(scores) > MAX_METRICS:
-        raise InputError(f"target_scores must be at most {MAX_METRICS} distinct finite numbers, got {given!r}")
-    return scores
+    scores = np.asarray(given)
+    if scores.dtype.kind not in "iuf" or scores.ndim != 1 or not np.isfinite(scores).all():
+        raise InputError(f"target_scores must be a list of finite numbers, got {given!r}")
+    if len(scores) > MAX_METRICS or len(np.unique(scores)) != len(scores):
+        raise InputError(f"target_scores must be at most {MAX_METRICS} different numbers, got {given!r}")
+    return tuple(map(float, scores))

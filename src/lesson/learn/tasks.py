@@ -176,7 +176,7 @@ def load_task(name: str, options: Mapping[str, Any] | None = None, data_dir: Fol
 
 def _called(name: str, make: Any, options: dict[str, Any], folder: Folder) -> Task:
     """Return the task that a function returns; only functions of built-in tasks get the folder of data sets."""
-    return call_maker(name, make, options, *([] if ":" in name else [folder]))
+    return call_maker(name, make if ":" in name else partial(make, folder), options)
 
 
 def _maker(name: str) -> Any:
@@ -197,7 +197,7 @@ def resolve_task(given: TaskSource, settings: Settings, folder: Folder = None) -
     return call_maker(getattr(given, "__name__", "task"), given, dict(settings.task.options))
 
 
-def call_maker(name: str, make: Any, options: dict[str, Any], *given: Any) -> Task:
+def call_maker(name: str, make: Any, options: dict[str, Any]) -> Task:
     """Return the task that a function returns; raise InputError if it fails or returns something else."""
     if isinstance(make, Task):
         if options:
@@ -207,14 +207,9 @@ def call_maker(name: str, make: Any, options: dict[str, Any], *given: Any) -> Ta
         return make
     if not callable(make):
         raise InputError(f"task '{name}' must be a function that returns a lesson.Task, got {type(make).__name__}")
+    _check_options(name, make, options)
     try:
-        signature = inspect.signature(make)
-    except (TypeError, ValueError):  # some functions written in C have none
-        signature = None
-    if signature is not None:
-        _check_options(name, signature, options, len(given))
-    try:
-        task = make(*given, **options)
+        task = make(**options)
     except InputError:
         raise
     except (Exception, SystemExit) as error:  # a custom function may raise anything
@@ -224,9 +219,12 @@ def call_maker(name: str, make: Any, options: dict[str, Any], *given: Any) -> Ta
     return task
 
 
-def _check_options(name: str, signature: inspect.Signature, options: Mapping[str, Any], num_given: int) -> None:
+def _check_options(name: str, make: Callable[..., Any], options: Mapping[str, Any]) -> None:
     """Raise InputError if an option is not an argument of the function, or if a required argument is missing."""
-    parameters = list(signature.parameters.values())[num_given:]
+    try:
+        parameters = inspect.signature(make).parameters.values()
+    except (TypeError, ValueError):  # some functions written in C have none
+        return
     if not any(one.kind is one.VAR_KEYWORD for one in parameters):
         known = [one.name for one in parameters]
         for option in options:
