@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import tomli_w
 
 from lesson.core.files import write_whole
 from lesson.experiments.archive import ARCHIVE, write_archive
@@ -20,7 +21,6 @@ from lesson.experiments.folder import FORMAT, MARKER
 from lesson.experiments.naming import run_name
 from lesson.experiments.run import Archived, Run, summary_of
 from lesson.settings.settings import Settings
-from lesson.settings.toml_text import to_toml
 
 OLD = ("runs.jsonl", "provenance.json", "rules.json", "scale.json", "entries.toml")
 
@@ -46,12 +46,12 @@ def migrate_folder(folder: Path) -> None:
     provenance = [{name: one or "" for name, one in note.items()} for note in notes]
     if (folder / "scale.json").exists():
         kind = "reproduction"
-        asked = to_toml({"reproduction": json.loads((folder / "scale.json").read_text(encoding="utf-8"))})
+        asked = tomli_w.dumps({"reproduction": json.loads((folder / "scale.json").read_text(encoding="utf-8"))})
     else:
         kind, asked = "tuned comparison", (folder / "entries.toml").read_text(encoding="utf-8")
     study = {"format": FORMAT, "kind": kind, "versions": {}, "provenance": provenance, "failures": {}}
     write_archive(folder / ARCHIVE, runs)
-    write_whole(folder / MARKER, f"{asked.rstrip()}\n\n{to_toml({'study': study})}".encode())
+    write_whole(folder / MARKER, f"{asked.rstrip()}\n\n{tomli_w.dumps({'study': study})}".encode())
     for path in (folder / "runs").glob("*"):
         path.rename(folder / path.name)
     for name in OLD:

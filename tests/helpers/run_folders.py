@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
+import tomli_w
 
 from lesson import Study, load
 from lesson.experiments.folder import FORMAT, MARKER
@@ -15,7 +16,6 @@ from lesson.learn.metric import ACCURACY as ACCURACY_METRIC
 from lesson.learn.metric import Metric
 from lesson.runs.summary import clients_of, summarize
 from lesson.settings.settings import Settings
-from lesson.settings.toml_text import to_toml
 
 ACCURACY = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
 RMSE = Metric("rmse", higher_is_better=False, targets=(4.0, 2.0))
@@ -71,7 +71,7 @@ def write_run(
 def begin_run(path: Path, settings: Settings) -> None:
     """Write what a run leaves that was interrupted in its first round."""
     path.mkdir(parents=True, exist_ok=True)
-    (path / "config.toml").write_text(to_toml(settings.to_sections()))
+    (path / "config.toml").write_text(tomli_w.dumps(settings.to_sections()))
     (path / "metrics.jsonl").touch()
 
 
@@ -113,4 +113,4 @@ def make_sweep(out: Path) -> None:
     axes = {"strategy.name": ["lesson", "nowhere:Mine"], "data.beta": [1, 0.1], "strategy.late": ["drop"]}
     study = {"format": FORMAT, "kind": "sweep", "failures": {"x": "no <reason>"}}
     asked = {"run": {"time_budget_s": 600.0}, "sweep": axes | {"seeds": 2}}
-    (out / MARKER).write_text(to_toml(asked | {"study": study}))
+    (out / MARKER).write_text(tomli_w.dumps(asked | {"study": study}))

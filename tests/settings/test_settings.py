@@ -9,11 +9,11 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+import tomli_w
 from hypothesis import given
 
 from lesson import InputError, Settings
 from lesson.settings.loading import check_set_once, load_settings
-from lesson.settings.toml_text import to_toml
 
 
 def test_presets_by_name() -> None:
@@ -109,7 +109,7 @@ def test_setting_must_be_given_only_once(changes: list[str], flags: dict[str, An
 
 def read_back(settings: Settings, folder: Path) -> Settings:
     """The settings that config.toml gives after it has been written with these."""
-    (folder / "config.toml").write_text(to_toml(settings.to_sections()), encoding="utf-8")
+    (folder / "config.toml").write_text(tomli_w.dumps(settings.to_sections()), encoding="utf-8")
     return load_settings(str(folder / "config.toml"))
 
 
@@ -134,7 +134,7 @@ def test_accepted_options_are_read_back_unchanged(options: dict[str, Any]) -> No
         settings = Settings(strategy={"name": "lesson", **options})
     except InputError:
         return
-    written = tomllib.loads(to_toml(settings.to_sections()))
+    written = tomllib.loads(tomli_w.dumps(settings.to_sections()))
     assert Settings(**written) == settings
     assert settings.strategy.options.keys() == {name for name, value in options.items() if value is not None}
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
+import tomli_w
 from pydantic import Field, ValidationError
 
 from lesson.core.errors import InputError
@@ -23,7 +24,6 @@ from lesson.experiments.design import Design
 from lesson.experiments.run import Run
 from lesson.runs.folder import RunFolder
 from lesson.runs.read_back import Shape, reason_of
-from lesson.settings.toml_text import to_toml
 
 MARKER = "study.toml"
 FORMAT = 1
@@ -105,7 +105,7 @@ class StudyFolder:
         """Write study.toml."""
         versions = {"lesson": __version__, "python": platform.python_version()}
         table = marker.model_dump() | {"versions": versions}
-        write_whole(self.marker, f"{design.toml.rstrip()}\n\n{to_toml({'study': table})}".encode())
+        write_whole(self.marker, f"{design.toml.rstrip()}\n\n{tomli_w.dumps({'study': table})}".encode())
 
     def runs(self) -> dict[str, Run]:
         """Return the runs that are done, by name: those in the archive, then finished runs that only have a folder."""

@@ -8,6 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
+import tomli_w
+
 from lesson.core.errors import InputError, unknown
 from lesson.core.toml import read_toml
 from lesson.core.validation import plain
@@ -21,7 +23,6 @@ from lesson.settings.loading import apply_changes, changed_keys, check_set_once,
 from lesson.settings.migration import check_name
 from lesson.settings.sections import COMMON, StrategySettings
 from lesson.settings.settings import AUTOMATIC, SECTIONS, Settings, section_of, without_none
-from lesson.settings.toml_text import to_toml
 from lesson.strategies import (
     STRATEGIES,
     find_strategy,
@@ -166,7 +167,7 @@ def make_grid(
             trial = settings.model_copy(update={"run": settings.run.model_copy(update={"seed": seed})})
             trials[run_name(trial, axes)] = trial
     table = {key: list(values) for key, values in axes.items()} | {"seeds": num_seeds}
-    return Grid(tuple(axes), trials, to_toml(tables | {"sweep": table}))
+    return Grid(tuple(axes), trials, tomli_w.dumps(tables | {"sweep": table}))
 
 
 def check_num_seeds(num_seeds: object) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
+import tomli_w
 from pydantic import Field, ValidationError
 
 from lesson.core.errors import InputError
@@ -16,7 +17,6 @@ from lesson.experiments.study import Study, tell_apart
 from lesson.paper.items import Item, wanted_runs
 from lesson.paper.scale import FULL, QUICK, Scale
 from lesson.runs.read_back import Shape, reason_of
-from lesson.settings.toml_text import to_toml
 
 
 class _Asked(Shape):
@@ -40,7 +40,7 @@ class Reproduction:
     def toml(self) -> str:
         """The table [reproduction], which records the scale."""
         jitter = {"eval_jitter": self.scale.eval_jitter} if self.scale.eval_jitter else {}
-        return to_toml({"reproduction": {"quick": self.scale.quick, "seeds": self.scale.seeds} | jitter})
+        return tomli_w.dumps({"reproduction": {"quick": self.scale.quick, "seeds": self.scale.seeds} | jitter})
 
     def runs(self, done: Mapping[str, Run]) -> Named:  # noqa: ARG002
         """Return the runs of all items, see `Design`."""

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import safetensors.numpy
+import tomli_w
 from pydantic import TypeAdapter
 
 from lesson.core.arrays import with_prefix
@@ -37,7 +38,6 @@ from lesson.runs.summary import clients_of
 from lesson.settings.loading import FORMAT, load_settings
 from lesson.settings.sections import RunSettings
 from lesson.settings.settings import AUTOMATIC, Settings
-from lesson.settings.toml_text import to_toml
 
 _REMEDY = "free some disk space or repair the folder, then resume the run from its last checkpoint"
 _SUMMARY, _CLIENTS = TypeAdapter(Summary), TypeAdapter(ClientsFile)
@@ -159,7 +159,7 @@ class RunFolder:
 
     def _write_config(self, settings: Settings, begun_with: Mapping[str, dict[str, Any]]) -> None:
         tables = {name: table for name, table in begun_with.items() if table}
-        write_whole(self.config, to_toml({"format": FORMAT} | settings.to_sections() | tables).encode())
+        write_whole(self.config, tomli_w.dumps({"format": FORMAT} | settings.to_sections() | tables).encode())
 
     def _begun_with(self, name: str) -> dict[str, Any]:
         """Return a table of config.toml that describes how the run was started; empty if there is none."""

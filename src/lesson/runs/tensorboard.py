@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
+import tomli_w
+
 from lesson.core.errors import InputError
 from lesson.learn.metric import RESERVED
 from lesson.runs.trackers import Line, flat_settings, numbers
 from lesson.settings.settings import Settings
-from lesson.settings.toml_text import to_toml
 
 FOLDER = "tensorboard"
 EVENTS = "events.out.tfevents."
@@ -50,7 +51,7 @@ class TensorBoard:
         _, start, self._success = hparams({name: _shown(value) for name, value in flat_settings(settings).items()}, {})
         self._file = cast("FileWriter", self._writer.file_writer)
         self._file.add_summary(start)
-        self._writer.add_text("settings", f"```toml\n{to_toml(settings.to_sections())}```")
+        self._writer.add_text("settings", f"```toml\n{tomli_w.dumps(settings.to_sections())}```")
         for line in earlier:
             self.line(line)
         self._writer.flush()

@@ -23,13 +23,10 @@ from lesson.core.validation import (
     Text,
     shown,
 )
-from lesson.settings.toml_text import storable, to_toml
 
 MAX_CLIENTS = 10_000_000
 MIN_COHERENCE_S = 0.01
 MAX_S = 1e9
-MAX_OPTIONS = 200_000
-"""Characters that all options of a section may take in a settings file."""
 COMMON = ("name", "deadline_s", "ensure_first_tier")
 """Settings of [strategy] that are not options of one strategy."""
 Share = Annotated[float, Field(ge=0, le=1, strict=True)]
@@ -319,6 +316,26 @@ class ServerSettings(Checked):
         return 0.01 if self.optimizer in ("adagrad", "adam", "yogi", "amsgrad") else 1.0
 
 
+def _storable(value: Any) -> Any:
+    """Return a plain value as it reads back from a settings file; raise TypeError or ValueError if it cannot be stored.
+
+    NaN cannot: it does not equal itself, so a run with it could never be resumed.
+    """
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float) and not math.isnan(value):
+        return float(value)
+    if isinstance(value, str):
+        return "".join(value).encode().decode()
+    if isinstance(value, list | tuple):
+        return [_storable(one) for one in value]
+    if isinstance(value, dict) and all(isinstance(name, str) for name in value):
+        return {_storable(name): _storable(one) for name, one in value.items()}
+    raise TypeError
+
+
 class _WithOptions(Checked):
     """A section with free options, as further keys besides its own settings."""
 
@@ -335,12 +352,10 @@ class _WithOptions(Checked):
             if value is None:
                 continue
             try:
-                stored |= storable({name: value})
+                stored |= _storable({name: value})
             except (TypeError, ValueError):
                 kinds = "text, a number, true, false, or a list or table of those"
                 raise ValueError(f"{str(name)[:80]} must be {kinds}, got {shown(value)}") from None
-        if len(to_toml({cls.section: stored})) > MAX_OPTIONS:
-            raise ValueError(f"options must fit into {MAX_OPTIONS} characters of a settings file")
         return values | {"options": stored}
 
     @classmethod

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, ClassVar, TypeVar
 
+import tomli_w
 from pydantic import Field
 
 from lesson.core.errors import InputError, unknown
@@ -20,7 +21,6 @@ from lesson.experiments.tuned.cases import Case
 from lesson.experiments.tuned.entries import Entry, Group, Values
 from lesson.experiments.tuned.rules import Rules, Table
 from lesson.experiments.tuned.study import TunedStudy
-from lesson.settings.toml_text import to_toml
 
 FILE = Path(__file__).parent / "strategies.toml"
 """The default comparison."""
@@ -78,7 +78,7 @@ class TunedComparison:
         if values.pop("study", None) is not None:
             before = re.split(r"(?m)^\[study\]", text)[0]
             # Somebody may have added to the end of the file.
-            text = before if tomllib.loads(before) == values else to_toml(values)
+            text = before if tomllib.loads(before) == values else tomli_w.dumps(values)
         if "sweep" in values:
             raise InputError(f"{path} has a table [sweep] and is not a tuned comparison; do not set tune")
         try:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import tomli_w
 
 from lesson.experiments.measures import MIN_SEEDS, means
 from lesson.experiments.naming import in_words
@@ -19,7 +20,6 @@ from lesson.experiments.tuned.study import TunedStudy
 from lesson.report.bands import mean_band
 from lesson.report.page.document import write_document
 from lesson.report.tuned.figures import case_points
-from lesson.settings.toml_text import to_toml
 
 BOARD = "board.html"
 """Name of the page in the folder of a tuned comparison."""
@@ -106,7 +106,7 @@ def _toml(case: Case, run: Run, study: TunedStudy) -> str:
     for key, value in (chosen | limits | {"data.beta": case.beta}).items():
         section, _, name = key.partition(".")
         tables[section][name] = value
-    return to_toml({"preset": case.entry.preset} | {name: values for name, values in tables.items() if values})
+    return tomli_w.dumps({"preset": case.entry.preset} | {name: values for name, values in tables.items() if values})
 
 
 def _made_with(runs: Sequence[Run]) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import tomli_w
 
 from lesson.experiments.measures import MIN_SEEDS, half_interval
 from lesson.experiments.study import Study
@@ -16,7 +17,6 @@ from lesson.report.page.contender import Contender, contenders
 from lesson.report.page.study_words import verdict, what_was_run
 from lesson.report.page.work_data import fairness, latencies, participation, schedule
 from lesson.report.study.groups import is_on_wall_clock, kind_of_time
-from lesson.settings.toml_text import to_toml
 
 _DASHES = {"-": "solid", "--": "dash", ":": "dot", "-.": "dashdot"}
 _COSTS = {"seconds": "time_s", "uploads": "uploads", "bytes": "bytes_up", "joules": "energy_j"}
@@ -52,7 +52,7 @@ def study_data(study: Study, command: str) -> dict[str, Any]:
         "costs": [_costs(group, metric) for group in drawn],
         "notes": _notes(study),
         "failures": dict(study.failures),
-        "settings": to_toml(drawn[0].first.settings.to_sections()),
+        "settings": tomli_w.dumps(drawn[0].first.settings.to_sections()),
         "command": command,
     }
 
