@@ -72,10 +72,10 @@ QUICK = Size(2, (1,), 2, 0, 1)
 class PlainCifarNet(CifarNet):
     """The paper's network for CIFAR-10 with dropout from torch's generator."""
 
-    def forward(self, images: Tensor, kept: Tensor | None = None) -> Tensor:
+    def forward(self, images: Tensor, factors: Tensor | None = None) -> Tensor:
         """Return the logits, shape (num_samples, 10)."""
         ones = torch.ones(len(images), self.num_dropout_units, device=images.device)
-        return super().forward(images, functional.dropout(ones, 0.75) if kept is None else kept)
+        return super().forward(images, functional.dropout(ones, 0.75) if factors is None else factors)
 
 
 class PlainCharLstm(nn.Module):

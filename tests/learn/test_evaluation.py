@@ -14,14 +14,14 @@ from helpers.model_servers import make_server
 from helpers.small_tasks import TinyNet, image_workload, tiny_data, tiny_logits, tiny_task, tiny_workload
 from lesson import FedAvg, Settings, make_loop
 from lesson.core.errors import DivergedError
-from lesson.learn.cpu import CpuBackend
+from lesson.learn.cpu import CHUNK_SAMPLES, CpuBackend
 from lesson.learn.data import Samples
 from lesson.learn.divergence import NewestCohort
-from lesson.learn.evaluation import Evaluator
+from lesson.learn.evaluation import Evaluator, client_scores
 from lesson.learn.model_server import GlobalModel
 from lesson.learn.partition import Partition
 from lesson.learn.remote import evaluate_on_client
-from lesson.learn.scores import CHUNK_SAMPLES, ClientScores
+from lesson.learn.scores import ClientScores
 from lesson.learn.workload import Workload
 from lesson.settings.sections import TrainingSettings
 
@@ -87,7 +87,7 @@ def test_client_scores_by_hand(evaluator: Evaluator, model: GlobalModel, workloa
     count, remote = evaluate_on_client(workload, model.vector.numpy(), 2)
     assert (count, remote["accuracy"]) == (sizes[2], scores.accuracy[2])
     backend = CpuBackend(workload, 1)
-    alone = backend.client_scores(model.vector, workload.holdings)
+    alone = client_scores(workload, backend, model.vector, workload.holdings)
     backend.close()
     assert np.array_equal(alone.loss, scores.loss), "it depends on the number of threads"
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lesson.learn.counters import key, philox, words
-from lesson.learn.dropout import draw_kept
+from lesson.learn.dropout import draw_factors
 from lesson.learn.minibatch import NO_SAMPLE, Sampler, sample_weights
 from lesson.learn.partition import Partition
 
@@ -48,13 +48,13 @@ def test_words_depend_on_their_own_ids_alone() -> None:
 
 def test_dropout_keeps_a_quarter_and_the_mean() -> None:
     clients, zero = torch.arange(50).repeat_interleave(20), torch.zeros(1000, dtype=torch.int64)
-    kept = draw_kept(0, 4096, clients, zero, torch.arange(20).repeat(50))
-    assert kept.shape == (1000, 4096)
-    assert set(kept.unique().tolist()) == {0.0, 4.0}
-    assert float(kept.mean()) == pytest.approx(1.0, abs=0.005)
-    alone = draw_kept(0, 4096, torch.tensor([7]), torch.tensor([0]), torch.tensor([3]))
-    assert torch.equal(kept[7 * 20 + 3], alone[0])
-    assert not torch.equal(kept[0], kept[1])
+    factors = draw_factors(0, 4096, clients, zero, torch.arange(20).repeat(50))
+    assert factors.shape == (1000, 4096)
+    assert set(factors.unique().tolist()) == {0.0, 4.0}
+    assert float(factors.mean()) == pytest.approx(1.0, abs=0.005)
+    alone = draw_factors(0, 4096, torch.tensor([7]), torch.tensor([0]), torch.tensor([3]))
+    assert torch.equal(factors[7 * 20 + 3], alone[0])
+    assert not torch.equal(factors[0], factors[1])
 
 
 def sampler(sizes: list[int], batch_size: int, epochs: bool = False, seed: int = 0) -> Sampler:

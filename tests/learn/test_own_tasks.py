@@ -299,19 +299,21 @@ def test_padding_does_not_count_for_accuracy() -> None:
     outputs = functional.one_hot(torch.tensor([[1, 2, 0, 0], [1, 1, 1, 1]]), 3).transpose(1, 2).float()
     targets = torch.tensor([[1, 0, -100, -100], [-100, -100, -100, -100]])
     assert correct(outputs, targets).tolist() == [0.5, 0.0]
-    assert TaskLoss(None, targets).each is None
-    assert TaskLoss(None, targets.abs()).each is not None
+    assert not TaskLoss(None, targets).is_separable
+    assert TaskLoss(None, targets.abs()).is_separable
 
 
 def test_losses_by_sample_need_an_unweighted_loss_of_torch() -> None:
     """Otherwise, the loss of each client's minibatch is computed on its own."""
     targets, outputs = torch.tensor([0, 2, 1]), torch.eye(3)
     for loss in (functional.cross_entropy, nn.CrossEntropyLoss()):
-        each = TaskLoss(loss, targets).each
-        assert each is not None
-        assert torch.allclose(each(outputs, targets), functional.cross_entropy(outputs, targets, reduction="none"))
+        separable = TaskLoss(loss, targets)
+        assert separable.is_separable
+        assert torch.allclose(
+            separable.each(outputs, targets), functional.cross_entropy(outputs, targets, reduction="none")
+        )
     for other in (nn.CrossEntropyLoss(torch.ones(3)), nn.CrossEntropyLoss(reduction="sum"), lambda out, _: out.sum()):
-        assert TaskLoss(other, targets).each is None
+        assert not TaskLoss(other, targets).is_separable
 
 
 # Data

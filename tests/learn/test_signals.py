@@ -14,8 +14,8 @@ from helpers.resuming import check_resumes
 from helpers.small_tasks import TinyNet, image_workload, tiny_data, tiny_logits, tiny_task, tiny_workload
 from lesson import InputError, Settings
 from lesson.core.errors import DivergedError
+from lesson.learn import evaluation
 from lesson.learn.build import build
-from lesson.learn.cpu import CpuBackend
 from lesson.learn.model_server import ModelServer
 from lesson.learn.partition import Partition, draw_pool, make_partition
 from lesson.learn.workload import hold_out
@@ -129,8 +129,8 @@ def test_clients_hold_out_samples_only_if_the_strategy_asks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """TiFL asks in rounds 1, 3 and 5."""
-    data, asked, scores = tiny_data(900), list[int](), CpuBackend.client_scores
-    monkeypatch.setattr(CpuBackend, "client_scores", lambda *given: asked.append(0) or scores(*given))  # type: ignore[func-returns-value]
+    data, asked, scores = tiny_data(900), list[int](), evaluation.client_scores
+    monkeypatch.setattr(evaluation, "client_scores", lambda *given: asked.append(0) or scores(*given))  # type: ignore[func-returns-value]
     whole = make_partition(Settings(**VALUES), len(data.train_targets), data.train_targets, 6, 0).num_samples
     for strategy, is_less in ((TIFL, True), ({"name": "fedavg"}, False)):
         run = build(Settings(**VALUES, strategy=strategy, run={"rounds": 5, "device": "cpu"}), task=tiny_task(900))

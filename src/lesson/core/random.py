@@ -25,7 +25,7 @@ _CHUNK = 16_384  # words per chunk; the chunk and its intermediate results fit i
 
 def key(seed: int, what: str) -> Key:
     """Return the 64-bit key of one purpose under one seed."""
-    return Key(int.from_bytes(hashlib.blake2b(repr((int(seed), what)).encode(), digest_size=8).digest(), "little"))
+    return Key(number_of(seed, what))
 
 
 def uniforms(key: Key, *ids: IntArray) -> FloatArray:

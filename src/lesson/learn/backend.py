@@ -6,8 +6,8 @@ from typing import Literal, NamedTuple, Protocol
 from torch import Tensor
 
 from lesson.learn.cohort import Cohort
-from lesson.learn.partition import Holdings
-from lesson.learn.scores import ClientScores, PendingScore
+from lesson.learn.scores import PendingScore
+from lesson.learn.task import Arrays
 from lesson.learn.workload import Workload
 
 TrainerName = Literal["reference", "fused", "batched"]
@@ -50,10 +50,6 @@ class Backend(Protocol):
         """How far the clock may run ahead: at most about half a second of work, unless one round takes longer."""
         ...
 
-    def why_not(self, name: TrainerName, one_step: bool) -> str:
-        """Return why a trainer cannot be used for updates of one local step, or of several; empty if it can."""
-        ...
-
     def trainer(self, name: TrainerName) -> Trainer:
         """Return a new trainer; raise InputError if it cannot train this task."""
         ...
@@ -62,16 +58,8 @@ class Backend(Protocol):
         """Start to evaluate the model with these exchanged values on the test data, without waiting for the result."""
         ...
 
-    def client_scores(self, vector: Tensor, holdings: Holdings) -> ClientScores:
-        """Evaluate the model with these exchanged values on the training samples of each client."""
-        ...
-
-    def judge_train(self, vector: Tensor, samples: Tensor) -> Tensor:
-        """Apply `judge` to these training samples, with the model of these exchanged values; return shape (num, 2)."""
-        ...
-
-    def judge_test(self, vector: Tensor) -> Tensor:
-        """Apply `judge` to all test samples, with the model of these exchanged values; return shape (num, 2)."""
+    def sample_scores(self, vector: Tensor, inputs: Arrays, targets: Arrays) -> Tensor:
+        """Return the `sample_scores` of these samples for the model with these exchanged values, shape (num, 2)."""
         ...
 
     def close(self) -> None:
@@ -79,10 +67,15 @@ class Backend(Protocol):
         ...
 
 
-def why_not_fused(workload: Workload, one_step: bool) -> str:
-    """Return why the clients of a cohort cannot share one forward and backward pass; empty if they can."""
-    if not one_step:
+def why_not(workload: Workload, name: TrainerName, one_step: bool) -> str:
+    """Return why a trainer cannot be used for updates of one local step, or of several; empty if it can."""
+    on_gpu = workload.device == "cuda"
+    if name == "reference" or (name == "batched" and not on_gpu):
+        return ""
+    if on_gpu and not (workload.loss.is_separable or workload.has_full_minibatches):
+        return "the loss of each sample is unknown, and minibatches differ in size"
+    if name == "fused" and not one_step:
         return "clients take several local steps"
-    if not workload.training.is_plain:
+    if name == "fused" and not workload.training.is_plain:
         return "local training is not a step of plain SGD"
     return workload.template.traits.needs_own_pass

@@ -24,7 +24,7 @@ from lesson.core.errors import LACK_OF_MEMORY, RemoteError, RunStoppedError, tra
 from lesson.core.interrupts import STOP_SIGNALS
 from lesson.learn.cohort import COLUMNS, Cohort
 from lesson.learn.process import configure_process, main_hidden
-from lesson.learn.reference import BLOCK, add_parts, blocks_of, join_parts, parts_of, train_client
+from lesson.learn.reference import BLOCK, models_of, parts_of, sums_of, train_client
 from lesson.learn.sharing import Packed, pack
 from lesson.learn.workload import Workload
 
@@ -57,13 +57,11 @@ class BatchedTrainer:
 
     def sums(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
         """Return the weighted sum of the trained models of each cohort."""
-        parts = ((place, part.weighted_sum()) for place, part in self._blocks(cohorts))
-        return add_parts(parts, len(cohorts))
+        return sums_of(cohorts, self._trained_parts(cohorts))
 
     def models(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
         """Return the trained models of each cohort, shape (num_rows, num_parameters)."""
-        parts = ((place, part.models.clone()) for place, part in self._blocks(cohorts))
-        return join_parts(parts, len(cohorts))
+        return models_of(cohorts, self._trained_parts(cohorts))
 
     def close(self) -> None:
         """Kill the workers: they have nothing to save and would take a second or more to exit."""
@@ -81,13 +79,13 @@ class BatchedTrainer:
             return f"a training process was killed, {LACK_OF_MEMORY}, then resume the run from its last checkpoint"
         return "a training process has ended unexpectedly; resume the run from its last checkpoint"
 
-    def _blocks(self, cohorts: Sequence[Cohort]) -> Iterator[tuple[int, Cohort]]:
-        """Yield the trained cohorts in parts of at most BLOCK rows, each with the place of its cohort in `cohorts`.
+    def _trained_parts(self, cohorts: Sequence[Cohort]) -> Iterator[tuple[int, Cohort]]:
+        """Yield the trained parts of cohorts in the order of `parts_of`.
 
         Small cohorts are trained together to keep all workers busy. The models of a part are valid until the next one
         is requested.
         """
-        for block in blocks_of(parts_of(cohorts)):
+        for block in _blocks_of(parts_of(cohorts)):
             self._train([part for _, part in block])
             for (place, part), end in zip(block, accumulate(len(part) for _, part in block), strict=True):
                 models = self._models[end - len(part) : end]
@@ -110,6 +108,19 @@ class BatchedTrainer:
         for problem, where in filter(None, problems):
             cause = RemoteError(where) if where else None
             raise RunStoppedError(f"a training process failed: {problem}") from cause
+
+
+def _blocks_of(parts: Sequence[tuple[int, Cohort]]) -> list[list[tuple[int, Cohort]]]:
+    """Return consecutive parts in blocks of at most BLOCK rows."""
+    blocks = list[list[tuple[int, Cohort]]]()
+    room = 0
+    for part in parts:
+        if len(part[1]) > room:
+            blocks.append([])
+            room = BLOCK
+        blocks[-1].append(part)
+        room -= len(part[1])
+    return blocks
 
 
 def _kill(workers: Sequence[BaseProcess]) -> None:

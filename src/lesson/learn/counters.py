@@ -4,13 +4,14 @@ A random word depends only on the seed, its purpose and its counter, so a client
 clients train, on which device, or in which order.
 """
 
-import hashlib
 import subprocess
 from functools import cache
 from types import ModuleType
 
 import torch
 from torch import Tensor
+
+from lesson.core.random import number_of
 
 _MASK = 0xFFFFFFFF
 _MULTIPLY = (0xD2511F53, 0xCD9E8D57)
@@ -23,8 +24,8 @@ Block = tuple[Tensor, Tensor, Tensor, Tensor]
 
 def key(seed: int, what: str) -> Key:
     """Return the Philox key, two 32-bit words, of a seed and a purpose."""
-    digest = hashlib.blake2b(repr((int(seed), what)).encode(), digest_size=8).digest()
-    return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
+    number = number_of(seed, what)
+    return number & _MASK, number >> 32
 
 
 def philox(counter: Block, key: Key) -> Block:

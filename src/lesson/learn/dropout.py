@@ -15,7 +15,7 @@ _FACTORS = np.array(
 )
 
 
-def draw_kept(seed: int, num_units: int, clients: Tensor, index: Tensor, places: Tensor) -> Tensor:
+def draw_factors(seed: int, num_units: int, clients: Tensor, index: Tensor, places: Tensor) -> Tensor:
     """Draw the dropout factors of each sample, shape (num_samples, num_units): 4 with probability 1/4, otherwise 0.
 
     A draw depends on the client, the index of its update and the sample's position among all samples of that update.
@@ -23,7 +23,7 @@ def draw_kept(seed: int, num_units: int, clients: Tensor, index: Tensor, places:
     secret = key(seed, "dropout")
     kernels = kernels_for(places)
     if kernels is not None:
-        drawn: Tensor = kernels.kept(secret, num_units, places, index, clients)
+        drawn: Tensor = kernels.dropout_factors(secret, num_units, places, index, clients)
         return drawn
     return _plain(secret, num_units, places, index, clients)
 

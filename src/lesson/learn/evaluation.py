@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from torch import Tensor
 
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.errors import InputError
@@ -15,8 +16,9 @@ from lesson.learn.metric import Metric
 from lesson.learn.minibatch import NO_SAMPLE
 from lesson.learn.model_server import GlobalModel, Signal
 from lesson.learn.partition import Holdings
-from lesson.learn.scores import ClientScores, PendingScore, Score
-from lesson.learn.task import ACCURACY, num_samples
+from lesson.learn.scores import ClientScores, PendingScore, Score, by_client
+from lesson.learn.task import ACCURACY
+from lesson.learn.trees import num_samples
 from lesson.learn.workload import Workload
 from lesson.strategies.base import Updates
 
@@ -58,7 +60,13 @@ class Evaluator:
     def class_accuracy(self, model: GlobalModel) -> FloatArray:
         """Return a model's test accuracy per class, shape (num_classes,); NaN for a class without test samples."""
         num_classes = self.num_classes or 0
-        right = self._backend.judge_test(model.vector)[:, 0].cpu().numpy().astype(np.float64)
+        work = self.workload
+        right = (
+            self._backend.sample_scores(model.vector, work.test_inputs, work.test_targets)[:, 0]
+            .cpu()
+            .numpy()
+            .astype(np.float64)
+        )
         labels = self.workload.task.test[1].numpy()
         totals = np.bincount(labels, minlength=num_classes)
         return np.asarray(np.bincount(labels, right, num_classes) / np.where(totals, totals, np.nan))
@@ -93,7 +101,8 @@ class Evaluator:
         cohort = Cohort(model.vector, updates.client, updates.index, ones, updates.local_steps, ones, first=zeros)
         (samples,) = self.workload.minibatches(cohort, 1)
         rows, columns = (samples != NO_SAMPLE).nonzero(as_tuple=True)
-        losses = self._backend.judge_train(model.vector, samples[rows, columns])[:, 1]
+        first = self.workload.raw_samples(samples[rows, columns])
+        losses = self._backend.sample_scores(model.vector, *first)[:, 1]
         squares = losses.double().cpu().numpy() ** 2
         check_finite("loss", bool(np.isfinite(squares).all()), model.newest_cohort)
         where = rows.cpu().numpy()
@@ -105,10 +114,17 @@ class Evaluator:
         self._backend.close()
 
     def _client_scores(self, model: GlobalModel, holdings: Holdings) -> ClientScores:
-        scores = self._backend.client_scores(model.vector, holdings)
+        scores = client_scores(self.workload, self._backend, model.vector, holdings)
         losses = scores.loss[holdings.num_samples > 0]
         check_finite("loss", bool(np.isfinite(losses).all()), model.newest_cohort)
         return scores
+
+
+def client_scores(workload: Workload, backend: Backend, vector: Tensor, holdings: Holdings) -> ClientScores:
+    """Evaluate the model with these exchanged values on the training samples of each client."""
+    return by_client(
+        holdings, lambda samples: backend.sample_scores(vector, *workload.raw_samples(samples.to(vector.device)))
+    )
 
 
 @dataclass(frozen=True)

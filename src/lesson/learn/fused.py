@@ -20,7 +20,6 @@ from torch import Tensor
 
 from lesson.learn.cohort import Cohort
 from lesson.learn.minibatch import NO_SAMPLE, sample_weights
-from lesson.learn.task import split_arrays
 from lesson.learn.template import Replica
 from lesson.learn.threads import Threads
 from lesson.learn.workload import Workload
@@ -71,16 +70,12 @@ class FusedTrainer:
         return total
 
     def _gradient(self, replica: Replica, cohort: Cohort, padded: Tensor) -> Tensor:
-        workload, loss = self.workload, self.workload.loss
-        batch = workload.batch(replica, workload.ids(cohort), padded, torch.from_numpy(cohort.first))
-        outputs, scale = replica.outputs(batch.inputs, batch.kept, training=True), cohort.weight * cohort.lr
-        if loss.each is not None:
-            weight = sample_weights(padded, torch.from_numpy(scale))[padded != NO_SAMPLE]
-            losses = loss.each(outputs, batch.targets)
-            return replica.gradient(losses @ weight.to(losses.dtype))
+        workload, scale = self.workload, torch.from_numpy(cohort.weight * cohort.lr)
+        batch = workload.batch(workload.ids(cohort), padded, torch.from_numpy(cohort.first))
+        outputs, weights = replica.outputs(batch.inputs, training=True), sample_weights(padded, scale)
         sizes = batch.counts.tolist()
-        rows = zip(outputs.split(sizes), split_arrays(batch.targets, sizes), scale.tolist(), strict=True)
-        return replica.gradient(torch.stack([loss.mean(out, target) * factor for out, target, factor in rows]).sum())
+        loss = workload.loss.weighted(outputs, batch.targets, sizes, scale, weights[padded != NO_SAMPLE])
+        return replica.gradient(loss)
 
     def _begin_models(self, cohort: Cohort, models: Tensor) -> "list[Future[None]]":
         """Start to train the clients of a cohort, writing into `models`."""
@@ -93,7 +88,7 @@ class FusedTrainer:
 
     def _descend(self, replica: Replica, cohort: Cohort, padded: Tensor, models: Tensor) -> None:
         """Write ω − λ·∇f of each client into its row of `models`, Eq. (12)."""
-        batch = self.workload.batch(replica, self.workload.ids(cohort), padded, torch.from_numpy(cohort.first))
+        batch = self.workload.batch(self.workload.ids(cohort), padded, torch.from_numpy(cohort.first))
         for one, lr, model in zip(batch.split(), cohort.lr.tolist(), models, strict=True):
-            loss = self.workload.loss.mean(replica.outputs(one.inputs, one.kept, training=True), one.targets)
+            loss = self.workload.loss.mean(replica.outputs(one.inputs, training=True), one.targets)
             torch.add(cohort.base, replica.gradient(loss), alpha=-lr, out=model)

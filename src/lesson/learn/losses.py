@@ -1,4 +1,4 @@
-"""Losses of tasks: the mean over a minibatch and, where possible, the loss of each sample."""
+"""Losses of tasks: a task's loss is the mean over a minibatch; here, it becomes a loss per sample or per minibatch."""
 
 import copy
 from collections.abc import Callable
@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lesson.learn.task import Arrays, Loss, num_samples
+from lesson.core.errors import InputError
+from lesson.learn.task import Arrays, Loss
+from lesson.learn.trees import describe_tree, leaves_of, num_samples, split
 
 IGNORED = -100
 """Target that torch's cross-entropy ignores by default."""
@@ -37,12 +39,38 @@ _MODULES = (
 
 
 class TaskLoss:
-    """The loss of a task. `mean` is the loss of a minibatch, `each` that of each sample, None if it is unknown."""
+    """The loss of a task; `mean` is the loss of a minibatch."""
 
     def __init__(self, loss: Loss | None, targets: Arrays) -> None:
         self.is_default = loss is None
         self.mean: Loss = functional.cross_entropy if loss is None else loss
-        self.each = self._of_each(targets)
+        self._separate = self._of_each(targets)
+
+    @property
+    def is_separable(self) -> bool:
+        """Whether the loss of a minibatch is known to be the mean of the losses of its samples."""
+        return self._separate is not None
+
+    def each(self, outputs: Any, targets: Any) -> Tensor:
+        """Return the loss of each sample, shape (num_samples,): that of a minibatch of this sample alone."""
+        if self._separate is not None:
+            return self._separate(outputs, targets)
+        check_rows(outputs)
+        ones = [1] * num_samples(targets)
+        return torch.stack([self.mean(*pair) for pair in zip(split(outputs, ones), split(targets, ones), strict=True)])
+
+    def weighted(self, outputs: Any, targets: Any, sizes: list[int], scale: Tensor, weights: Tensor) -> Tensor:
+        """Return Σ scale · loss over minibatches of these sizes.
+
+        `weights` has the share of each sample in the scale of its minibatch, 0 for padding; unless the loss is
+        separable, there must be no padding.
+        """
+        if self._separate is not None:
+            losses = self._separate(outputs, targets)
+            return losses @ weights.to(losses.dtype)
+        pairs = zip(split(outputs, sizes), split(targets, sizes), strict=True)
+        means = torch.stack([self.mean(*pair) for pair in pairs])
+        return (means * scale.to(means.dtype)).sum()
 
     def total(self, outputs: Any, targets: Any) -> Tensor:
         """Return the sum of the losses of the samples."""
@@ -77,9 +105,19 @@ def _one_per_sample(separate: Callable[[Tensor, Tensor], Tensor], outputs: Tenso
     return losses.flatten(1).mean(1) if losses.dim() > 1 else losses
 
 
+def check_rows(outputs: Any) -> None:
+    """Raise InputError if outputs are not tensors with one row per sample, or tuples or dicts of them."""
+    if not all(isinstance(leaf, Tensor) and leaf.dim() for leaf in leaves_of(outputs)):
+        raise InputError(
+            "model must return tensors with one row per sample, or tuples or dicts of them, for this loss or these "
+            f"metrics, got {describe_tree(outputs)}"
+        )
+
+
 def as_floats(outputs: Any) -> Any:
-    """Convert outputs to 32-bit floats: losses are computed in this precision even if the model uses less."""
-    return outputs.float() if isinstance(outputs, Tensor) and outputs.is_floating_point() else outputs
+    """Convert outputs to 32-bit floats if they have fewer bits: losses are computed in at least this precision."""
+    is_short = isinstance(outputs, Tensor) and outputs.is_floating_point() and outputs.itemsize < 4
+    return outputs.float() if is_short else outputs
 
 
 @torch.no_grad()

@@ -40,6 +40,7 @@ class CifarNet(nn.Module):
     """
 
     num_dropout_units = 4096
+    """A model with this attribute gets dropout factors as its last argument in training."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,12 +51,12 @@ class CifarNet(nn.Module):
         self.full = nn.Linear(self.num_dropout_units, 256)
         self.out = nn.Linear(256, 10)
 
-    def forward(self, images: Tensor, kept: Tensor | None = None) -> Tensor:
-        """Return the logits, shape (num_samples, 10). `kept` has the dropout factors, 0 or 4; see dropout.py."""
+    def forward(self, images: Tensor, factors: Tensor | None = None) -> Tensor:
+        """Return the logits, shape (num_samples, 10). `factors` are the dropout factors, 0 or 4; see dropout.py."""
         hidden = conv_pool_relu(self.conv2, conv_pool_relu(self.conv1, images))
         hidden = functional.relu(self.conv4(functional.relu(self.conv3(hidden)))).flatten(1)
-        if kept is not None:
-            hidden = hidden * kept
+        if factors is not None:
+            hidden = hidden * factors
         logits: Tensor = self.out(functional.relu(self.full(hidden)))
         return logits
 

@@ -211,12 +211,12 @@ class _LstmLayer(torch.autograd.Function):
         columns = gradient, torch.stack(slopes, -2), leave * (1 - squashed * squashed), forget
         gates: list[Tensor] = []  # their gradients, last step first
         cell = torch.zeros_like(cells[0])
-        for output, slope, to_cell, kept in zip(*(reversed(column.unbind()) for column in columns), strict=True):
+        for output, slope, to_cell, forget_one in zip(*(reversed(column.unbind()) for column in columns), strict=True):
             if gates:
                 output = torch.addmm(output, gates[-1], weight)
             cell = cell + output * to_cell
             gates.append((torch.stack((cell, cell, cell, output), -2) * slope).flatten(-2))
-            cell = cell * kept
+            cell = cell * forget_one
         all_gates = torch.stack(gates[::-1])
         return all_gates, all_gates[1:].flatten(0, 1).t() @ outputs[:-1].flatten(0, 1)
 

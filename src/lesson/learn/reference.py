@@ -1,6 +1,7 @@
 """The reference trainer: one client after the other, without optimizations. All other trainers must agree with it."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 import torch
@@ -36,12 +37,12 @@ def train_client(workload: Workload, replica: Replica, cohort: Cohort) -> Tensor
                 numbers = steps + begin + first
                 if seed_step is not None:  # before the samples are prepared, which may draw random numbers, too
                     seed_step(int(numbers[0]))
-                batches = workload.batch(replica, ids, samples[steps], numbers).split()
+                batches = workload.batch(ids, samples[steps], numbers).split()
                 for batch in batches:
                     if workload.template.traits.refuses_one and int(batch.counts) == 1:
                         continue  # the last sample of an epoch, alone in its minibatch
                     try:
-                        outputs = replica.outputs(batch.inputs, batch.kept, training=True)
+                        outputs = replica.outputs(batch.inputs, training=True)
                         local.descend(workload.loss.mean(outputs, batch.targets), lr)
                     except Exception as error:  # a custom model or loss may raise anything
                         if lacks_memory(error):
@@ -65,69 +66,48 @@ def parts_of(cohorts: Sequence[Cohort]) -> list[tuple[int, Cohort]]:
     ]
 
 
-def blocks_of(parts: Sequence[tuple[int, Cohort]]) -> list[list[tuple[int, Cohort]]]:
-    """Return consecutive parts in blocks of at most BLOCK rows."""
-    blocks = list[list[tuple[int, Cohort]]]()
-    room = 0
-    for part in parts:
-        if len(part[1]) > room:
-            blocks.append([])
-            room = BLOCK
-        blocks[-1].append(part)
-        room -= len(part[1])
-    return blocks
+def trained_parts(cohorts: Sequence[Cohort], train: Callable[[Cohort], Tensor]) -> Iterator[tuple[int, Cohort]]:
+    """Train the parts of cohorts one after the other; `train` returns the models of a part."""
+    return ((place, replace(part, trained=train(part))) for place, part in parts_of(cohorts))
 
 
-def add_parts(parts: Iterable[tuple[int, Tensor]], num_cohorts: int) -> list[Tensor]:
-    """Return the sum of each cohort, given the sums of its parts in the order of `parts_of`."""
-    sums: list[Tensor | None] = [None] * num_cohorts
+def sums_of(cohorts: Sequence[Cohort], parts: Iterable[tuple[int, Cohort]]) -> list[Tensor]:
+    """Return Σ weight · model of each cohort, given its trained parts in the order of `parts_of`."""
+    sums: list[Tensor | None] = [None] * len(cohorts)
     for place, part in parts:
         total = sums[place]
-        sums[place] = part if total is None else total + part
+        sums[place] = part.weighted_sum() if total is None else total + part.weighted_sum()
     return [total for total in sums if total is not None]
 
 
-def join_parts(parts: Iterable[tuple[int, Tensor]], num_cohorts: int) -> list[Tensor]:
-    """Return the models of each cohort, given those of its parts in the order of `parts_of`."""
-    models: list[list[Tensor]] = [[] for _ in range(num_cohorts)]
+def models_of(cohorts: Sequence[Cohort], parts: Iterable[tuple[int, Cohort]]) -> list[Tensor]:
+    """Return the models of each cohort, given its trained parts in the order of `parts_of`."""
+    models = [torch.empty(len(cohort), len(cohort.base), device=cohort.base.device) for cohort in cohorts]
+    filled = [0] * len(cohorts)
     for place, part in parts:
-        models[place].append(part)
-    return [torch.cat(each) for each in models]
-
-
-def sum_by_blocks(cohort: Cohort, train: Callable[[Cohort], Tensor]) -> Tensor:
-    """Return Σ weight · model of a cohort, shape (num_parameters,); at most BLOCK models are in memory at a time."""
-    total: Tensor | None = None
-    for begin in range(0, len(cohort), BLOCK):
-        part = cohort[begin : begin + BLOCK]
-        block = replace(part, trained=train(part)).weighted_sum()
-        total = block if total is None else total + block
-    assert total is not None, "a cohort has at least one row"
-    return total
-
-
-def models_by_blocks(cohort: Cohort, train: Callable[[Cohort], Tensor]) -> Tensor:
-    """Return the models of a cohort, shape (num_rows, num_parameters), trained BLOCK at a time."""
-    models = torch.empty(len(cohort), len(cohort.base), device=cohort.base.device)
-    for begin in range(0, len(cohort), BLOCK):
-        models[begin : begin + BLOCK] = train(cohort[begin : begin + BLOCK])
+        begin, filled[place] = filled[place], filled[place] + len(part)
+        models[place][begin : filled[place]] = part.models
     return models
 
 
 class ReferenceTrainer:
-    """Trains one client after the other in this process."""
+    """Trains one client after the other in this process, with the arithmetic that a context manager sets."""
 
-    def __init__(self, workload: Workload) -> None:
-        self.workload = workload
+    def __init__(
+        self, workload: Workload, arithmetic: Callable[[], AbstractContextManager[None]] = nullcontext
+    ) -> None:
+        self.workload, self._arithmetic = workload, arithmetic
         self._replica = workload.replica()
 
     def sums(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
         """Return the weighted sum of the trained models of each cohort."""
-        return [sum_by_blocks(cohort, self._train) for cohort in cohorts]
+        with self._arithmetic():
+            return sums_of(cohorts, trained_parts(cohorts, self._train))
 
     def models(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
         """Return the trained models of each cohort, shape (num_rows, num_parameters)."""
-        return [models_by_blocks(cohort, self._train) for cohort in cohorts]
+        with self._arithmetic():
+            return models_of(cohorts, trained_parts(cohorts, self._train))
 
     def close(self) -> None:
         """Do nothing: there is nothing to release."""

@@ -10,8 +10,9 @@ from torch import Tensor
 from lesson.learn.backend import Trainer
 from lesson.learn.cohort import Cohort
 from lesson.learn.cpu import CpuBackend
+from lesson.learn.evaluation import client_scores
 from lesson.learn.partition import Partition
-from lesson.learn.reference import ReferenceTrainer, sum_by_blocks
+from lesson.learn.reference import ReferenceTrainer, sums_of, trained_parts
 from lesson.learn.task import Task
 from lesson.learn.template import Template
 from lesson.learn.workload import Workload
@@ -65,7 +66,8 @@ def evaluate_on_client(
     Returns their number, and the mean loss and, for tasks that have it, the accuracy.
     """
     samples = (workload.holdings if workload.held_out is None else workload.held_out)[client]
-    scores = CpuBackend(workload, num_threads=1).client_scores(torch.from_numpy(model), Partition.of([samples]))
+    backend = CpuBackend(workload, num_threads=1)
+    scores = client_scores(workload, backend, torch.from_numpy(model), Partition.of([samples]))
     values = {"loss": float(scores.loss[0]), "accuracy": float(scores.accuracy[0])}
     return len(samples), {name: value for name, value in values.items() if not np.isnan(value)}
 
@@ -87,7 +89,7 @@ class Received:
 
     def sums(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
         """Return the weighted sum of the received models of each cohort."""
-        return [sum_by_blocks(cohort, self._rows) for cohort in cohorts]
+        return sums_of(cohorts, trained_parts(cohorts, self._rows))
 
     def models(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
         """Return the received models of each cohort, shape (num_rows, num_parameters)."""

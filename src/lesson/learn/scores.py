@@ -1,7 +1,8 @@
 """Evaluation of a model on the test data and on the samples of each client."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial, reduce
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -10,15 +11,15 @@ from torch import Tensor
 
 from lesson.core.arrays import FloatArray
 from lesson.core.errors import InputError, describe
-from lesson.learn.losses import as_floats, correct
+from lesson.learn.losses import as_floats, check_rows, correct
 from lesson.learn.metric import check_metric_name
 from lesson.learn.partition import Holdings
-from lesson.learn.task import ACCURACY, MAX_METRICS, TEST_LOSS, Arrays, Task, describe_arrays, num_samples, split_arrays
+from lesson.learn.task import ACCURACY, MAX_METRICS, TEST_LOSS, Arrays, Task
 from lesson.learn.template import Replica, prepared
-from lesson.learn.threads import Threads
+from lesson.learn.trees import join, map_tensors, num_samples, split
 from lesson.learn.workload import Workload
 
-CHUNK_SAMPLES = 500
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -74,23 +75,69 @@ class ClientScores:
     """Mean of the losses, weighted by number of samples, Eq. (1)."""
 
 
-def score(workload: Workload, threads: Threads, vector: Tensor) -> Score:
-    """Evaluate the model with these exchanged values on the test data."""
-    task = workload.task
-    chunks = _in_threads(workload, threads, _score_chunk, vector, workload.test_inputs, workload.test_targets)
-    right, loss = 0.0, 0.0
-    for chunk_right, chunk_loss, _ in chunks:
-        right, loss = right + chunk_right, loss + chunk_loss
-    outputs = None if task.metrics is None else joined([chunk for _, _, chunk in chunks])
-    return make_score(task, right, loss, outputs, workload.test_targets)
+def chunk_tasks(
+    evaluate: Callable[[Replica, Workload, Arrays, Arrays], Result],
+    workload: Workload,
+    inputs: Arrays,
+    targets: Arrays,
+    size: int,
+) -> "Iterator[Callable[[Replica], Result]]":
+    """Return, for each chunk of `size` samples, a function of a loaded replica that evaluates the chunk.
 
-
-def make_score(task: Task, right: float, loss: float, outputs: Any, targets: Arrays) -> Score:
-    """Return the score, given the sums of correct predictions and losses, or all outputs for a task's own metrics."""
+    All evaluations on all devices are made of these functions: threads, a GPU or a CUDA graph execute them.
+    """
     total = num_samples(targets)
+    sizes = [min(size, total - begin) for begin in range(0, total, size)]
+    chunks = enumerate(zip(split(inputs, sizes), split(targets, sizes), strict=True))
+    return (partial(_evaluate, evaluate, workload, number, *chunk) for number, chunk in chunks)
+
+
+def _evaluate(
+    evaluate: Callable[[Replica, Workload, Arrays, Arrays], Result],
+    workload: Workload,
+    number: int,
+    inputs: Arrays,
+    targets: Arrays,
+    replica: Replica,
+) -> Result:
+    with torch.no_grad(), workload.seeded_scores(number):
+        return evaluate(replica, workload, inputs, targets)
+
+
+def chunk_sums(replica: Replica, workload: Workload, inputs: Arrays, targets: Any) -> tuple[Tensor, Any]:
+    """Return the sums of correct predictions and of losses, shape (2,), and the outputs for a task's own metrics."""
+    task = workload.task
+    outputs = as_floats(replica.outputs(prepared(task, inputs)))
+    loss = workload.loss.total(outputs, targets).double()
+    if task.metrics is not None:
+        return torch.stack([torch.zeros_like(loss), loss]), outputs
+    right = correct(outputs, targets).sum().double() if task.metric == ACCURACY else torch.zeros_like(loss)
+    return torch.stack([right, loss]), None
+
+
+def sample_scores(replica: Replica, workload: Workload, inputs: Arrays, targets: Any) -> Tensor:
+    """Return the share of correct predictions of each sample, NaN without accuracy, and its loss, shape (num, 2)."""
+    outputs = as_floats(replica.outputs(prepared(workload.task, inputs)))
+    losses = workload.loss.each(outputs, targets)
+    right = correct(outputs, targets) if workload.task.metric == ACCURACY else torch.full_like(losses, torch.nan)
+    return torch.stack([right.to(losses.dtype), losses], dim=1)
+
+
+def total(chunks: "list[tuple[Tensor, Any]]") -> Tensor:
+    """Return the sums over all chunks, added in order, so that they do not depend on the device."""
+    return reduce(torch.add, [sums for sums, _ in chunks])
+
+
+def make_score(workload: Workload, sums: Tensor, outputs: Sequence[Any] = ()) -> Score:
+    """Return the score on the test data, given the sums and, for a task's own metrics, the outputs of all chunks."""
+    task, count = workload.task, num_samples(workload.test_targets)
+    right, loss = (one / count for one in sums.tolist())
     if task.metrics is None:
-        return Score({ACCURACY: right / total} if task.metric == ACCURACY else {TEST_LOSS: loss / total}, loss / total)
-    return Score(measured(task, outputs, targets), loss / total)
+        return Score({ACCURACY: right} if task.metric == ACCURACY else {TEST_LOSS: loss}, loss)
+    for chunk in outputs:
+        check_rows(chunk)
+    whole = join(outputs), workload.test_targets
+    return Score(measured(task, *(map_tensors(Tensor.cpu, one) for one in whole)), loss)
 
 
 def measured(task: Task, outputs: Any, targets: Arrays) -> dict[str, float]:
@@ -123,95 +170,16 @@ def _name_of(function: Any) -> str:
     return name if name.isidentifier() else "score"
 
 
-def judge_all(workload: Workload, threads: Threads, vector: Tensor, inputs: Arrays, targets: Arrays) -> Tensor:
-    """Apply `judge` to any number of samples; return shape (num_samples, 2)."""
-    return torch.cat(_in_threads(workload, threads, judge, vector, inputs, targets))
+def by_client(holdings: Holdings, evaluate: Callable[[Tensor], Tensor]) -> ClientScores:
+    """Return the scores of all clients. `evaluate` maps indices of training samples to their `sample_scores`.
 
-
-@torch.no_grad()
-def judge(replica: Replica, workload: Workload, inputs: Arrays, targets: Any) -> Tensor:
-    """Return the share of correct predictions of each sample, NaN without accuracy, and its loss, shape (num, 2)."""
-    outputs, loss = as_floats(replica.outputs(prepared(workload.task, inputs))), workload.loss
-    if loss.each is not None:
-        losses = loss.each(outputs, targets)
-    else:
-        ones = [1] * num_samples(targets)
-        pairs = zip(split_outputs(outputs, ones), split_arrays(targets, ones), strict=True)
-        losses = torch.stack([loss.mean(out, target) for out, target in pairs])
-    right = correct(outputs, targets) if workload.task.metric == ACCURACY else torch.full_like(losses, torch.nan)
-    return torch.stack([right.to(losses.dtype), losses], dim=1)
-
-
-def by_client(holdings: Holdings, judged_by: Callable[[Tensor], Tensor]) -> ClientScores:
-    """Return the scores of all clients. `judged_by` maps indices of training samples to the values of `judge`.
-
-    A sample that several clients hold is judged once.
+    A sample that several clients hold is evaluated once.
     """
     clients = np.flatnonzero(holdings.num_samples).tolist()
     held = np.unique(np.concatenate([holdings[client] for client in clients]))
-    judged = judged_by(torch.from_numpy(held)).cpu().numpy().astype(np.float64)
+    scores = evaluate(torch.from_numpy(held)).cpu().numpy().astype(np.float64)
     means = np.full((len(holdings.num_samples), 2), np.nan)
     for client in clients:
-        means[client] = judged[np.searchsorted(held, holdings[client])].mean(axis=0)
+        means[client] = scores[np.searchsorted(held, holdings[client])].mean(axis=0)
     accuracy, loss = means.T
     return ClientScores(accuracy, loss, float(np.nansum(loss * holdings.num_samples) / holdings.num_samples.sum()))
-
-
-def chunked(inputs: Arrays, targets: Arrays, size: int) -> Iterator[tuple[Arrays, Arrays]]:
-    """Return an iterator over inputs and targets in chunks of `size`; the last chunk may be smaller."""
-    total = num_samples(targets)
-    sizes = [min(size, total - begin) for begin in range(0, total, size)]
-    return zip(split_arrays(inputs, sizes), split_arrays(targets, sizes), strict=True)
-
-
-def joined(outputs: list[Any]) -> Any:
-    """Return the outputs of several chunks as those of all samples."""
-    first = _with_rows(outputs[0])
-    if isinstance(first, Tensor):
-        return torch.cat(outputs)
-    if isinstance(first, Mapping):
-        return {name: joined([one[name] for one in outputs]) for name in first}
-    return tuple(joined(list(parts)) for parts in zip(*outputs, strict=True))
-
-
-def _with_rows(outputs: Any) -> Any:
-    """Return outputs; raise InputError if they are not tensors with one row per sample, or tuples or dicts of them."""
-    if not isinstance(outputs, Mapping | tuple | list) and not (isinstance(outputs, Tensor) and outputs.dim()):
-        got = describe_arrays(outputs)
-        raise InputError(
-            f"model must return tensors with one row per sample, or tuples or dicts of them, for its metrics, got {got}"
-        )
-    return outputs
-
-
-def split_outputs(outputs: Any, sizes: list[int]) -> list[Any]:
-    """Split outputs, of any structure, into consecutive parts of these numbers of samples."""
-    if isinstance(_with_rows(outputs), Tensor):
-        return list(outputs.split(sizes))
-    if isinstance(outputs, Mapping):
-        columns = [split_outputs(part, sizes) for part in outputs.values()]
-        return [dict(zip(outputs, row, strict=True)) for row in zip(*columns, strict=True)]
-    return list(zip(*(split_outputs(part, sizes) for part in outputs), strict=True))
-
-
-def _in_threads(
-    workload: Workload, threads: Threads, work: Callable[..., Any], vector: Tensor, inputs: Arrays, targets: Arrays
-) -> list[Any]:
-    """Return work(replica, workload, inputs, targets) of each chunk, in order."""
-    chunks = chunked(inputs, targets, CHUNK_SAMPLES)
-    parts = [threads.submit(_seeded, vector, work, workload, number, *chunk) for number, chunk in enumerate(chunks)]
-    return [part.result() for part in parts]
-
-
-def _seeded(replica: Replica, work: Callable[..., Any], workload: Workload, number: int, *chunk: Any) -> Any:
-    with workload.seeded_scores(number):
-        return work(replica, workload, *chunk)
-
-
-@torch.no_grad()
-def _score_chunk(replica: Replica, workload: Workload, inputs: Arrays, targets: Any) -> tuple[float, float, Any]:
-    """Return the sums of correct predictions and of losses, and the outputs if the task has its own metrics."""
-    task = workload.task
-    outputs = replica.outputs(prepared(task, inputs))
-    right = float(correct(outputs, targets).sum()) if task.metric == ACCURACY and task.metrics is None else 0.0
-    return right, float(workload.loss.total(outputs, targets)), outputs if task.metrics is not None else None

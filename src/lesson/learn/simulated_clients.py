@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from lesson.core.errors import InputError
-from lesson.learn.backend import Backend, Trainer, TrainerName
+from lesson.learn.backend import Backend, Trainer, TrainerName, why_not
 from lesson.learn.workload import Workload
 from lesson.strategies.base import Updates
 
@@ -45,7 +45,7 @@ class SimulatedClients:
         """Return the name of the first trainer that can be used, after creating it."""
         reasons = list[str]()
         for name in FASTEST_FIRST if self.trainer == "auto" else (self.trainer,):
-            reason = self._backend.why_not(name, one_step)
+            reason = why_not(self.workload, name, one_step)
             if not reason and name not in self._trainers:
                 try:
                     self._trainers[name] = self._backend.trainer(name)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from lesson.core.arrays import IntArray
 from lesson.core.errors import InputError, describe, raised_inside
 from lesson.learn.metric import TARGETS
+from lesson.learn.trees import describe_tree, leaves_of, map_tensors, num_samples
 
 ModelFactory = Callable[[], nn.Module]
 Arrays = Tensor | tuple[Tensor, ...] | dict[str, Tensor]
@@ -115,47 +116,6 @@ class Task:
         return len(self.class_names) or max(int(labels.max()), int(self.test[1].max())) + 1
 
 
-def num_samples(arrays: Arrays) -> int:
-    """Return the number of samples."""
-    return len(_parts(arrays)[0])
-
-
-def map_arrays(function: Callable[[Tensor], Tensor], arrays: Arrays) -> Arrays:
-    """Apply a function to each tensor."""
-    if isinstance(arrays, Tensor):
-        return function(arrays)
-    if isinstance(arrays, dict):
-        return {name: function(part) for name, part in arrays.items()}
-    return tuple(function(part) for part in arrays)
-
-
-def split_arrays(arrays: Arrays, sizes: list[int]) -> list[Arrays]:
-    """Split the samples into consecutive parts of these sizes."""
-    if isinstance(arrays, Tensor):
-        return list(arrays.split(sizes))
-    if isinstance(arrays, dict):
-        columns = [part.split(sizes) for part in arrays.values()]
-        return [dict(zip(arrays, row, strict=True)) for row in zip(*columns, strict=True)]
-    return list(zip(*(part.split(sizes) for part in arrays), strict=True))
-
-
-def describe_arrays(arrays: Any) -> str:
-    """Return the type and shape of each tensor as text, for error messages."""
-    if isinstance(arrays, Tensor):
-        return f"{str(arrays.dtype).removeprefix('torch.')} {tuple(arrays.shape)}"
-    if isinstance(arrays, dict):
-        return ", ".join(f"{name}: {describe_arrays(part)}" for name, part in arrays.items())
-    if isinstance(arrays, tuple | list):
-        return ", ".join(map(describe_arrays, arrays))
-    return type(arrays).__name__
-
-
-def _parts(arrays: Arrays) -> list[Tensor]:
-    if isinstance(arrays, Tensor):
-        return [arrays]
-    return list(arrays.values() if isinstance(arrays, dict) else arrays)
-
-
 def _is_whole(arrays: Arrays) -> bool:
     return isinstance(arrays, Tensor) and not arrays.is_floating_point() and not arrays.is_complex()
 
@@ -165,8 +125,8 @@ def _samples(part: str, given: Any) -> tuple[Arrays, Arrays]:
     if not isinstance(given, tuple | list) or len(given) != 2:
         raise InputError(f"{part} must be a pair (inputs, targets), got {type(given).__name__}")
     inputs, targets = _arrays(f"{part} inputs", given[0]), _arrays(f"{part} targets", given[1])
-    targets = map_arrays(lambda one: one.long() if one.dtype == torch.uint8 else one, targets)
-    counts = list(dict.fromkeys(len(one) for one in (*_parts(inputs), *_parts(targets))))
+    targets = map_tensors(lambda one: one.long() if one.dtype == torch.uint8 else one, targets)
+    counts = list(dict.fromkeys(len(one) for one in (*leaves_of(inputs), *leaves_of(targets))))
     if len(counts) > 1:
         raise InputError(
             f"{part} inputs and targets must have the same number of samples, got {' and '.join(map(str, counts))}"
@@ -211,11 +171,11 @@ def _tensor(name: str, given: Any) -> Tensor:
 
 def _check_alike(name: str, train: Arrays, test: Arrays) -> None:
     """Raise InputError unless training and test arrays have the same structure, types and shapes of samples."""
-    ours, theirs = (describe_arrays(map_arrays(lambda one: one[:0], part)) for part in (train, test))
+    ours, theirs = (describe_tree(map_tensors(lambda one: one[:0], part)) for part in (train, test))
     if type(train) is not type(test) or ours != theirs:
         raise InputError(
             f"train and test {name} must have the same type and shape of samples, "
-            f"got {describe_arrays(train)} and {describe_arrays(test)}"
+            f"got {describe_tree(train)} and {describe_tree(test)}"
         )
 
 

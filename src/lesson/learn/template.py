@@ -7,6 +7,7 @@ Frozen parameters and constant buffers are shared by all replicas of a process a
 import copy
 import threading
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from lesson.core.errors import InputError, describe
 from lesson.core.random import stream
 from lesson.learn.losses import TaskLoss
-from lesson.learn.task import ACCURACY, Arrays, Task, describe_arrays, map_arrays, num_samples, split_arrays
+from lesson.learn.task import ACCURACY, Arrays, Task
+from lesson.learn.trees import describe_tree, map_tensors, num_samples, split
 
 GENERATORS = threading.Lock()
 """Held while torch's generators are seeded: they belong to the process, and Flower may train clients in threads."""
@@ -77,6 +79,7 @@ class Template:
         buffers = dict(model.named_buffers())
         self.exchanged: dict[str, Tensor] = parameters | {name: buffers[name] for name in self.traits.buffers}
         """Tensors that clients exchange, by name."""
+        self.num_dropout_units = int(getattr(model, "num_dropout_units", 0))
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -113,7 +116,6 @@ class Replica:
 
     def __init__(self, template: Template) -> None:
         self.model = template.copy_model().train()  # all of it, as `outputs` does after an evaluation
-        self.num_dropout_units = int(getattr(self.model, "num_dropout_units", 0))
         self._channels_last = template.channels_last
         named = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
         self._exchanged = [named[name] for name in template.exchanged]
@@ -146,12 +148,11 @@ class Replica:
         named = zip(self._names, self._exchanged, parts, strict=True)
         return {name: part.unflatten(1, one.shape) if one.dim() else part[:, 0] for name, one, part in named}
 
-    def outputs(self, inputs: Arrays, kept: Tensor | None = None, *, training: bool = False) -> Any:
-        """Return the model's output for the inputs of a minibatch; `kept` has the dropout factors of `CifarNet`."""
+    def outputs(self, inputs: Any, *, training: bool = False) -> Any:
+        """Return the model's output for the inputs of a minibatch."""
         if self.model.training != training:
             self.model.train(training)
-        inputs = inputs if self._channels_last else channels_first(inputs)
-        return call(self.model, inputs) if kept is None else self.model(inputs, kept)
+        return call(self.model, inputs if self._channels_last else channels_first(inputs))
 
     def gradient(self, loss: Tensor) -> Tensor:
         """Return the gradient of a loss with respect to all parameters as one vector."""
@@ -174,11 +175,17 @@ class Replica:
         return [part.view(one.shape) for part, one in zip(parts, self._exchanged, strict=True)]
 
 
+def arguments_of(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a model for inputs: one tensor, a tuple of arguments or a dict of named arguments."""
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    return (inputs if isinstance(inputs, tuple) else (inputs,)), {}
+
+
 def call(model: nn.Module, inputs: Any) -> Any:
-    """Apply a model to inputs: one tensor, a tuple of arguments or a dict of named arguments."""
-    if isinstance(inputs, tuple):
-        return model(*inputs)
-    return model(**inputs) if isinstance(inputs, dict) else model(inputs)
+    """Apply a model to inputs."""
+    arguments, named = arguments_of(inputs)
+    return model(*arguments, **named)
 
 
 def prepared(task: Task, inputs: Arrays) -> Any:
@@ -188,12 +195,12 @@ def prepared(task: Task, inputs: Arrays) -> Any:
 
 def channels_first(inputs: Any) -> Any:
     """Return inputs whose tensors are stored in the order of their dimensions, copied if they are not."""
-    if isinstance(inputs, tuple):
-        return tuple(map(channels_first, inputs))
-    if isinstance(inputs, dict):
-        return {name: channels_first(one) for name, one in inputs.items()}
-    is_last = isinstance(inputs, Tensor) and inputs.dim() == 4 and _is_channels_last(inputs)
-    return inputs.clone(memory_format=torch.contiguous_format) if is_last else inputs
+
+    def copied(one: Tensor) -> Tensor:
+        is_last = one.dim() == 4 and _is_channels_last(one)
+        return one.clone(memory_format=torch.contiguous_format) if is_last else one
+
+    return map_tensors(copied, inputs)
 
 
 def _is_channels_last(images: Tensor) -> bool:
@@ -252,7 +259,7 @@ def _probed(task: Task, model: nn.Module) -> Traits:
     except Exception as error:  # torch cannot copy tensors with a history, such as those of the old weight_norm
         raise InputError(f"model cannot be copied: {describe(error)}") from error
     count = min(NUM_PROBED, num_samples(task.train[1]))
-    raw, targets = (map_arrays(lambda one: one[:count], part) for part in task.train)
+    raw, targets = (map_tensors(lambda one: one[:count], part) for part in task.train)
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     with _Convolutions() as convolutions:
         outputs, is_random = _watched(task, model, raw)
@@ -295,27 +302,27 @@ def _outputs(task: Task, model: nn.Module, raw: Arrays) -> Any:
     try:
         inputs = prepared(task, raw)
     except Exception as error:  # a custom function may raise anything
-        raise InputError(f"prepare cannot process inputs {describe_arrays(raw)}: {describe(error)}") from error
+        raise InputError(f"prepare cannot process inputs {describe_tree(raw)}: {describe(error)}") from error
     try:
         return call(model, channels_first(inputs))
     except Exception as error:
-        raise InputError(f"model cannot process inputs {describe_arrays(inputs)}: {describe(error)}") from error
+        raise InputError(f"model cannot process inputs {describe_tree(inputs)}: {describe(error)}") from error
 
 
 def _check_loss(task: Task, model: nn.Module, outputs: Any, targets: Arrays) -> None:
     if task.metric == ACCURACY and task.metrics is None:
         _check_classes(task, outputs, targets)
-    shapes = f"outputs {describe_arrays(outputs)} and targets {describe_arrays(targets)}"
+    shapes = f"outputs {describe_tree(outputs)} and targets {describe_tree(targets)}"
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("error", "Using a target size")  # shape (n,) and (n, 1) would become (n, n)
             loss = TaskLoss(task.loss, task.train[1]).mean(outputs, targets)
-    except UserWarning:
-        raise InputError(f"outputs and targets must have the same shape for this loss, got {shapes}") from None
+    except UserWarning as error:
+        raise InputError(f"outputs and targets must have the same shape for this loss, got {shapes}") from error
     except Exception as error:
         raise InputError(f"loss cannot compare {shapes}: {describe(error)}") from error
     if not isinstance(loss, Tensor) or loss.numel() != 1 or loss.dim():
-        got = describe_arrays(loss) if isinstance(loss, Tensor) else repr(loss)[:80]
+        got = describe_tree(loss) if isinstance(loss, Tensor) else repr(loss)[:80]
         raise InputError(f"loss must return a scalar tensor, got {got}; return the mean of the minibatch")
     if not loss.requires_grad:
         raise InputError("loss must depend on the model's parameters; got a value without a gradient")
@@ -334,7 +341,7 @@ def _check_classes(task: Task, outputs: Any, targets: Arrays) -> None:
     if not fits:
         shape = f"({', '.join(map(str, wanted))})"
         raise InputError(
-            f"model must return logits of shape {shape} for integer targets, got {describe_arrays(outputs)}; for other "
+            f"model must return logits of shape {shape} for integer targets, got {describe_tree(outputs)}; for other "
             "outputs, give loss and metrics"
         )
     most = max(int(task.train[1].max()), int(task.test[1].max()))
@@ -350,7 +357,7 @@ def _refuses_one(task: Task, model: nn.Module, raw: Arrays) -> bool:
     """Return whether a model that has processed several samples fails on one, as BatchNorm does in training."""
     try:
         with GENERATORS, torch.random.fork_rng(devices=[]):
-            call(model, prepared(task, map_arrays(lambda one: one[:1], raw)))
+            call(model, prepared(task, map_tensors(lambda one: one[:1], raw)))
     except Exception:
         return True
     return False
@@ -368,7 +375,7 @@ def _is_coupled(task: Task, model: nn.Module, raw: Arrays) -> bool:
             one.add_(NUDGE * torch.randn(one.shape, generator=generator).to(one.dtype))
     together = call(model, prepared(task, raw))
     try:
-        alone = [call(model, prepared(task, sample)) for sample in split_arrays(raw, [1] * num_samples(raw))]
+        alone = [call(model, prepared(task, sample)) for sample in split(raw, [1] * num_samples(raw))]
     except Exception:  # BatchNorm rejects a single sample
         return True
     if any(not isinstance(one, Tensor) or one.shape != together[:1].shape for one in alone):

@@ -14,12 +14,13 @@ from lesson.core.errors import InputError
 from lesson.core.random import number_of, stream
 from lesson.learn.cohort import Cohort
 from lesson.learn.device import to_device
-from lesson.learn.dropout import draw_kept
+from lesson.learn.dropout import draw_factors
 from lesson.learn.losses import TaskLoss
 from lesson.learn.minibatch import NO_SAMPLE, Sampler
 from lesson.learn.partition import Holdings, Partition, make_partition
-from lesson.learn.task import Arrays, Task, map_arrays, num_samples, split_arrays
+from lesson.learn.task import Arrays, Task
 from lesson.learn.template import GENERATORS, Replica, Template, prepared
+from lesson.learn.trees import map_tensors, num_samples, split
 from lesson.settings.sections import TrainingSettings
 from lesson.settings.settings import Settings
 
@@ -63,19 +64,15 @@ class Batch(NamedTuple):
     """Samples of one or more minibatches, one after the other."""
 
     inputs: Any
-    """Inputs as the model gets them."""
+    """Inputs as the model gets them, with dropout factors for a model with `num_dropout_units`."""
     targets: Any
-    kept: Tensor | None
-    """Dropout factors; None for a model without `num_dropout_units`."""
     counts: Tensor
     """Number of samples in each minibatch, shape (num_rows,)."""
 
     def split(self) -> "list[Batch]":
         """Return the minibatches one by one."""
         sizes = self.counts.tolist()
-        kept = [None] * len(sizes) if self.kept is None else self.kept.split(sizes)
-        inputs, targets = split_arrays(self.inputs, sizes), split_arrays(self.targets, sizes)
-        return list(map(Batch, inputs, targets, kept, self.counts))
+        return list(map(Batch, split(self.inputs, sizes), split(self.targets, sizes), self.counts))
 
 
 class Workload:
@@ -140,20 +137,35 @@ class Workload:
         """Return clients and update indices of this cohort, on the device."""
         return to_device(cohort.client, self.device), to_device(cohort.index, self.device)
 
-    def batch(self, replica: Replica, ids: Ids, padded: Tensor, step: Tensor) -> "Batch":
+    def batch(self, ids: Ids, padded: Tensor, step: Tensor) -> Batch:
         """Return the samples of padded minibatches, shape (num_rows, width), concatenated without the padding.
 
         `ids` says which update each row belongs to, and `step` which of its minibatches it is.
         """
-        there = padded != NO_SAMPLE
-        samples = padded[there]
-        kept = None
-        if replica.num_dropout_units:
-            rows, columns = there.nonzero(as_tuple=True)
+        is_sample = padded != NO_SAMPLE
+        inputs, targets = self.samples(padded[is_sample])
+        if self.template.num_dropout_units:
+            rows, columns = is_sample.nonzero(as_tuple=True)
             client, index = ids
-            places = step[rows] * self.batch_size + columns
-            kept = draw_kept(self.seed, replica.num_dropout_units, client[rows], index[rows], places)
-        return Batch(*self.samples(samples), kept, there.sum(1))
+            inputs = self._with_dropout(inputs, client[rows], index[rows], step[rows] * self.batch_size + columns)
+        return Batch(inputs, targets, is_sample.sum(1))
+
+    def padded_batch(self, ids: Ids, padded: Tensor, step: Tensor) -> tuple[Any, Any]:
+        """Return inputs and targets of padded minibatches, with an arbitrary sample in each place of the padding.
+
+        Their shapes do not depend on what was drawn, so that the computation can be recorded as a CUDA graph.
+        """
+        inputs, targets = self.samples(padded.clamp(min=0).flatten())
+        if self.template.num_dropout_units:
+            places = step[:, None] * self.batch_size + torch.arange(padded.shape[1], device=padded.device)
+            rows = torch.broadcast_tensors(ids[0][:, None], ids[1][:, None], places)
+            inputs = self._with_dropout(inputs, *(row.flatten() for row in rows))
+        return inputs, targets
+
+    def _with_dropout(self, inputs: Any, client: Tensor, index: Tensor, places: Tensor) -> tuple[Any, ...]:
+        """Return inputs with dropout factors; `places` are positions among all samples of an update."""
+        factors = draw_factors(self.seed, self.template.num_dropout_units, client, index, places)
+        return (*inputs, factors) if isinstance(inputs, tuple) else (inputs, factors)
 
     def samples(self, samples: Tensor) -> tuple[Any, Any]:
         """Return inputs, as the model gets them, and targets of training samples."""
@@ -162,8 +174,8 @@ class Workload:
 
     def raw_samples(self, samples: Tensor) -> tuple[Arrays, Arrays]:
         """Return inputs and targets of training samples."""
-        inputs, targets = self.train_inputs, self.train_targets
-        return map_arrays(lambda one: one[samples], inputs), map_arrays(lambda one: one[samples], targets)
+        pair: tuple[Arrays, Arrays] = map_tensors(lambda one: one[samples], (self.train_inputs, self.train_targets))
+        return pair
 
     @contextmanager
     def seeded(self, client: int, index: int) -> "Iterator[Seeder | None]":
@@ -277,4 +289,5 @@ def _check_pairs(batch_size: int, holdings: Holdings) -> None:
 
 
 def _on_device(arrays: Arrays, device: str) -> Arrays:
-    return map_arrays(lambda one: one.to(device), arrays)
+    moved: Arrays = map_tensors(lambda one: one.to(device), arrays)
+    return moved

@@ -1,21 +1,25 @@
 """Training and evaluation on a GPU."""
 
-from functools import partial
+from collections.abc import Callable
+from functools import cached_property, partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from lesson.core.errors import InputError
-from lesson.learn.backend import MAX_WINDOW_STEPS, Trainer, TrainerName, WindowRule, why_not_fused
+from lesson.learn.backend import MAX_WINDOW_STEPS, Trainer, TrainerName, WindowRule, why_not
 from lesson.learn.cuda.batched import CudaBatchedTrainer
-from lesson.learn.cuda.evaluate import CudaScorer, EagerScorer, judge_all
+from lesson.learn.cuda.evaluate import CHUNK_SAMPLES, CudaScorer
 from lesson.learn.cuda.fused import CudaFusedTrainer
-from lesson.learn.cuda.graphs import Precision
-from lesson.learn.cuda.reference import CudaReferenceTrainer
-from lesson.learn.partition import Holdings
-from lesson.learn.scores import ClientScores, PendingScore, by_client
+from lesson.learn.cuda.graphs import Precision, arithmetic
+from lesson.learn.reference import ReferenceTrainer
+from lesson.learn.scores import Known, PendingScore, chunk_sums, chunk_tasks, make_score, sample_scores, total
+from lesson.learn.task import Arrays
+from lesson.learn.template import Replica
 from lesson.learn.workload import Workload
 
+Result = TypeVar("Result")
 MAX_STEPS_ONE_BY_ONE = 64
 """Largest work of a window if clients are trained one by one, as in `WindowRule.local_steps`."""
 
@@ -25,24 +29,12 @@ class CudaBackend:
 
     def __init__(self, workload: Workload, precision: Precision) -> None:
         self._workload, self._precision = workload, precision
-        self._scorer: CudaScorer | EagerScorer | None = None
 
     @property
     def window(self) -> WindowRule:
         """Windows of fixed size, because the composition of a batch can affect rounding on a GPU."""
-        one_by_one = bool(self.why_not("batched", one_step=False))
+        one_by_one = bool(why_not(self._workload, "batched", one_step=False))
         return WindowRule(MAX_STEPS_ONE_BY_ONE if one_by_one else MAX_WINDOW_STEPS, ends_anywhere=False)
-
-    def why_not(self, name: TrainerName, one_step: bool) -> str:
-        """Return why a trainer cannot be used; empty if it can."""
-        if name == "reference":
-            return ""
-        work = self._workload
-        if work.loss.each is None and not work.has_full_minibatches:
-            return "the loss of each sample is unknown, and minibatches differ in size"
-        if work.template.traits.needs_own_pass and name == "batched":
-            return work.template.traits.needs_own_pass
-        return why_not_fused(work, one_step) if name == "fused" else ""
 
     def trainer(self, name: TrainerName) -> Trainer:
         """Return a new trainer; raise InputError if it cannot be recorded for this task."""
@@ -50,35 +42,50 @@ class CudaBackend:
             return CudaFusedTrainer(self._workload, self._precision)
         if name == "batched":
             return CudaBatchedTrainer(self._workload, self._precision)
-        return CudaReferenceTrainer(self._workload, self._precision)
+        return ReferenceTrainer(self._workload, partial(arithmetic, self._precision))
+
+    @cached_property
+    def _scorer(self) -> CudaScorer | None:
+        """The graph for test scores; None if the task has its own metrics or its model cannot be recorded."""
+        if self._workload.task.metrics is not None or self._workload.template.traits.random_scores:
+            return None
+        try:
+            return CudaScorer(self._workload, self._precision)
+        except InputError:
+            return None
+
+    @cached_property
+    def _replica(self) -> Replica:
+        """For evaluations without a graph."""
+        return self._workload.replica()
 
     def begin_score(self, vector: Tensor) -> PendingScore:
         """Start to evaluate the model with these exchanged values on the test data."""
-        if self._scorer is None:
-            try:
-                is_own = self._workload.task.metrics is not None
-                kind = EagerScorer if is_own or self._workload.template.traits.random_scores else CudaScorer
-                self._scorer = kind(self._workload, self._precision)
-            except InputError:  # the model cannot be recorded
-                self._scorer = EagerScorer(self._workload, self._precision)
-        return self._scorer.begin(vector)
-
-    def client_scores(self, vector: Tensor, holdings: Holdings) -> ClientScores:
-        """Evaluate the model with these exchanged values on the training samples of each client."""
-        return by_client(holdings, partial(self.judge_train, vector))
-
-    def judge_train(self, vector: Tensor, samples: Tensor) -> Tensor:
-        """Apply `judge` to these training samples, with the model of these exchanged values; return shape (num, 2)."""
+        if self._scorer is not None:
+            return self._scorer.begin(vector)
         work = self._workload
-        return judge_all(work, self._precision, vector, *work.raw_samples(samples.to(vector.device)))
+        chunks = self._evaluate(chunk_sums, vector, work.test_inputs, work.test_targets)
+        return Known(make_score(work, total(chunks), [outputs for _, outputs in chunks]))
 
-    def judge_test(self, vector: Tensor) -> Tensor:
-        """Apply `judge` to all test samples, with the model of these exchanged values; return shape (num, 2)."""
-        work = self._workload
-        return judge_all(work, self._precision, vector, work.test_inputs, work.test_targets)
+    def sample_scores(self, vector: Tensor, inputs: Arrays, targets: Arrays) -> Tensor:
+        """Return the scores of these samples for the model with these exchanged values, shape (num, 2).
+
+        All of them are NaN if any value of the model is not finite.
+        """
+        scores = torch.cat(self._evaluate(sample_scores, vector, inputs, targets))
+        return torch.where(vector.isfinite().all(), scores, torch.nan)
 
     def close(self) -> None:
         """Release the scorer and all cached GPU memory, which other processes may need."""
-        if self._scorer is not None:
-            self._scorer.close()
+        scorer: CudaScorer | None = vars(self).get("_scorer")  # without recording it
+        if scorer is not None:
+            scorer.close()
         torch.cuda.empty_cache()
+
+    def _evaluate(
+        self, evaluate: Callable[..., Result], vector: Tensor, inputs: Arrays, targets: Arrays
+    ) -> list[Result]:
+        self._replica.load(vector)
+        with arithmetic(self._precision):
+            tasks = chunk_tasks(evaluate, self._workload, inputs, targets, CHUNK_SAMPLES)
+            return [task(self._replica) for task in tasks]

@@ -21,14 +21,14 @@ from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.errors import InputError
 from lesson.learn.cohort import COLUMNS, Cohort
 from lesson.learn.counters import gpu_kernels
-from lesson.learn.cuda.gather import gathered
 from lesson.learn.cuda.graphs import Graph, GraphInputs, Precision, padded_size
 from lesson.learn.device import to_device
 from lesson.learn.local_optimizer import clip_factor, moments_of, take_step
 from lesson.learn.losses import as_floats
 from lesson.learn.minibatch import sample_weights
 from lesson.learn.reference import BLOCK
-from lesson.learn.task import Arrays, map_arrays
+from lesson.learn.template import arguments_of
+from lesson.learn.trees import map_tensors
 from lesson.learn.workload import Workload
 
 
@@ -52,7 +52,6 @@ class CudaBatchedTrainer:
         self._client, self._index, self._first, self._num_steps, self._place = numbers[:5]
         self._lr, self._weight = numbers[5:].view(torch.float64)
         self._step = torch.zeros((), dtype=torch.int64, device=device)
-        self._columns = torch.arange(workload.sampler.width, device=device)
         self._graphs: dict[int, Graph[None]] = {}
         self._pool = torch.cuda.graph_pool_handle()
         try:
@@ -125,10 +124,10 @@ class CudaBatchedTrainer:
 
     def _graph(self, size: int) -> Graph[None]:
         if size not in self._graphs:
-            kept = [self._models, self._step, *self._moments.values()]
-            before = [one.clone() for one in kept]  # recording a graph also takes steps
+            state = [self._models, self._step, *self._moments.values()]
+            before = [one.clone() for one in state]  # recording a graph also takes steps
             self._graphs[size] = Graph(partial(self._take_step, size), self._precision, self._pool)
-            for one, values in zip(kept, before, strict=True):
+            for one, values in zip(state, before, strict=True):
                 one.copy_(values)
         return self._graphs[size]
 
@@ -139,13 +138,12 @@ class CudaBatchedTrainer:
         minibatch = self._first[:size] + self._step
         padded = self._samples[:size] if work.sampler.epochs else work.sampler.batches(*ids, 1, first=minibatch)[0]
         going = self._step < self._num_steps[:size]
-        weight = sample_weights(padded, going.to(torch.float32))
-        places = minibatch[:, None] * work.batch_size + self._columns
-        inputs, targets, kept = gathered(work, replica, ids, padded, places)
-        batch: list[Any] = [map_arrays(lambda part: part.unflatten(0, shape), arrays) for arrays in (inputs, targets)]
-        factors = [] if kept is None else [kept.unflatten(0, shape)]
+        scale = going.to(torch.float32)
+        samples = work.padded_batch(ids, padded, minibatch)
+        batch: list[Any] = [map_tensors(lambda part: part.unflatten(0, shape), one) for one in samples]
+        batch += [scale[:, None], sample_weights(padded, scale)]
         parameters = replica.named_views(self._models[:size])
-        gradients = vmap(grad(self._loss))(parameters, *batch, weight, *factors)
+        gradients = vmap(grad(self._loss))(parameters, *batch)
         if training.proximal_mu:
             starts = replica.named_views(self._starts[:size])
             pulls = {name: (one - starts[name]) * _column(going, one) for name, one in parameters.items()}
@@ -162,16 +160,10 @@ class CudaBatchedTrainer:
             take_step(training, parameters[name], gradient, mine, _column(lr, gradient), self._step + 1)
         self._step += 1
 
-    def _loss(
-        self, parameters: dict[str, Tensor], inputs: Arrays, targets: Arrays, weight: Tensor, *kept: Tensor
-    ) -> Tensor:
-        model, loss = self._replica.model, self._workload.loss
-        named = inputs if isinstance(inputs, dict) else {}
-        arguments = () if isinstance(inputs, dict) else inputs if isinstance(inputs, tuple) else (inputs, *kept)
-        outputs = as_floats(functional_call(model, parameters, arguments, named))
-        if loss.each is not None:
-            return loss.each(outputs, targets) @ weight
-        return loss.mean(outputs, targets) * weight.sum()  # the minibatch is full
+    def _loss(self, parameters: dict[str, Tensor], inputs: Any, targets: Any, scale: Tensor, weights: Tensor) -> Tensor:
+        """Return the loss of one client's minibatch, multiplied by `scale`, shape (1,)."""
+        outputs = as_floats(functional_call(self._replica.model, parameters, *arguments_of(inputs)))
+        return self._workload.loss.weighted(outputs, targets, [len(weights)], scale, weights)
 
 
 def _own_convolutions() -> ModuleType | None:

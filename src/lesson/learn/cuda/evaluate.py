@@ -1,15 +1,12 @@
-"""Evaluation on a GPU: test scores with one CUDA graph where possible, everything else without a graph."""
+"""Test scores on a GPU by one CUDA graph, for models that can be recorded."""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from lesson.learn.cuda.graphs import Graph, Precision, arithmetic
-from lesson.learn.losses import as_floats, correct
-from lesson.learn.scores import Known, Score, chunked, joined, judge, make_score
-from lesson.learn.task import ACCURACY, Arrays, map_arrays
-from lesson.learn.template import prepared
+from lesson.learn.cuda.graphs import Graph, Precision
+from lesson.learn.scores import Score, chunk_sums, chunk_tasks, make_score, total
 from lesson.learn.workload import Workload
 
 CHUNK_SAMPLES = 2000
@@ -39,49 +36,17 @@ class CudaScorer:
         """Free the graph."""
         self._graph.close()
 
-    @torch.no_grad()
     def _sums(self) -> Tensor:
-        """Return the number of correct predictions and the sum of the losses, shape (2,), in float64.
+        """Return the sums of correct predictions and of losses, shape (2,).
 
         The loss is NaN if any value of the model is not finite.
         """
         work = self._workload
         self._replica.load(self._vector)
-        sums = torch.zeros(2, dtype=torch.float64, device=self._vector.device)
-        for inputs, targets in chunked(work.test_inputs, work.test_targets, CHUNK_SAMPLES):
-            outputs = as_floats(self._replica.outputs(prepared(work.task, inputs)))
-            if work.task.metric == ACCURACY:
-                sums[0] += correct(outputs, targets).sum()
-            sums[1] += work.loss.total(outputs, targets)
+        tasks = chunk_tasks(chunk_sums, work, work.test_inputs, work.test_targets, CHUNK_SAMPLES)
+        sums = total([task(self._replica) for task in tasks])
         sums[1] = torch.where(self._vector.isfinite().all(), sums[1], torch.nan)
         return sums
-
-
-class EagerScorer:
-    """Evaluates models on the test data without a graph, for any model and any metrics."""
-
-    def __init__(self, workload: Workload, precision: Precision) -> None:
-        self._workload, self._precision, self._replica = workload, precision, workload.replica()
-
-    @torch.no_grad()
-    def begin(self, vector: Tensor) -> Known[Score]:
-        """Evaluate the model with these exchanged values."""
-        work, outputs, right, loss = self._workload, list[object](), 0.0, 0.0
-        self._replica.load(vector)
-        with arithmetic(self._precision):
-            for number, (inputs, targets) in enumerate(chunked(work.test_inputs, work.test_targets, CHUNK_SAMPLES)):
-                with work.seeded_scores(number):
-                    chunk = as_floats(self._replica.outputs(prepared(work.task, inputs)))
-                loss += float(work.loss.total(chunk, targets))
-                if work.task.metrics is not None:
-                    outputs.append(chunk)
-                elif work.task.metric == ACCURACY:
-                    right += float(correct(chunk, targets).sum())
-        whole = joined(outputs) if outputs else None
-        return Known(make_score(work.task, right, loss, _on_cpu(whole), map_arrays(Tensor.cpu, work.test_targets)))
-
-    def close(self) -> None:
-        """Do nothing: there is nothing to release."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,29 +62,4 @@ class _PendingGpuScore:
 
     def result(self) -> Score:
         self.ended.synchronize()
-        right, loss = self.sums.tolist()
-        return make_score(self.workload.task, right, loss, None, self.workload.test_targets)
-
-
-def judge_all(workload: Workload, precision: Precision, vector: Tensor, inputs: Arrays, targets: Arrays) -> Tensor:
-    """Apply `judge` to any number of samples on the GPU; return shape (num_samples, 2).
-
-    All values are NaN if any value of the model is not finite.
-    """
-    replica = workload.replica()
-    replica.load(vector)
-    with arithmetic(precision):
-        parts = []
-        for number, chunk in enumerate(chunked(inputs, targets, CHUNK_SAMPLES)):
-            with workload.seeded_scores(number):
-                parts.append(judge(replica, workload, *chunk))
-    return torch.where(vector.isfinite().all(), torch.cat(parts), torch.nan)
-
-
-def _on_cpu(outputs: object) -> object:
-    """Return outputs of any structure on the CPU, where metrics are computed."""
-    if isinstance(outputs, Tensor):
-        return outputs.cpu()
-    if isinstance(outputs, dict):
-        return {name: _on_cpu(one) for name, one in outputs.items()}
-    return tuple(map(_on_cpu, outputs)) if isinstance(outputs, tuple) else outputs
+        return make_score(self.workload, self.sums)

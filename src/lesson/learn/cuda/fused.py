@@ -16,11 +16,9 @@ from torch import Tensor
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.learn.cohort import Cohort
 from lesson.learn.cuda.batched import CudaBatchedTrainer
-from lesson.learn.cuda.gather import gathered
 from lesson.learn.cuda.graphs import Graph, GraphInputs, Precision, padded_size
 from lesson.learn.losses import as_floats
 from lesson.learn.minibatch import sample_weights
-from lesson.learn.task import split_arrays
 from lesson.learn.workload import Workload
 
 CHUNK_SAMPLES, MAX_GRAPHS, NUM_STREAMS = 2000, 64, 8
@@ -113,7 +111,6 @@ class _FusedStep:
         self._workload, self._replica = workload, workload.replica()
         self._base = workload.initial_vector()
         self._numbers = torch.zeros(5, num_clients, dtype=torch.int64, device=workload.device)
-        self._columns = torch.arange(workload.sampler.width, device=workload.device)
         self.graph = Graph(self._sum, precision)
         self._inputs = GraphInputs(self._numbers)
 
@@ -125,20 +122,14 @@ class _FusedStep:
         return self.graph.out
 
     def _sum(self) -> Tensor:
-        work, replica, loss = self._workload, self._replica, self._workload.loss
+        work, replica = self._workload, self._replica
         client, index, first = self._numbers[:3]
         scale, weights = self._numbers[3:].view(torch.float64)
         (padded,) = work.sampler.batches(client, index, 1, first=first)
-        places = first[:, None] * work.batch_size + self._columns
-        inputs, targets, kept = gathered(work, replica, (client, index), padded, places)
+        inputs, targets = work.padded_batch((client, index), padded, first)
         replica.load(self._base)
-        outputs = as_floats(replica.outputs(inputs, kept, training=True))
-        if loss.each is not None:
-            weighted = loss.each(outputs, targets) @ sample_weights(padded, scale).flatten()
-        else:  # all minibatches are full
-            sizes = [padded.shape[1]] * len(padded)
-            rows = zip(outputs.split(sizes), split_arrays(targets, sizes), strict=True)
-            weighted = torch.stack([loss.mean(*row) for row in rows]) @ scale.to(torch.float32)
+        outputs, sizes = as_floats(replica.outputs(inputs, training=True)), [padded.shape[1]] * len(padded)
+        weighted = work.loss.weighted(outputs, targets, sizes, scale, sample_weights(padded, scale).flatten())
         moved: Tensor = self._base * weights[0].to(torch.float32) - replica.gradient(weighted)
         return moved
 

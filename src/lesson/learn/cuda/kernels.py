@@ -43,7 +43,7 @@ def _words_kernel(out, first, second, third, left, right, count, total, size: tl
 
 
 @triton.jit
-def _kept_kernel(out, first, second, third, left, right, num_units, num_words, total, size: tl.constexpr):
+def _dropout_kernel(out, first, second, third, left, right, num_units, num_words, total, size: tl.constexpr):
     place = tl.program_id(0).to(tl.int64) * size + tl.arange(0, size)
     inside = place < total
     row, word = tl.where(inside, place // num_words, 0), place % num_words
@@ -127,14 +127,14 @@ def words(key: tuple[int, int], count: int, *ids: Tensor) -> Tensor:
     return out
 
 
-def kept(key: tuple[int, int], num_units: int, *ids: Tensor) -> Tensor:
+def dropout_factors(key: tuple[int, int], num_units: int, *ids: Tensor) -> Tensor:
     """Return the dropout factors of each row, 4 or 0, shape (num_rows, num_units)."""
     rows = _three(ids)
     out = torch.empty(len(ids[0]), num_units, device=ids[0].device)
     num_words = -(-num_units // 16)
     total = len(out) * num_words
     if total:
-        _kept_kernel[(triton.cdiv(total, _BLOCK),)](out, *rows, *_signed(key), num_units, num_words, total, _BLOCK)
+        _dropout_kernel[(triton.cdiv(total, _BLOCK),)](out, *rows, *_signed(key), num_units, num_words, total, _BLOCK)
     return out
 
 
@@ -185,6 +185,6 @@ def check() -> None:
     """Compile and run all kernels once; raises if that fails."""
     one = torch.ones(1, dtype=torch.int64, device="cuda")
     words((0, 0), 4, one)
-    kept((0, 0), 16, one)
+    dropout_factors((0, 0), 16, one)
     draws((0, 0), 4, one, one, one, one)
     unpool(*pool(torch.zeros(1, 2, 2, 4, device="cuda"), torch.zeros(1, 4, device="cuda")))
