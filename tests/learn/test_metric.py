@@ -1,4 +1,4 @@
-"""The metric of a task: its direction, its targets, and how its values are written."""
+"""The metric of a task: its direction and its targets."""
 
 import math
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from lesson import InputError
-from lesson.learn.metric import ACCURACY, RESERVED, Metric, plain_number
+from lesson.learn.metric import ACCURACY, RESERVED, Metric
 from lesson.runs.read_back import Line, Summary
 
 RMSE = Metric("rmse", higher_is_better=False, targets=(1.0, 4.0, 2.0))
@@ -46,11 +46,7 @@ def test_metric_is_read_back_from_a_summary() -> None:
     assert Metric.of(own.outline) == own
 
 
-def test_format_of_values() -> None:
-    assert (ACCURACY.text(0.9312), RMSE.text(0.012345), RMSE.target(0.25)) == ("93.1%", "0.01235", "rmse 0.25")
-    numbers = {0.0: "0.000", -3.14159: "-3.142", 123456.7: "123,457", 1e-9: "1e-09", 1e20: "1e+20", math.nan: "–"}
-    assert [plain_number(one) for one in numbers] == list(numbers.values())
-    assert plain_number(0.05, like=12.345) == "0.05", "an interval has the decimal places of its mean"
+def test_values_are_rounded_for_archives() -> None:
     assert RMSE.rounded([0.00001234567, 1234567.8]).tolist() == [0.0000123457, 1234570.0]
     assert ACCURACY.rounded([0.123456]).tolist() == [0.1235]
 

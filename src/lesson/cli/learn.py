@@ -114,9 +114,10 @@ class RunCommand(_Learning):
 
     def run(self) -> None:
         from lesson.experiments.naming import run_name
-        from lesson.experiments.run import Run, final_score
+        from lesson.experiments.run import Run
         from lesson.experiments.study import Study
         from lesson.learn.metric import Metric
+        from lesson.report.metric_words import final_score, metric_number
         from lesson.report.progress import RunProgress
         from lesson.runs.execute import execute
         from lesson.runs.trackers import checked_trackers
@@ -151,7 +152,7 @@ class RunCommand(_Learning):
         metric = Metric.of(summary)
         print(
             f"{summary['strategy']} on {summary['dataset']}: {final_score(summary)} "
-            f"({metric.number(summary[metric.last10])} averaged over the last evaluations) "
+            f"({metric_number(metric, summary[metric.last10])} averaged over the last evaluations) "
             f"after {summary['rounds']} rounds, "
             f"{summary['time_s']:g} simulated s, {summary['uploads']} uploads{_troubles(summary)}; "
             f"{summary['wall_s']:.1f} s of real time on {'a GPU' if summary['device'] == 'cuda' else 'the CPU'}"

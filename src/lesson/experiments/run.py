@@ -151,6 +151,8 @@ class Run:
         return Study([self]).plot(by)
 
     def __repr__(self) -> str:
+        from lesson.report.metric_words import final_score
+
         told = self.summary
         return (
             f"Run({told['strategy']} on {told['dataset']}, seed {told['seed']}: {final_score(told)} after "
@@ -171,12 +173,6 @@ class Archived:
     versions: dict[str, str]
     curve: pd.DataFrame
     clients: pd.DataFrame
-
-
-def final_score(summary: Mapping[str, Any]) -> str:
-    """Return the metric of the final model, such as "accuracy 0.9312"."""
-    metric = Metric.of(summary)
-    return f"{metric.name} {metric.number(summary[metric.name])}"
 
 
 def curve_of(lines: Iterable[dict[str, Any]], metric: Metric = ACCURACY) -> pd.DataFrame:

@@ -12,13 +12,14 @@ from flwr.serverapp.strategy import Result
 
 from lesson.core.errors import InputError
 from lesson.core.files import write_whole
-from lesson.experiments.run import Run, final_score
+from lesson.experiments.run import Run
 from lesson.experiments.study import Study
 from lesson.fleet.csv_files import fleet_csv
 from lesson.flower.app_run import AppRun, restore_metrics
 from lesson.flower.arrays import Layout
 from lesson.flower.identity import NODES
 from lesson.flower.replies import tell
+from lesson.report.metric_words import final_score
 from lesson.report.page.study_page import REPORT, write_study_page
 from lesson.runs.execute import execute_here
 from lesson.runs.folder import RunFolder, Words

@@ -16,7 +16,6 @@ from lesson.clock.loop import RoundLoop
 from lesson.clock.records import RoundRecord
 from lesson.clock.worlds import RemoteWorld, WallWorld, make_world
 from lesson.core.errors import InputError, RunStoppedError
-from lesson.experiments.run import final_score
 from lesson.fleet.csv_files import fleet_csv
 from lesson.fleet.fleet import Fleet, fleet_of, make_fleet
 from lesson.fleet.population import draw_population
@@ -40,6 +39,7 @@ from lesson.learn.task import Task
 from lesson.learn.tasks import resolve_task
 from lesson.learn.workload import Workload
 from lesson.planning.plan import make_plan, propose_deadline_s
+from lesson.report.metric_words import final_score
 from lesson.report.plan.text import print_plan
 from lesson.runs.execute import execute
 from lesson.runs.folder import RunFolder, Words

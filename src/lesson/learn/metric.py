@@ -1,4 +1,4 @@
-"""The metric by which the models of a task are compared: its direction, its targets, and the format of its values."""
+"""The metric by which the models of a task are compared: its name, its direction and its targets."""
 
 import math
 import re
@@ -18,8 +18,6 @@ GUESSED = 0.1
 """Accuracy of guessing among ten classes, which counts as the accuracy of a model that has diverged."""
 IN_A_ROW = 3
 ROUNDING = 1e-12
-DIGITS = 4
-"""Significant digits of a metric other than accuracy."""
 MAX_TARGETS = 100
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,39}")
 RESERVED = frozenset(
@@ -149,64 +147,10 @@ class Metric:
         """Names of the columns with the times to targets."""
         return tuple(f"time_to_{target:g}" for target in self.targets)
 
-    def column(self, name: str) -> tuple[str, float, int | None]:
-        """Return name, factor and decimal places of a column with values of the metric, see `compare_text.cell`."""
-        return (name, 100.0, 1) if self.is_share else (name, 1.0, None)
-
     def rounded(self, values: ArrayLike) -> FloatArray:
         """Return values as archives and pages keep them: shares to four places, others to six significant digits."""
         given = np.asarray(values, dtype=float)
         return given.round(4) if self.is_share else np.array([float(f"{one:.6g}") for one in given.ravel()])
 
-    # Words
-
-    @property
-    def title(self) -> str:
-        """The name at the start of a sentence."""
-        return "Accuracy" if self.is_share else self.name
-
-    @property
-    def unit(self) -> str:
-        """The unit in a heading, with a space before it."""
-        return " (%)" if self.is_share else ""
-
-    @property
-    def sign(self) -> str:
-        """The unit after a number, outside of tables."""
-        return " %" if self.is_share else ""
-
-    @property
-    def best(self) -> str:
-        """Adjective for the models that are shown, as in "the most accurate 12"."""
-        return "most accurate" if self.is_share else "best"
-
-    @property
-    def superlative(self) -> str:
-        """Adjective for the best value."""
-        return "Highest" if self.higher_is_better else "Lowest"
-
-    def number(self, value: float, decimals: int = 4) -> str:
-        """Return a value as a bare number: an accuracy as a share with `decimals` decimal places."""
-        return f"{value:.{decimals}f}" if self.is_share else plain_number(value)
-
-    def text(self, value: float, space: str = "") -> str:
-        """Return a value for a sentence: an accuracy in percent, with `space` before the sign."""
-        return f"{100 * value:.1f}{space}%" if self.is_share else plain_number(value)
-
-    def target(self, target: float, space: str = "") -> str:
-        """Return a target for a heading or a sentence, such as "90%" or "rmse 0.25"."""
-        return f"{100 * target:g}{space}%" if self.is_share else f"{self.name} {target:g}"
-
 
 ACCURACY = Metric()
-
-
-def plain_number(value: float, like: float | None = None) -> str:
-    """Return a number with four significant digits, or with as many decimal places as `like` has in this format."""
-    size = abs(value if like is None else like)
-    if math.isnan(value):
-        return "–"
-    if size and not 1e-5 <= size < 1e15:
-        return f"{value:.{DIGITS}g}"
-    decimals = max(0, DIGITS - 1 - math.floor(math.log10(size))) if size else DIGITS - 1
-    return f"{value:,.{decimals}f}"

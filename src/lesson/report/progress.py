@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lesson.learn.metric import Metric
+from lesson.report.metric_words import metric_number, metric_text
 from lesson.report.words import count
 from lesson.settings.sections import RunSettings
 
@@ -52,7 +53,7 @@ class RunProgress:
         """Show a line of metrics."""
         metric = Metric.of(line)
         if metric.name in line:
-            self._score = metric.number(line[metric.name], 3)
+            self._score = metric_number(metric, line[metric.name], 3)
         speed = line["round"] / (self._progress.tasks[0].elapsed or math.inf)
         said = f"round {line['round']}, {line['time_s']:.0f} s, {metric.name} {self._score}, {speed:.0f} rounds/s"
         share = self._limits.share_done(line["round"], line["time_s"])
@@ -118,14 +119,14 @@ class StudyProgress:
             going = self._going.setdefault(name, _Going(line, share, line["round"], share, metric))
             going.line, going.share = line, share
             if metric.name in line:
-                going.score = metric.number(line[metric.name], 3)
+                going.score = metric_number(metric, line[metric.name], 3)
 
     def _print(self, name: str, line: dict[str, Any]) -> None:
         """Print how a run ended, unless it had already finished before this call."""
         said = f"failed: {line['error']}" if "error" in line else ""
         if "done" in line and "time_s" in line:
             metric = Metric.of(line)
-            score = metric.text(line[metric.name], space=" ")
+            score = metric_text(metric, line[metric.name], space=" ")
             said = f"{score if metric.is_share else f'{metric.name} {score}'} after {line['time_s']:,.0f} s"
         if said:
             who, number = re.sub(r"-seed(\d+)$", r" seed \1", name), f"{len(self._ended)} of {self._num_runs}"

@@ -18,6 +18,7 @@ from lesson.experiments.tuned.measures import COLLAPSED, accuracy_of_others, to_
 from lesson.experiments.tuned.rerun import SCHEDULE, digest
 from lesson.experiments.tuned.study import TunedStudy
 from lesson.report.bands import mean_band
+from lesson.report.metric_words import target_text
 from lesson.report.page.document import write_document
 from lesson.report.tuned.figures import case_points
 
@@ -46,7 +47,7 @@ def board_data(study: TunedStudy) -> dict[str, Any]:
         "seeds": len(rules.seeds),
         "min_seeds": MIN_SEEDS,
         "betas": list(rules.betas),
-        "targets": [{"value": target, "name": metric.target(target, "\u00a0")} for target in rules.targets],
+        "targets": [{"value": target, "name": target_text(metric, target, "\u00a0")} for target in rules.targets],
         "metric": {"name": metric.name, "is_share": metric.is_share, "higher_is_better": metric.higher_is_better},
         "groups": [{"name": group.name, "title": group.title} for group in study.design.groups],
         "made_with": _made_with([run for row in table for run in cases[row["entry"], row["beta"]].made(study.done)]),

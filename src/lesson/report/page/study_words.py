@@ -13,6 +13,7 @@ from lesson.experiments.run import Run
 from lesson.fleet.tiers import UNREACHABLE
 from lesson.learn.metric import Metric
 from lesson.paper.verdicts import sign_test_rank
+from lesson.report.metric_words import metric_column, target_text, unit_of
 from lesson.report.page.contender import Contender
 from lesson.report.page.work_data import tiers_of
 from lesson.report.study.compare_text import cell, reached_targets, surprises
@@ -101,9 +102,12 @@ def verdict(
     Only the drawn contenders are ranked by their costs to a target.
     """
     reached = reached_targets(table, metric)
-    columns: list[tuple[str, str, float, int | None]] = [(f"{metric.name}{metric.unit}", *metric.column(metric.last10))]
+    columns: list[tuple[str, str, float, int | None]] = [
+        (f"{metric.name}{unit_of(metric)}", *metric_column(metric, metric.last10))
+    ]
     columns += [
-        (f"to {metric.target(target, ' ')} (s)", f"time_to_{target:g}", 1, 0) for target in reached[-TARGETS_SHOWN:]
+        (f"to {target_text(metric, target, ' ')} (s)", f"time_to_{target:g}", 1, 0)
+        for target in reached[-TARGETS_SHOWN:]
     ]
     columns += [("uploads", "uploads", 1, 0), ("uploaded (MB)", "bytes_up", 1e-6, 1)]
     columns += [("energy (kJ)", "energy_j", 1e-3, 1)]
@@ -123,7 +127,8 @@ def _best_card(groups: Sequence[Contender], table: pd.DataFrame, metric: Metric)
     """Return the card for the best value of the metric, with those of the next three contenders."""
     labels = [group.label for group in groups]
     order = metric.order(table[metric.last10]).tolist()
-    shown = [f"{cell(table.iloc[place], *metric.column(metric.last10))}{metric.sign}" for place in order]
+    column, sign = metric_column(metric, metric.last10), " %" if metric.is_share else ""
+    shown = [f"{cell(table.iloc[place], *column)}{sign}" for place in order]
     behind = "; ".join(f"{labels[place]}: {value}" for place, value in zip(order[1:4], shown[1:4], strict=True))
     costs = {
         groups[place].label: {
@@ -131,7 +136,8 @@ def _best_card(groups: Sequence[Contender], table: pd.DataFrame, metric: Metric)
         }
         for place in order
     }
-    return _card(f"{metric.superlative} {metric.name}", shown[0], _leader(costs), behind)
+    superlative = "Highest" if metric.higher_is_better else "Lowest"
+    return _card(f"{superlative} {metric.name}", shown[0], _leader(costs), behind)
 
 
 def _target_cards(table: pd.DataFrame, metric: Metric, drawn: Sequence[Contender]) -> list[dict[str, str]]:
@@ -171,7 +177,7 @@ def _target_cards(table: pd.DataFrame, metric: Metric, drawn: Sequence[Contender
             leader = _leader({first: costs[first]} | costs)
             cards.append(
                 _card(
-                    f"{heading} {metric.target(certain[-1], ' ')}",
+                    f"{heading} {target_text(metric, certain[-1], ' ')}",
                     f"{means[first]:,.{digits}f}{unit}",
                     leader,
                     "; ".join(later),

@@ -12,6 +12,7 @@ from rich.text import Text
 from lesson.flight.advice import Advice
 from lesson.flight.check import Check, Prediction
 from lesson.flight.replay import Outcome, Replay
+from lesson.report.metric_words import metric_column, target_text, unit_of
 from lesson.report.plan.text import counted, percent
 
 if TYPE_CHECKING:  # it imports torch, which takes seconds
@@ -115,11 +116,13 @@ def accuracy_rows(study: "Study") -> list[dict[str, str]]:
     from lesson.report.study.compare_text import cell, reached_targets  # imports pandas, which takes a while
 
     table, metric = study.table(), study.metric
-    targets = {f"time to {metric.target(one)} (s)": f"time_to_{one:g}" for one in reached_targets(table, metric)[-2:]}
+    targets = {
+        f"time to {target_text(metric, one)} (s)": f"time_to_{one:g}" for one in reached_targets(table, metric)[-2:]
+    }
     return [
         {
             "strategy": str(name),
-            f"{metric.name} at the end{metric.unit}": cell(table.loc[name], *metric.column(metric.last10)),
+            f"{metric.name} at the end{unit_of(metric)}": cell(table.loc[name], *metric_column(metric, metric.last10)),
             **{heading: cell(table.loc[name], column, 1, 0) for heading, column in targets.items()},
         }
         for name in table.index

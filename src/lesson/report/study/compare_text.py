@@ -8,7 +8,8 @@ import pandas as pd
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from lesson.learn.metric import Metric, plain_number
+from lesson.learn.metric import Metric
+from lesson.report.metric_words import metric_column, plain_number, target_text, unit_of
 
 
 def comparison_table(table: pd.DataFrame, metric: Metric, title: str, failed: Mapping[str, int] | None = None) -> Table:
@@ -32,9 +33,9 @@ def comparison_table(table: pd.DataFrame, metric: Metric, title: str, failed: Ma
         shown.add_row("failed runs", *(f"{failed.get(str(name), 0)}" for name in [*table.index, *without_runs]))
     if not len(table):
         return shown
-    row(f"{metric.name} at the end{metric.unit}", *metric.column(metric.last10))
+    row(f"{metric.name} at the end{unit_of(metric)}", *metric_column(metric, metric.last10))
     for target in reached_targets(table, metric):
-        row(f"time to {metric.target(target)} (s)", f"time_to_{target:g}", 1, 0)
+        row(f"time to {target_text(metric, target)} (s)", f"time_to_{target:g}", 1, 0)
     row("uploads", "uploads", 1, 0)
     row("uploaded (MB)", "bytes_up", 1e-6, 1)
     row("energy (kJ)", "energy_j", 1e-3, 1)

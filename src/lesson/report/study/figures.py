@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from lesson.experiments.study import Study
 from lesson.learn.metric import Metric
 from lesson.report.files import in_paper_style
+from lesson.report.metric_words import target_text
 from lesson.report.study.compare_text import reached_targets
 from lesson.report.study.fleet_figures import draw_clients, draw_latency, kept_clients
 from lesson.report.study.groups import Group, groups_of, kind_of_time
@@ -41,7 +42,7 @@ def draw_figures(study: Study, width_in: float) -> tuple[dict[str, Figure], list
     if targets := reached_targets(table, metric):
         draws[f"time_to_{metric.name}"] = partial(_draw_times, study, table, targets, width_in)
     elif metric.targets:
-        easiest = metric.target(metric.targets[0])
+        easiest = target_text(metric, metric.targets[0])
         notes.append(f"no figure of times to targets: no run reached {easiest} in three consecutive evaluations")
     clients, said = kept_clients(study)
     if clients is not None:
@@ -76,7 +77,7 @@ def _draw_times(study: Study, table: pd.DataFrame, targets: list[float], width_i
     places = (np.arange(len(groups)) - (len(groups) - 1) / 2) / (len(groups) + 0.6)
     for group, place, (_, figures) in zip(groups, places, table.iterrows(), strict=True):
         _draw_dots(axes, group, figures, shown, place)
-    axes.set_yticks(range(len(shown)), [study.metric.target(target) for target in shown])
+    axes.set_yticks(range(len(shown)), [target_text(study.metric, target) for target in shown])
     axes.tick_params(left=False)
     axes.set(xlabel=f"{kind_of_time(study.runs)} (s)", ylabel=f"{study.metric.name} reached")
     axes.set_ylim(len(shown) - 0.5, -0.5)

@@ -38,7 +38,8 @@ def draw_metric(study: Study, by: str) -> ShownFigure:
     metric = study.metric
     if len(groups) > MAX_LINES:
         order = metric.order(study.means()[metric.last10])[:MAX_LINES]
-        title = ": ".join(filter(None, [title, f"the {metric.best} {MAX_LINES} of {len(groups)}"]))
+        best = "most accurate" if metric.is_share else "best"
+        title = ": ".join(filter(None, [title, f"the {best} {MAX_LINES} of {len(groups)}"]))
         groups = [groups[place] for place in sorted(order.tolist())]
     return _draw(groups, metric, by, title)
 

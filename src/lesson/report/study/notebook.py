@@ -6,7 +6,7 @@ from html import escape
 from lesson.experiments.naming import short_name
 from lesson.experiments.run import Run
 from lesson.experiments.study import Study
-from lesson.learn.metric import plain_number
+from lesson.report.metric_words import metric_text, plain_number, target_text
 from lesson.report.study.compare_text import cell, what_is_shown
 from lesson.report.study.groups import groups_of, is_on_wall_clock, labels_in_words, title_of
 from lesson.report.study.sweep_text import columns_of
@@ -26,14 +26,14 @@ _FAINT = "opacity:.75"
 def run_card(run: Run) -> str:
     """Return the results of a run as HTML."""
     told, metric = run.summary, run.metric
-    reached = {metric.target(target): told["time_to_s"].get(f"{target:g}") for target in metric.targets}
+    reached = {target_text(metric, target): told["time_to_s"].get(f"{target:g}") for target in metric.targets}
     times = [f"{name} at {seconds:,.0f} s" for name, seconds in reached.items() if seconds is not None]
     bytes_up = f", {told['bytes_up'] / 1e6:,.1f} MB" if "bytes_up" in told else ""  # early archives do not have it
     energy = "" if told["energy_j"] is None else f", {told['energy_j'] / 1000:,.1f} kJ"
     seconds = "seconds" if is_on_wall_clock(run) else "simulated seconds"
     rows = {
-        f"final {metric.name}": f"{metric.text(told[metric.name])}; mean of the last evaluations "
-        f"{metric.text(told[metric.last10])}",
+        f"final {metric.name}": f"{metric_text(metric, told[metric.name])}; mean of the last evaluations "
+        f"{metric_text(metric, told[metric.last10])}",
         **({"targets reached": ", ".join(times) or "none"} if metric.targets else {}),
         **{f"final {name}": plain_number(value) for name, value in told.get("metrics", {}).items()},
         "length": f"{told['rounds']:,} rounds, {told['time_s']:,.0f} {seconds}",

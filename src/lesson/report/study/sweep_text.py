@@ -8,6 +8,7 @@ from rich.text import Text
 from lesson.experiments.naming import short_name
 from lesson.experiments.study import Study
 from lesson.learn.metric import Metric
+from lesson.report.metric_words import metric_column, target_text, unit_of
 from lesson.report.study.compare_text import cell, reached_targets, what_is_shown
 from lesson.report.study.groups import labels_in_words
 
@@ -30,8 +31,8 @@ def sweep_table(study: Study, title: str) -> Table:
 def columns_of(table: pd.DataFrame, metric: Metric) -> dict[str, Column]:
     """Return the columns for the main measures, by heading."""
     targets = reached_targets(table, metric)[-MAX_TARGETS:]
-    columns: dict[str, Column] = {f"{metric.name} at\nthe end{metric.unit}": metric.column(metric.last10)}
-    columns |= {f"time to\n{metric.target(target)} (s)": (f"time_to_{target:g}", 1.0, 0) for target in targets}
+    columns: dict[str, Column] = {f"{metric.name} at\nthe end{unit_of(metric)}": metric_column(metric, metric.last10)}
+    columns |= {f"time to\n{target_text(metric, target)} (s)": (f"time_to_{target:g}", 1.0, 0) for target in targets}
     return columns | {"uploads": ("uploads", 1.0, 0), "energy\n(kJ)": ("energy_j", 1e-3, 1)}
 
 

@@ -17,6 +17,7 @@ from lesson.experiments.tuned.study import TunedStudy
 from lesson.learn.metric import IN_A_ROW
 from lesson.report.bands import Points, draw_band, points_of
 from lesson.report.files import PAGE_IN, in_paper_style
+from lesson.report.metric_words import target_text
 from lesson.report.palette import line_looks
 
 
@@ -55,7 +56,7 @@ def draw_times(design: TunedComparison, figures: pd.DataFrame) -> Figure:
     panels = figure.subplots(1, len(rules.betas), sharey=True, sharex=True, squeeze=False)[0]
     for beta, axes in zip(rules.betas, panels, strict=True):
         _draw_dots(axes, figures[figures["beta"] == beta].set_index("entry").loc[order], _time(design))
-        axes.set(xlabel=f"time to {rules.measured.target(rules.targets[-1])} (1000 s)", title=f"β = {beta:g}")
+        axes.set(xlabel=f"time to {target_text(rules.measured, rules.targets[-1])} (1000 s)", title=f"β = {beta:g}")
         axes.set_xlim(0, rules.final_s / 1000)
         axes.grid(alpha=0.25, linewidth=0.4)
     panels[0].set_yticks(range(len(order)), order)

@@ -9,6 +9,7 @@ from lesson.experiments.tuned.design import TunedComparison
 from lesson.experiments.tuned.entries import Group
 from lesson.experiments.tuned.measures import COLLAPSED, time_names, value_names
 from lesson.report.files import PAGE_IN, in_paper_style
+from lesson.report.metric_words import metric_column, target_text, unit_of
 from lesson.report.palette import line_looks
 
 SPREAD = 0.06
@@ -26,14 +27,16 @@ def draw_levels(design: TunedComparison, group: Group, figures: pd.DataFrame) ->
     rules, metric = design.rules, design.rules.measured
     figure = Figure(figsize=(PAGE_IN, 0.6 + 2.2 * len(rules.betas)), layout="constrained")
     panels = figure.subplots(len(rules.betas), 2, squeeze=False)
-    (last, scale, _), time = metric.column(value_names(rules)[-1]), time_names(rules)[0]
+    (last, scale, _), time = metric_column(metric, value_names(rules)[-1]), time_names(rules)[0]
     for beta, (left, right) in zip(rules.betas, panels, strict=True):
         at_beta = figures[figures["beta"] == beta].set_index("entry")
         _draw_lines(left, design, group, at_beta, last, scale, never=scale * metric.of_diverged)
         _draw_lines(right, design, group, at_beta, time, 1 / 1000, never=rules.final_s / 1000)
-        left.set(ylabel=f"{metric.name} at {rules.final_s:,.0f} s{metric.unit}")
+        left.set(ylabel=f"{metric.name} at {rules.final_s:,.0f} s{unit_of(metric)}")
         left.set_ylim(max(metric.bounds[0], left.get_ylim()[0]), None)
-        right.set(ylabel=f"time to {metric.target(rules.targets[0])} (1000 s)", ylim=(0, 1.06 * rules.final_s / 1000))
+        right.set(
+            ylabel=f"time to {target_text(metric, rules.targets[0])} (1000 s)", ylim=(0, 1.06 * rules.final_s / 1000)
+        )
         if len(rules.betas) > 1:
             left.set_title(f"β = {beta:g}", loc="left")
     figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside right center")

@@ -7,6 +7,7 @@ from lesson.experiments.tuned.entries import point_words
 from lesson.experiments.tuned.measures import COLLAPSED, RATIO, gain_name, time_names, value_names
 from lesson.experiments.tuned.rules import Rules
 from lesson.experiments.tuned.study import TunedStudy
+from lesson.report.metric_words import metric_column, metric_text, target_text, unit_of
 from lesson.report.study.compare_text import cell
 
 
@@ -18,19 +19,19 @@ def group_table(figures: pd.DataFrame, rules: Rules) -> pd.DataFrame:
     the times to the last target, and by how much the final metric is better, in points for accuracy.
     """
     metric = rules.measured
-    times, last = len(rules.targets), metric.target(rules.targets[-1])
+    times, last = len(rules.targets), target_text(metric, rules.targets[-1])
     values: dict[str, tuple[str, float, int | None]] = {
-        f"{metric.name} at {time_s:,.0f} s{metric.unit}": metric.column(name)
+        f"{metric.name} at {time_s:,.0f} s{unit_of(metric)}": metric_column(metric, name)
         for name, time_s in zip(value_names(rules), rules.looks_s, strict=True)
     }
     columns = values | {
-        f"time to {metric.target(target)} (s)": (name, 1.0, 0)
+        f"time to {target_text(metric, target)} (s)": (name, 1.0, 0)
         for name, target in zip(time_names(rules), rules.targets, strict=False)
     }
     uploads, energy = time_names(rules)[times:]
     columns |= {f"uploads to {last}": (uploads, 1.0, 0), f"energy to {last} (kJ)": (energy, 1e-3, 1)}
     gain = f"{metric.name} gain{' (points)' if metric.is_share else ''}"
-    columns |= {"time ratio": (RATIO, 1.0, 2), gain: metric.column(gain_name(rules))}
+    columns |= {"time ratio": (RATIO, 1.0, 2), gain: metric_column(metric, gain_name(rules))}
     rows = []
     for row in figures.to_dict("records"):
         diverged = f", {row['diverged']} diverged" if row["diverged"] else ""
@@ -76,7 +77,7 @@ def _score(case: Case, done: Done, place: int) -> str:
         return "not tuned"
     if (score := case.scores(done)[place]) is None:
         return "–"
-    said = case.rules.measured.text(score.value)
+    said = metric_text(case.rules.measured, score.value)
     if score.diverged == score.seeds:
         said = "diverged"
     elif score.collapsed:

@@ -17,6 +17,7 @@ from lesson.experiments.tuned.rules import Rules
 from lesson.experiments.tuned.study import TunedStudy
 from lesson.learn.metric import GUESSED, Metric
 from lesson.report.files import save_figures
+from lesson.report.metric_words import target_text
 from lesson.report.page.board import BOARD, write_board
 from lesson.report.tuned.figures import draw_curves, draw_times
 from lesson.report.tuned.levels import draw_levels
@@ -100,7 +101,7 @@ def missing_runs(study: TunedStudy) -> dict[str, int]:
 def _head(design: TunedComparison) -> str:
     rules = design.rules
     metric = rules.measured
-    seeds, last = ", ".join(map(str, rules.seeds)), metric.target(rules.targets[-1])
+    seeds, last = ", ".join(map(str, rules.seeds)), target_text(metric, rules.targets[-1])
     whose, minus = f"its final {metric.name}", "minus that of the reference"
     if not metric.higher_is_better:
         whose, minus = f"the final {metric.name}", "of the reference minus its own"
@@ -173,9 +174,10 @@ def _section(design: TunedComparison, group: Group, tables: str) -> str:
 def _settings(study: TunedStudy) -> str:
     rules, metric = study.design.rules, study.design.rules.measured
     lost = f"guessing, {GUESSED:.0%}" if metric.is_share else "the worst"
+    title = "Accuracy" if metric.is_share else metric.name
     return f"""# Settings tried and chosen
 
-{metric.title} at {rules.tuning_s:,.0f} s with {_tuning_seeds(rules)} (mean of the last three evaluations). The chosen
+{title} at {rules.tuning_s:,.0f} s with {_tuning_seeds(rules)} (mean of the last three evaluations). The chosen
 settings are in bold; – means not run. A run that diverged counts as {lost}. Settings with fewer collapsed runs are
 preferred.
 

@@ -1,0 +1,52 @@
+"""Values, targets and columns of a metric in words: accuracy is shown in percent, other metrics as plain numbers."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from lesson.learn.metric import Metric
+
+DIGITS = 4
+"""Significant digits of a metric other than accuracy."""
+
+
+def metric_column(metric: Metric, name: str) -> tuple[str, float, int | None]:
+    """Return name, factor and decimal places of a column with values of the metric, see `compare_text.cell`."""
+    return (name, 100.0, 1) if metric.is_share else (name, 1.0, None)
+
+
+def unit_of(metric: Metric) -> str:
+    """Return the unit in a heading, with a space before it."""
+    return " (%)" if metric.is_share else ""
+
+
+def metric_number(metric: Metric, value: float, decimals: int = 4) -> str:
+    """Return a value as a bare number: an accuracy as a share with `decimals` decimal places."""
+    return f"{value:.{decimals}f}" if metric.is_share else plain_number(value)
+
+
+def metric_text(metric: Metric, value: float, space: str = "") -> str:
+    """Return a value for a sentence: an accuracy in percent, with `space` before the sign."""
+    return f"{100 * value:.1f}{space}%" if metric.is_share else plain_number(value)
+
+
+def target_text(metric: Metric, target: float, space: str = "") -> str:
+    """Return a target for a heading or a sentence, such as "90%" or "rmse 0.25"."""
+    return f"{100 * target:g}{space}%" if metric.is_share else f"{metric.name} {target:g}"
+
+
+def final_score(summary: Mapping[str, Any]) -> str:
+    """Return the metric of the final model, such as "accuracy 0.9312"."""
+    metric = Metric.of(summary)
+    return f"{metric.name} {metric_number(metric, summary[metric.name])}"
+
+
+def plain_number(value: float, like: float | None = None) -> str:
+    """Return a number with four significant digits, or with as many decimal places as `like` has in this format."""
+    size = abs(value if like is None else like)
+    if math.isnan(value):
+        return "–"
+    if size and not 1e-5 <= size < 1e15:
+        return f"{value:.{DIGITS}g}"
+    decimals = max(0, DIGITS - 1 - math.floor(math.log10(size))) if size else DIGITS - 1
+    return f"{value:,.{decimals}f}"
