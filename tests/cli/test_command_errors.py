@@ -4,6 +4,7 @@ import errno
 import shlex
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -176,20 +177,30 @@ def _read(path: str) -> Task:
     return Task(Path(path).open())  # type: ignore[call-arg, arg-type]
 
 
-class Unscored(nn.Module):
-    """A model that can be trained but not evaluated."""
+class Raising(nn.Module):
+    """A model that raises an exception in training, in evaluation or, already when it is tried, in both."""
 
-    def __init__(self) -> None:
+    def __init__(self, when: str) -> None:
         super().__init__()
-        self.layer = nn.Linear(4, 3)
+        self.layer, self.when = nn.Linear(4, 3), when
 
     def forward(self, inputs: Tensor) -> Tensor:
-        outputs = self.layer(inputs.flatten(1)[:, :4])
-        return outputs if self.training else outputs.view(-1, 7 * len(outputs))  # fails in PyTorch
+        outputs: Tensor = self.layer(inputs.flatten(1)[:, :4])
+        is_trying = len(inputs) < 5  # fewer samples than in a minibatch
+        fails = {"always": True, "training": self.training and not is_trying, "evaluation": not self.training}
+        return outputs.view(-1, 7 * len(outputs)) if fails[self.when] else outputs  # fails in PyTorch
 
 
-def unscored_task() -> Task:
-    return replace(tiny_task(), model=Unscored)
+def always_raising() -> Task:
+    return replace(tiny_task(), model=partial(Raising, "always"))
+
+
+def raising_in_training() -> Task:
+    return replace(tiny_task(), model=partial(Raising, "training"))
+
+
+def raising_in_evaluation() -> Task:
+    return replace(tiny_task(), model=partial(Raising, "evaluation"))
 
 
 QUICK = ["--rounds", "1", "--set", "num_clients=4", "--set", "batch_size=5", "--set", "split=iid", "--device", "cpu"]
@@ -200,7 +211,10 @@ TASK = ["--task", "helpers.small_tasks:tiny_task"]
     ("command", "frame"),
     [
         (["run", "--task", f"{__name__}:broken_task"], "in _read"),
-        (["run", "--task", f"{__name__}:unscored_task"], "in forward"),
+        (["run", "--task", f"{__name__}:always_raising"], "in forward"),
+        (["run", "--task", f"{__name__}:raising_in_evaluation"], "in forward"),
+        (["run", "--task", f"{__name__}:raising_in_training"], "in forward"),  # in a thread
+        (["run", "--task", f"{__name__}:raising_in_training", "--set", "local_steps=2"], "in forward"),  # in a process
         (["run", "--strategy", f"{__name__}:Broken", *TASK], "in _divide"),
         (["compare", "--strategies", f"{__name__}:Broken", "--seeds", "1", *TASK], "in _divide"),
     ],
