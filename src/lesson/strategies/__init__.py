@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lesson.core.errors import InputError, unknown
+from lesson.core.errors import InputError, raised_inside, unknown
 from lesson.core.plugins import load_named
 from lesson.fleet.fleet import Fleet
 from lesson.settings.loading import apply_changes
@@ -100,7 +100,7 @@ def make_strategy(name: str, deadline_s: float, options: dict[str, Any] | None =
     except InputError as error:
         raise InputError(f"[strategy] {error}") from None
     except TypeError as error:
-        raise InputError(f"strategy {name} cannot be created: {error}") from None
+        raise InputError(f"strategy {name} cannot be created: {error}") from raised_inside(error)
 
 
 def split_changes(changes: Sequence[str]) -> tuple[list[str], dict[str, dict[str, Any]]]:
