@@ -12,7 +12,7 @@ from lesson.clock.records import rejection_line
 from lesson.clock.rejections import ALREADY_SEEN, OF_CONTENT, Rejection
 from lesson.clock.worlds.base import Collected, World
 from lesson.clock.worlds.clients import Clients, Key, Reply, Reports, restore_waiting_models, waiting_models
-from lesson.core.arrays import BoolArray, FloatArray, with_prefix
+from lesson.core.arrays import FloatArray, with_prefix
 from lesson.core.state import Arrays, restore_state, state_of
 from lesson.strategies.base import Closing, Updates
 
@@ -75,26 +75,26 @@ class RemoteWorld:
         """Wait until the updates that have arrived in simulated time have really arrived."""
         collected = self._inner.collect(due, ledger, now_s)
         self._give_up(collected.lost)
-        arrived, bytes_up = collected.arrived, 0
-        rejections = [*collected.rejections, *self._wait_for(set(arrived.keys), ledger)]
-        usable: BoolArray = np.ones(len(arrived), dtype=np.bool_)
-        unfit: BoolArray = np.zeros(len(arrived), dtype=np.bool_)
-        for place, key in enumerate(arrived.keys):
-            reply = self._early.pop(key)
-            bytes_up += reply.num_bytes
-            if reply.fault:
-                usable[place], unfit[place] = False, reply.fault in OF_CONTENT
-                rejections.append(reply.rejection())
-            else:
-                self.reports.add(reply)
-        for rejection in rejections[len(collected.rejections) :]:
+        arrived = collected.arrived
+        new = self._wait_for(set(arrived.keys), ledger)
+        replies = [self._early.pop(key) for key in arrived.keys]
+        new += [reply.rejection() for reply in replies if reply.fault]
+        for rejection in new:
             self._tell(rejection_line(self._round, self.fleet.names, rejection))
-        num_bytes = (bytes_up, self._bytes_down) if self._counts_bytes else None
+        for reply in replies:
+            if not reply.fault:
+                self.reports.add(reply)
+        usable = np.array([not reply.fault for reply in replies], dtype=np.bool_)
+        unfit = np.array([reply.fault in OF_CONTENT for reply in replies], dtype=np.bool_)
+        num_bytes = sum(reply.num_bytes for reply in replies), self._bytes_down
         self._bytes_down = 0
-        if usable.all():
-            return replace(collected, rejections=tuple(rejections), num_bytes=num_bytes)
-        rejected = Updates.join(collected.unfit, arrived[unfit])
-        return Collected(arrived[usable], collected.lost, rejected, tuple(rejections), num_bytes)
+        return Collected(
+            arrived[usable],
+            collected.lost,
+            Updates.join(collected.unfit, arrived[unfit]),
+            (*collected.rejections, *new),
+            num_bytes if self._counts_bytes else None,
+        )
 
     def release(self, updates: Updates) -> None:
         """Discard the models of these updates."""
