@@ -24,7 +24,7 @@ import tomli_w
 from pydantic import TypeAdapter
 
 from lesson.core.arrays import with_prefix
-from lesson.core.errors import InputError, RunStoppedError, describe, printable
+from lesson.core.errors import InputError, RunStoppedError, describe
 from lesson.core.files import remove_leftovers, write_whole
 from lesson.core.locks import locked
 from lesson.core.toml import read_toml
@@ -94,7 +94,7 @@ class RunFolder:
     def changed_input(self, settings: Settings) -> str:
         """Return the first input or source file that has changed since the folder's run started; empty if none has.
 
-        A run that recorded no digests, as in older versions, counts as unchanged.
+        A run without the table [inputs], which the user may remove, counts as unchanged.
         """
         now = input_digests(settings)
         then = self._begun_with("inputs") if now else {}
@@ -147,7 +147,7 @@ class RunFolder:
             if self.config.exists():
                 if self.changed_input(settings):  # no results depend on it yet
                     self._write_config(load_settings(str(self.config)), here)
-                self._tell_other_versions(here["versions"])
+                self._note_other_versions(here["versions"])
                 if self.is_shorter_than(settings):
                     begun = load_settings(str(self.config))
                     # Without a summary, the run counts as unfinished, whatever happens before its limits are written.
@@ -166,14 +166,14 @@ class RunFolder:
         begun: dict[str, Any] = read_toml(self.config, "")[1].get(name, {})
         return begun
 
-    def _tell_other_versions(self, here: dict[str, str]) -> None:
+    def _note_other_versions(self, here: dict[str, str]) -> None:
         """Print a note if the run was started with versions that may compute differently."""
         begun = self._begun_with("versions")
-        other = [name for name in NUMERIC if str(begun.get(name, here[name])) != here[name]]
+        other = [name for name in NUMERIC if begun.get(name, here[name]) != here[name]]
         if other:
-            told = ", ".join(f"{name} {printable(str(begun[name]), 40)} (here {here[name]})" for name in other)
+            versions = ", ".join(f"{name} {begun[name]} (here {here[name]})" for name in other)
             why = "results may differ from those of an uninterrupted run in rounding"
-            print(f"note: {self.path} was started with {told}; {why}", file=sys.stderr)
+            print(f"note: {self.path} was started with {versions}; {why}", file=sys.stderr)
 
     def finished(self) -> dict[str, Any] | None:
         """Return the summary of a finished run; None if the run has not finished. Deletes nothing."""
@@ -204,27 +204,24 @@ class RunFolder:
     def append(self, line: dict[str, Any]) -> None:
         """Append one complete line to the metrics."""
         content = (json.dumps(line, allow_nan=False) + "\n").encode()
-        size = self.metrics.stat().st_size if self.metrics.exists() else 0
-        try:
-            with self.metrics.open("ab") as file:
-                file.write(content)
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                os.truncate(self.metrics, size)
-            raise self._stopped(self.metrics, error) from None
+        with self._resumable():
+            size = self.metrics.stat().st_size if self.metrics.exists() else 0
+            try:
+                with self.metrics.open("ab") as file:
+                    file.write(content)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.truncate(self.metrics, size)
+                raise
 
     def save(self, run: ExecutableRun) -> None:
         """Write a checkpoint, and keep the previous one."""
         values, arrays = run.loop.state()
-        try:
+        tensors = {f"loop.{name}": array for name, array in arrays.items()} | run.server.state()
+        with self._resumable():
             with self.metrics.open("rb") as file:
                 os.fsync(file.fileno())
-                values["metrics_bytes"] = os.fstat(file.fileno()).st_size
-        except OSError as error:
-            raise self._stopped(self.metrics, error) from None
-        tensors = {f"loop.{name}": array for name, array in arrays.items()}
-        content = packed(values, tensors | run.server.state())
-        with self._resumable():
+            content = packed(values | {"metrics_bytes": self.metrics.stat().st_size}, tensors)
             write_whole(self.checkpoint, content, before=self.before)
 
     def load(self, run: ExecutableRun) -> None:
@@ -232,7 +229,7 @@ class RunFolder:
         if self.summary.exists():
             raise InputError(f"{self.path} has just been finished by another process; try again to read its results")
         size = 0
-        if (found := self._newest_whole()) is not None:
+        if (found := self._newest_undamaged()) is not None:
             path, values, tensors = found
             size = values["metrics_bytes"]
             if not self.metrics.exists() or self.metrics.stat().st_size < size:
@@ -247,12 +244,9 @@ class RunFolder:
                     f"{path} does not match this run ({describe(error)}); remove the folder and rerun"
                 ) from error
         if self.metrics.exists():
-            try:
-                os.truncate(self.metrics, size)
-            except OSError as error:
-                raise InputError(f"{self.metrics} cannot be written: {error.strerror}") from None
+            os.truncate(self.metrics, size)
 
-    def _newest_whole(self) -> tuple[Path, dict[str, Any], Tensors] | None:
+    def _newest_undamaged(self) -> tuple[Path, dict[str, Any], Tensors] | None:
         """Return path, values and arrays of the newest undamaged checkpoint; print a note if it is the previous one."""
         wrong = []
         for path in filter(Path.exists, (self.checkpoint, self.before)):
@@ -264,10 +258,7 @@ class RunFolder:
             if path == self.before:
                 why = wrong[0] if wrong else f"{self.checkpoint} does not exist"
                 print(f"note: {why}; resuming from the previous checkpoint", file=sys.stderr)
-                try:
-                    self.before.replace(self.checkpoint)  # otherwise the next save would replace it by the damaged one
-                except OSError as error:
-                    raise InputError(f"{self.checkpoint} cannot be replaced: {error.strerror}; remove it") from None
+                self.before.replace(self.checkpoint)  # otherwise the next save would replace it by the damaged one
             return found
         if wrong:
             raise InputError(f"{wrong[0]}; remove the folder and rerun")
@@ -291,21 +282,20 @@ class RunFolder:
 
     def delete_checkpoints(self) -> None:
         """Delete the checkpoints of a run that has ended; a folder that is not writable keeps them."""
-        for path in filter(Path.exists, (self.before, self.checkpoint)):
-            with contextlib.suppress(OSError):
-                path.unlink()
+        with contextlib.suppress(OSError):
+            self.before.unlink(missing_ok=True)
+            self.checkpoint.unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def _resumable(self) -> Iterator[None]:
         """Convert an error in writing a file to RunStoppedError; the run can be resumed from its last checkpoint."""
         try:
             yield
+        except OSError as error:
+            raise RunStoppedError(f"{self.metrics} cannot be written: {error.strerror}; {_REMEDY}") from None
         except (InputError, RunStoppedError) as error:
             what, _, _ = str(error).partition(";")
             raise RunStoppedError(f"{what}; {_REMEDY}") from None
-
-    def _stopped(self, path: Path, error: OSError) -> RunStoppedError:
-        return RunStoppedError(f"{path} cannot be written: {error.strerror}; {_REMEDY}")
 
 
 def _is_longer(limits: RunSettings, before: RunSettings) -> bool:
