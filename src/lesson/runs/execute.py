@@ -150,12 +150,12 @@ def _run_rounds(
             wanted = interrupt.asked or time.perf_counter() - saved >= limits.checkpoint_every_s
             if wanted and run.server.end_window():
                 with interrupt.held():
-                    lines.settle()
+                    lines.write_all()
                     folder.save(run)
                 saved = time.perf_counter()
                 if interrupt.asked:
                     interrupt.stop()
-        lines.settle()
+        lines.write_all()
         if interrupt.asked and folder.metrics.exists():
             with interrupt.held():
                 folder.save(run)
@@ -182,7 +182,7 @@ class _Lines:
         while self._held and self._held[0].round < first_open and self._held[0].is_known:
             self._write()
 
-    def settle(self) -> None:
+    def write_all(self) -> None:
         """Write all lines, after executing what is queued."""
         self._run.server.synchronize()
         while self._held:
