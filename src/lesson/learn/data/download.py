@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -77,16 +78,6 @@ DRIVE_TESTS = Source(
 )
 
 
-def get_cifar10(folder: Path) -> Path:
-    """Return the folder with the verified files of CIFAR-10; download them if they are missing or damaged."""
-    return get_cifar(folder, CIFAR10, CIFAR10_ARCHIVE)
-
-
-def get_cifar100(folder: Path) -> Path:
-    """Return the folder with the verified files of CIFAR-100; download them if they are missing or damaged."""
-    return get_cifar(folder, CIFAR100, CIFAR100_ARCHIVE)
-
-
 def get_cifar(folder: Path, data: Cifar, source: Source) -> Path:
     """Return the folder with the verified files; download and unpack the archive if they are missing or damaged."""
     with contextlib.suppress(InputError):
@@ -147,8 +138,8 @@ def get_drive_tests(folder: Path, source: Source = DRIVE_TESTS) -> Path:
 
 DOWNLOADS: dict[str, tuple[str, Callable[[Path], Path]]] = {
     "5g": ("The SNR of 5G drive tests", get_drive_tests),
-    "cifar10": ("CIFAR-10", get_cifar10),
-    "cifar100": ("CIFAR-100", get_cifar100),
+    "cifar10": ("CIFAR-10", partial(get_cifar, data=CIFAR10, source=CIFAR10_ARCHIVE)),
+    "cifar100": ("CIFAR-100", partial(get_cifar, data=CIFAR100, source=CIFAR100_ARCHIVE)),
     "fashion-mnist": ("Fashion-MNIST", get_fashion_mnist),
     "femnist": ("FEMNIST", get_femnist),
     "shakespeare": ("Shakespeare", get_shakespeare),
