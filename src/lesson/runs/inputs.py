@@ -1,6 +1,7 @@
 """Digests of what a run depends on besides its settings: the files and the code that the settings name."""
 
 import ast
+import contextlib
 import hashlib
 import importlib.util
 import inspect
@@ -46,7 +47,7 @@ def code_digests(name: str) -> dict[str, str]:
         waiting += [package] if package else []  # it is imported first
         if (path := _source_of(root, one)) is not None:
             digests[path.relative_to(root).as_posix()] = _digest(path)
-            waiting += _absolute(_imports(path, _stamp(path)), one if path.stem == "__init__" else package)
+            waiting += _imports(path, one if path.stem == "__init__" else package, _stamp(path))
     return digests
 
 
@@ -77,20 +78,9 @@ def _source_of(root: Path, module: str) -> Path | None:
     return next((file for file in (path / "__init__.py", path.with_name(f"{path.name}.py")) if file.is_file()), None)
 
 
-def _absolute(names: tuple[str, ...], package: str) -> list[str]:
-    """Return absolute names of imported modules; names that start with dots are relative to the package."""
-    found = []
-    for name in names:
-        try:
-            found.append(importlib.util.resolve_name(name, package))
-        except ImportError:  # more dots than parent packages
-            continue
-    return found
-
-
 @lru_cache(maxsize=1024)
-def _imports(path: Path, _: Stamp) -> tuple[str, ...]:
-    """Return what a source file imports: modules, and names that may be modules."""
+def _imports(path: Path, package: str, _: Stamp) -> tuple[str, ...]:
+    """Return what a source file in a package imports: modules, and names that may be modules."""
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):  # its import would fail as well
@@ -100,8 +90,9 @@ def _imports(path: Path, _: Stamp) -> tuple[str, ...]:
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            base = "." * node.level + (node.module or "")
-            found += [base, *(f"{base}{'.' if node.module else ''}{alias.name}" for alias in node.names)]
+            with contextlib.suppress(ImportError):  # more dots than parent packages
+                base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+                found += [base, *(f"{base}.{alias.name}" for alias in node.names)]
     return tuple(dict.fromkeys(found))
 
 
