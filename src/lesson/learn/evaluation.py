@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from lesson.core.arrays import FloatArray, IntArray
@@ -16,7 +17,7 @@ from lesson.learn.metric import Metric
 from lesson.learn.minibatch import NO_SAMPLE
 from lesson.learn.model_server import GlobalModel, Signal
 from lesson.learn.partition import Holdings
-from lesson.learn.scores import ClientScores, PendingScore, Score, by_client
+from lesson.learn.scores import ClientScores, PendingScore, Score
 from lesson.learn.task import ACCURACY
 from lesson.learn.trees import num_samples
 from lesson.learn.workload import Workload
@@ -121,10 +122,19 @@ class Evaluator:
 
 
 def client_scores(workload: Workload, backend: Backend, vector: Tensor, holdings: Holdings) -> ClientScores:
-    """Evaluate the model with these exchanged values on the training samples of each client."""
-    return by_client(
-        holdings, lambda samples: backend.sample_scores(vector, *workload.raw_samples(samples.to(vector.device)))
-    )
+    """Evaluate the model with these exchanged values on the training samples of each client.
+
+    A sample that several clients hold is evaluated once.
+    """
+    clients = np.flatnonzero(holdings.num_samples).tolist()
+    held = np.unique(np.concatenate([holdings[client] for client in clients]))
+    samples = workload.raw_samples(torch.from_numpy(held).to(vector.device))
+    scores = backend.sample_scores(vector, *samples).cpu().numpy().astype(np.float64)
+    means = np.full((len(holdings.num_samples), 2), np.nan)
+    for client in clients:
+        means[client] = scores[np.searchsorted(held, holdings[client])].mean(axis=0)
+    accuracy, loss = means.T
+    return ClientScores(accuracy, loss, float(np.nansum(loss * holdings.num_samples) / holdings.num_samples.sum()))
 
 
 @dataclass(frozen=True)

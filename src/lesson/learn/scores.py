@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any, Generic, Protocol, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,7 +12,6 @@ from lesson.core.arrays import FloatArray
 from lesson.core.errors import InputError, describe
 from lesson.learn.losses import as_floats, check_rows, correct
 from lesson.learn.metric import check_metric_name
-from lesson.learn.partition import Holdings
 from lesson.learn.task import ACCURACY, MAX_METRICS, TEST_LOSS, Arrays, Task
 from lesson.learn.template import Replica, prepared
 from lesson.learn.trees import join, map_tensors, num_samples, split
@@ -84,24 +82,17 @@ def chunk_tasks(
 ) -> "Iterator[Callable[[Replica], Result]]":
     """Return, for each chunk of `size` samples, a function of a loaded replica that evaluates the chunk.
 
-    All evaluations on all devices are made of these functions: threads, a GPU or a CUDA graph execute them.
+    All evaluations are made of these functions; threads, a GPU or a CUDA graph execute them.
     """
+
+    def task(number: int, chunk: tuple[Arrays, Arrays], replica: Replica) -> Result:
+        with torch.no_grad(), workload.seeded_scores(number):
+            return evaluate(replica, workload, *chunk)
+
     total = num_samples(targets)
     sizes = [min(size, total - begin) for begin in range(0, total, size)]
-    chunks = enumerate(zip(split(inputs, sizes), split(targets, sizes), strict=True))
-    return (partial(_evaluate, evaluate, workload, number, *chunk) for number, chunk in chunks)
-
-
-def _evaluate(
-    evaluate: Callable[[Replica, Workload, Arrays, Arrays], Result],
-    workload: Workload,
-    number: int,
-    inputs: Arrays,
-    targets: Arrays,
-    replica: Replica,
-) -> Result:
-    with torch.no_grad(), workload.seeded_scores(number):
-        return evaluate(replica, workload, inputs, targets)
+    chunks = zip(split(inputs, sizes), split(targets, sizes), strict=True)
+    return (partial(task, number, chunk) for number, chunk in enumerate(chunks))
 
 
 def chunk_sums(replica: Replica, workload: Workload, inputs: Arrays, targets: Any) -> tuple[Tensor, Any]:
@@ -123,8 +114,8 @@ def sample_scores(replica: Replica, workload: Workload, inputs: Arrays, targets:
     return torch.stack([right.to(losses.dtype), losses], dim=1)
 
 
-def total(chunks: "list[tuple[Tensor, Any]]") -> Tensor:
-    """Return the sums over all chunks, added in order, so that they do not depend on the device."""
+def add_chunks(chunks: "list[tuple[Tensor, Any]]") -> Tensor:
+    """Return the sum of the `chunk_sums`, added in order."""
     return reduce(torch.add, [sums for sums, _ in chunks])
 
 
@@ -134,10 +125,9 @@ def make_score(workload: Workload, sums: Tensor, outputs: Sequence[Any] = ()) ->
     right, loss = (one / count for one in sums.tolist())
     if task.metrics is None:
         return Score({ACCURACY: right} if task.metric == ACCURACY else {TEST_LOSS: loss}, loss)
-    for chunk in outputs:
-        check_rows(chunk)
-    whole = join(outputs), workload.test_targets
-    return Score(measured(task, *(map_tensors(Tensor.cpu, one) for one in whole)), loss)
+    check_rows(outputs[0])
+    whole, targets = map_tensors(Tensor.cpu, (join(outputs), workload.test_targets))
+    return Score(measured(task, whole, targets), loss)
 
 
 def measured(task: Task, outputs: Any, targets: Arrays) -> dict[str, float]:
@@ -168,18 +158,3 @@ def _name_of(function: Any) -> str:
     """Return a name for the number that a function returns."""
     name = getattr(function, "__name__", type(function).__name__)
     return name if name.isidentifier() else "score"
-
-
-def by_client(holdings: Holdings, evaluate: Callable[[Tensor], Tensor]) -> ClientScores:
-    """Return the scores of all clients. `evaluate` maps indices of training samples to their `sample_scores`.
-
-    A sample that several clients hold is evaluated once.
-    """
-    clients = np.flatnonzero(holdings.num_samples).tolist()
-    held = np.unique(np.concatenate([holdings[client] for client in clients]))
-    scores = evaluate(torch.from_numpy(held)).cpu().numpy().astype(np.float64)
-    means = np.full((len(holdings.num_samples), 2), np.nan)
-    for client in clients:
-        means[client] = scores[np.searchsorted(held, holdings[client])].mean(axis=0)
-    accuracy, loss = means.T
-    return ClientScores(accuracy, loss, float(np.nansum(loss * holdings.num_samples) / holdings.num_samples.sum()))

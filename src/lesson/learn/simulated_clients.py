@@ -36,11 +36,6 @@ class SimulatedClients:
             self._chosen[one_step] = self._choose(one_step)
         return self._trainers[self._chosen[one_step]]
 
-    @property
-    def _one_step(self) -> bool:
-        """Whether clients take one local step, unless the strategy asks for more."""
-        return self.workload.training.local_steps == 1 and not self.workload.sampler.epochs
-
     def _choose(self, one_step: bool) -> TrainerName:
         """Return the name of the first trainer that can be used, after creating it."""
         reasons = list[str]()
@@ -63,7 +58,8 @@ class SimulatedClients:
     def notes(self) -> list[str]:
         """Which trainers "auto" has chosen in place of the usual ones, and why; chooses one if none was needed yet."""
         if not self._chosen:  # the run was resumed after its last aggregation
-            self._chosen[self._one_step] = self._choose(self._one_step)
+            one_step = self.workload.training.local_steps == 1 and not self.workload.sampler.epochs
+            self._chosen[one_step] = self._choose(one_step)
         return self._notes
 
     @property

@@ -1,8 +1,7 @@
 """The workload of a run on one device: the task's data, its partition among clients, the model and the minibatches."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -178,7 +177,7 @@ class Workload:
         return pair
 
     @contextmanager
-    def seeded(self, client: int, index: int) -> "Iterator[Seeder | None]":
+    def seeded(self, client: int, index: int) -> Iterator[Callable[[int], None] | None]:
         """Give the local training of a client its own random numbers, if the model draws any.
 
         The context manager returns a function to call before each step, or None if the model draws no random numbers.
@@ -188,8 +187,12 @@ class Workload:
         if not self.template.traits.random:
             yield None
             return
+
+        def seed_step(step: int) -> None:
+            torch.manual_seed(number_of(self.seed, "model-randomness", client, index, step))
+
         with self._own_generators():
-            yield Seeder(self.seed, client, index)
+            yield seed_step
 
     @contextmanager
     def seeded_scores(self, chunk: int) -> Iterator[None]:
@@ -214,18 +217,6 @@ class Workload:
     def replica(self) -> Replica:
         """Return a new copy of the model to load vectors into."""
         return Replica(self.template)
-
-
-@dataclass(frozen=True)
-class Seeder:
-    """Seeds torch's generators for the steps of one local training."""
-
-    seed: int
-    client: int
-    index: int
-
-    def __call__(self, step: int) -> None:
-        torch.manual_seed(number_of(self.seed, "model-randomness", self.client, self.index, step))
 
 
 def make_workload(

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lesson.learn.cuda.graphs import Graph, Precision
-from lesson.learn.scores import Score, chunk_sums, chunk_tasks, make_score, total
+from lesson.learn.scores import Score, add_chunks, chunk_sums, chunk_tasks, make_score
 from lesson.learn.workload import Workload
 
 CHUNK_SAMPLES = 2000
@@ -44,7 +44,7 @@ class CudaScorer:
         work = self._workload
         self._replica.load(self._vector)
         tasks = chunk_tasks(chunk_sums, work, work.test_inputs, work.test_targets, CHUNK_SAMPLES)
-        sums = total([task(self._replica) for task in tasks])
+        sums = add_chunks([task(self._replica) for task in tasks])
         sums[1] = torch.where(self._vector.isfinite().all(), sums[1], torch.nan)
         return sums
 
