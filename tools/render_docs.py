@@ -9,7 +9,6 @@ in a clone and on a code host; `make check` and `make docs` check that it is cur
 """
 
 import argparse
-import dataclasses
 import functools
 import inspect
 import json
@@ -27,7 +26,7 @@ import griffe
 from lesson.cli import cli
 from lesson.learn.tasks import BUILT_IN
 from lesson.learn.workload import BITS_PER_VALUE
-from lesson.settings.reference import Description, as_text, describe_section
+from lesson.settings.reference import Description, as_text, describe_options, describe_section
 from lesson.strategies import STRATEGIES
 from study_tables import study_table
 
@@ -54,12 +53,12 @@ def settings_table(section: str) -> str:
 
 def options_table(_: str) -> str:
     """The options of all strategies."""
-    rows = [["strategy", "option", "default"], ["---"] * 3]
+    rows = [["strategy", "option", "default", "unit", "allowed values", "meaning"], ["---"] * 6]
     for name, kind in sorted(STRATEGIES.items()):
         rows += [
-            [f"[{name}](strategies.md#{name})", f"`{option.name}`", _code(as_text(option.default))]
-            for option in dataclasses.fields(kind)  # type: ignore[arg-type]  # every registered strategy is a dataclass
-            if option.init and option.name != "deadline_s"
+            [f"[{name}](strategies.md#{name})", f"`{one.name}`", _code(one.default), one.unit, one.allowed, one.meaning]
+            for one in describe_options(kind)
+            if one.name != "deadline_s"
         ]
     return _table(rows)
 
@@ -119,6 +118,9 @@ def public_name(name: str) -> str:
     value = pkgutil.resolve_name(f"lesson.{name}")
     found = _package()[f"{value.__module__}.{value.__qualname__}".removeprefix("lesson.")]
     parts = [f"### {name}", *_describe(found, name)]
+    if value in STRATEGIES.values():
+        options = [f"- `{one.name}`: {one.meaning} Allowed: {one.allowed}." for one in describe_options(value)]
+        parts.append("**Arguments**\n\n" + "\n".join(options))
     if isinstance(found, griffe.Class):
         for member in _public_members(found):
             parts += [f"#### {name}.{member.name}", *_describe(member, member.name)]

@@ -94,7 +94,7 @@ def view_of(num_clients: int, **known: Any) -> ServerView:
         busy=~everybody,
         num_busy=0,
         waiting=int_zeros,
-        freed=np.arange(num_clients),
+        to_consider=np.arange(num_clients),
         started_round=int_zeros,
         started_s=zeros,
         signals={},

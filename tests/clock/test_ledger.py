@@ -31,7 +31,7 @@ class Transitions(RuleBasedStateMachine):
         """Client and base version of each update at the server, in order of arrival."""
         self.connected, self.excluded = set(range(5)), set[int]()
         self.known_versions, self.forgotten = {0}, set[int]()
-        self.freed = set(range(5))
+        self.to_consider = set(range(5))
         self.num_starts, self.received, self.in_a_row = [0] * 5, [-1] * 5, [0] * 5
         """Number of starts, index of the newest update received, and consecutive rejections of each client."""
 
@@ -57,7 +57,7 @@ class Transitions(RuleBasedStateMachine):
         for client in (clients := self.some(data, set(self.in_flight))):
             del self.in_flight[client]
         self.ledger.drop(ids(*clients))
-        self.freed |= set(clients)
+        self.to_consider |= set(clients)
 
     @rule(data=st.data())
     def arrive(self, data: st.DataObject) -> None:
@@ -86,7 +86,7 @@ class Transitions(RuleBasedStateMachine):
             del self.in_flight[client]
         for client, index in due[usable].keys:
             self.received[client] = index
-        self.freed |= set(due.client.tolist())
+        self.to_consider |= set(due.client.tolist())
 
     @rule(data=st.data(), aggregates=st.booleans())
     def release(self, data: st.DataObject, aggregates: bool) -> None:
@@ -94,7 +94,7 @@ class Transitions(RuleBasedStateMachine):
         if aggregates:
             self.ledger.add_version()
             self.known_versions.add(self.ledger.version)
-        self.freed |= set(self.ledger.release(rows).client.tolist())
+        self.to_consider |= set(self.ledger.release(rows).client.tolist())
         self.at_server = [update for update, row in zip(self.at_server, rows, strict=True) if not row]
 
     @rule(data=st.data())
@@ -108,15 +108,15 @@ class Transitions(RuleBasedStateMachine):
         clients = self.some(data, set(range(5)))
         self.ledger.connect(ids(*clients))
         self.connected |= set(clients) - self.excluded
-        self.freed |= set(clients)
+        self.to_consider |= set(clients)
 
     @rule(client=st.integers(0, 4), opens=st.booleans())
     def reconsider(self, client: int, opens: bool) -> None:
         if opens:
             self.ledger.open_round()
-            self.freed = set()
+            self.to_consider = set()
         self.ledger.reconsider(ids(client))
-        self.freed.add(client)
+        self.to_consider.add(client)
 
     @rule(client=st.integers(0, 4), reason=st.sampled_from([NOT_FINITE, "no reply"]), accepts=st.booleans())
     def count_rejections(self, client: int, reason: str, accepts: bool) -> None:
@@ -136,7 +136,7 @@ class Transitions(RuleBasedStateMachine):
             self.excluded.add(client)
             self.connected.discard(client)
             if self.in_flight.pop(client, None) or any(who == client for who, _ in self.at_server):
-                self.freed.add(client)
+                self.to_consider.add(client)
             self.at_server = [update for update in self.at_server if update[0] != client]
 
     @rule()
@@ -155,7 +155,7 @@ class Transitions(RuleBasedStateMachine):
         assert set(np.flatnonzero(ledger.connected).tolist()) == self.connected
         assert set(np.flatnonzero(ledger.busy).tolist()) == self.connected & self.in_flight.keys()
         assert set(np.flatnonzero(ledger.excluded).tolist()) == self.excluded
-        assert set(ledger.freed().tolist()) == self.freed
+        assert set(ledger.to_consider().tolist()) == self.to_consider
         assert ledger.some_are_gone is bool(self.excluded)
         assert [ledger.was_received(client, self.received[client]) for client in range(5)] == [True] * 5
         assert [ledger.was_received(client, self.received[client] + 1) for client in range(5)] == [False] * 5

@@ -228,7 +228,7 @@ def test_view_lists_clients_that_can_start_again() -> None:
 
     class Watching(Scripted):
         def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
-            seen.append(view.freed.tolist())
+            seen.append(view.to_consider.tolist())
             return super().open_round(view, rng)
 
     script = Deadline(1.0), RoundPlan(NOTHING, Deadline(2.0), drops=ids(1)), Deadline(6.0), Deadline(7.0), Deadline(8.0)

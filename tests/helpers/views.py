@@ -29,7 +29,7 @@ def view(round: int, now_s: float | None = None, waiting: list[int] | None = Non
         busy=np.zeros(3, dtype=np.bool_),
         num_busy=0,
         waiting=np.zeros(3, dtype=np.int64) if waiting is None else np.array(waiting),
-        freed=np.arange(3),
+        to_consider=np.arange(3),
         started_round=np.ones(3, dtype=np.int64),
         started_s=nothing,
         signals={},

@@ -26,7 +26,7 @@ class Ledger:
 
     SAVED = (
         *("connected", "idle", "busy", "excluded", "num_connected", "num_busy", "num_in_flight", "some_are_gone"),
-        *("waiting", "at_server", "version", "version_is_new", "_next_id", "_latest", "_freed", "_num_updates"),
+        *("waiting", "at_server", "version", "version_is_new", "_next_id", "_latest", "_to_consider", "_num_updates"),
         *("_unused", "_newest", "_in_a_row"),
     )
 
@@ -78,7 +78,7 @@ class Ledger:
         self._id: IntArray = self._latest["id"]
         self._arrives_s: FloatArray = self._latest["arrived_s"]
         self._queue = ArrivalQueue(self._id)
-        self._freed: list[IntArray] = [np.flatnonzero(connected)]
+        self._to_consider: list[IntArray] = [np.flatnonzero(connected)]
         self._num_updates: dict[int, int] = {0: 0}
         """Number of updates that started from each version in use and have not been released."""
         self._unused: list[int] = []
@@ -192,12 +192,12 @@ class Ledger:
         clients = updates.client
         self._newest[clients] = updates.index
         self.waiting[clients] += 1
-        self._freed.append(clients)
+        self._to_consider.append(clients)
         self.at_server = Updates.join(self.at_server, updates)
 
     def discard(self, updates: Updates) -> None:
         """Release collected updates that were lost or rejected."""
-        self._freed.append(updates.client)
+        self._to_consider.append(updates.client)
         self._release_versions(updates)
 
     def drop(self, clients: IntArray) -> Updates:
@@ -210,7 +210,7 @@ class Ledger:
         """Release and return the updates in these rows of `at_server`, which were aggregated or dropped."""
         updates, self.at_server = self.at_server[rows], self.at_server[~rows]
         np.subtract.at(self.waiting, updates.client, 1)
-        self._freed.append(updates.client)
+        self._to_consider.append(updates.client)
         self._release_versions(updates)
         return updates
 
@@ -231,7 +231,7 @@ class Ledger:
 
     def connect(self, clients: IntArray) -> None:
         """Connect clients, except excluded ones; they become busy if their update is in flight, otherwise idle."""
-        self._freed.append(clients)
+        self._to_consider.append(clients)
         clients = clients[~self.connected[clients] & ~self.excluded[clients]]
         training = self.in_flight(clients)
         self.connected[clients], self.idle[clients], self.busy[clients] = True, ~training, training
@@ -247,15 +247,15 @@ class Ledger:
 
     def reconsider(self, clients: IntArray) -> None:
         """Add clients to those that the strategy should reconsider when the next round opens."""
-        self._freed.append(clients)
+        self._to_consider.append(clients)
 
-    def freed(self) -> IntArray:
-        """Return the clients to reconsider, sorted; see `ServerView.freed`."""
-        return distinct(self._freed)
+    def to_consider(self) -> IntArray:
+        """Return the clients to consider, sorted; see `ServerView.to_consider`."""
+        return distinct(self._to_consider)
 
     def open_round(self) -> None:
         """Clear what has happened since the last round opened: clients to reconsider, and a new version."""
-        self._freed.clear()
+        self._to_consider.clear()
         self.version_is_new = False
 
     def accept(self, clients: IntArray) -> None:

@@ -136,7 +136,7 @@ class RoundLoop:
         self.now_s, self.round = open_s, self.round + 1
         return True
 
-    def _view(self, freed: IntArray) -> ServerView:
+    def _view(self, to_consider: IntArray) -> ServerView:
         needs, server = self.strategy.needs, self.model_server
         return ServerView(
             round=self.round,
@@ -144,14 +144,14 @@ class RoundLoop:
             now_s=self.now_s,
             num_connected=self.ledger.num_connected,
             num_busy=self.ledger.num_busy,
-            freed=freed,
+            to_consider=to_consider,
             signals={} if server is None or not needs else server.signals(needs, self.version),
             **self._known,
         )
 
     def _plan(self) -> RoundPlan:
         """Ask the strategy for the plan of the round that opens now, and check it."""
-        view = self._view(freed=read_only(self.ledger.freed()))
+        view = self._view(read_only(self.ledger.to_consider()))
         plan = self.strategy.open_round(view, self._random.at(self.round))
         plan = Contract(self.strategy, self.round, self.ledger).checked_plan(plan, self.fleet.local_steps, self.now_s)
         self.ledger.open_round()
@@ -223,7 +223,7 @@ class RoundLoop:
 
         Aggregated, rejected and dropped updates leave the server.
         """
-        decision = self.strategy.merge(self._view(freed=NO_CLIENTS), self.ledger.at_server)
+        decision = self.strategy.merge(self._view(NO_CLIENTS), self.ledger.at_server)
         merge, rows = Contract(self.strategy, self.round, self.ledger).checked_merge(decision)
         updates = self.ledger.at_server[rows.merged]
         groups_have_weights = merge.groups is not None and merge.groups.has_weights

@@ -1,11 +1,18 @@
 """Settings that are validated on construction, with one-line errors."""
 
+import ast
+import contextlib
+import dataclasses
+import inspect
 import os
+import textwrap
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from functools import cache
+from itertools import pairwise
+from typing import Annotated, Any, ClassVar, get_type_hints
 
 import numpy as np
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic_core import ErrorDetails
 
 from lesson.core.errors import InputError, unknown
@@ -34,7 +41,10 @@ def _storable_text(text: str) -> str:
 
 Positive = Annotated[float, Field(gt=0, strict=True)]
 NotNegative = Annotated[float, Field(ge=0, strict=True)]
+NotNegativeOrInf = Annotated[float, Field(ge=0, strict=True, allow_inf_nan=True)]
 PositiveOrInf = Annotated[float, Field(gt=0, strict=True, allow_inf_nan=True)]
+Fraction = Annotated[float, Field(gt=0, le=1, strict=True)]
+Share = Annotated[float, Field(ge=0, le=1, strict=True)]
 Finite = Annotated[float, Field(strict=True)]
 Count = Annotated[int, Field(ge=1, le=MAX_COUNT, strict=True)]
 Flag = Annotated[bool, Field(strict=True)]
@@ -98,6 +108,48 @@ class Checked(BaseModel):
         if kind == "value_error":
             return f"{name} {first.get('ctx', {})['error']}".strip()
         return f"{name} must be {cls.wanted.get(name) or wanted_by(first)}, got {got}"
+
+
+class CheckedArguments:
+    """Base class of dataclasses whose arguments are checked by the annotations of their fields, as settings are."""
+
+    def __post_init__(self) -> None:
+        kind: Any = type(self)
+        checked = arguments_of(kind)(**{name: getattr(self, name) for name in arguments_of(kind).model_fields})
+        for name in arguments_of(kind).model_fields:
+            setattr(self, name, getattr(checked, name))
+
+
+@cache
+def arguments_of(kind: Any) -> type[Checked]:
+    """Return the arguments of a dataclass as settings, which check values by the annotations of its fields."""
+    hints = get_type_hints(kind, include_extras=True)
+    arguments: dict[str, Any] = {
+        field.name: (hints[field.name], ... if field.default is dataclasses.MISSING else field.default)
+        for field in dataclasses.fields(kind)
+        if field.init
+    }
+    model: type[Checked] = create_model(kind.__name__, __base__=Checked, **arguments)
+    return model
+
+
+def check_value(name: str, value: Any, kind: Any) -> None:
+    """Raise InputError unless a value is of a type, such as `Positive`."""
+    arguments: dict[str, Any] = {name: (kind, ...)}
+    create_model(name, __base__=Checked, **arguments)(**{name: value})
+
+
+def descriptions_of(kind: type) -> dict[str, str]:
+    """Return the docstrings below the fields of a class and its bases, as far as its source is available."""
+    found: dict[str, str] = {}
+    for one in reversed(kind.__mro__[:-1]):
+        with contextlib.suppress(OSError):
+            (tree,) = ast.parse(textwrap.dedent(inspect.getsource(one))).body
+            for field, text in pairwise(getattr(tree, "body", ())):
+                match field, text:
+                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
+                        found[name] = " ".join(words.split())
+    return found
 
 
 def wanted_by(error: ErrorDetails) -> str:

@@ -6,19 +6,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
+from pydantic import Field
 
 from lesson.clock.loop import RoundLoop
 from lesson.clock.worlds import NominalWorld, RemoteWorld, WallWorld
 from lesson.core.arrays import FloatArray
 from lesson.core.errors import InputError, RunStoppedError
 from lesson.core.random import RepeatedStream
+from lesson.core.validation import Count, Positive, PositiveOrInf, Share, check_value
 from lesson.flower.app_run import AppRun, EvaluateFn
 from lesson.flower.arrays import Layout, num_bytes
 from lesson.flower.evaluation import FederatedEvaluation, aggregate_replies, evaluate_content, sample
@@ -38,7 +40,6 @@ from lesson.runs.trackers import Tracker, checked_trackers
 from lesson.settings.sections import GuardSettings, ServerSettings, TrainingSettings
 from lesson.strategies import FedAvg, Lesson
 from lesson.strategies.base import Merge, RoundPlan, ServerView, Strategy, Updates
-from lesson.strategies.checks import check_count, check_number
 
 CAPPED_TIER = 4
 """By default, no step size is larger than in this tier: the highest of the paper's clients at a deadline of 20 s."""
@@ -102,13 +103,12 @@ class LessonStrategy(FlowerStrategy):
         trackers: Sequence[Tracker | str] = (),
         max_rounds_without_update: int = MAX_ROUNDS_WITHOUT_UPDATE,
     ) -> None:
-        check_number("deadline_s", deadline_s, most=math.inf)
-        if lr_cap is not None:
-            check_number("lr_cap", lr_cap, most=math.inf)
-        check_count("max_rounds_without_update", max_rounds_without_update)
-        check_count("min_available_nodes", min_available_nodes)
-        check_number("fraction_evaluate", fraction_evaluate, most=1.0, or_zero=True)
-        check_count("evaluate_every", evaluate_every, least=0)
+        check_value("deadline_s", deadline_s, PositiveOrInf)
+        check_value("lr_cap", lr_cap, PositiveOrInf | None)
+        check_value("max_rounds_without_update", max_rounds_without_update, Count)
+        check_value("min_available_nodes", min_available_nodes, Count)
+        check_value("fraction_evaluate", fraction_evaluate, Share)
+        check_value("evaluate_every", evaluate_every, Annotated[int, Field(ge=0, strict=True)])
         if clock not in (None, "virtual", "wall"):
             raise InputError(f"clock must be 'virtual' or 'wall', got {clock!r}")
         if isinstance(strategy, type) or not (strategy is None or hasattr(strategy, "open_round")):
@@ -148,7 +148,7 @@ class LessonStrategy(FlowerStrategy):
         `timeout` is the longest time in seconds that the server waits for nodes at the start, and for each reply.
         Clients evaluate the model after the last round, and after every `evaluate_every` rounds.
         """
-        check_number("timeout", timeout)
+        check_value("timeout", timeout, Positive)
         config = dict(train_config or {})
         lr = config.get(self.words.lr)
         if not isinstance(lr, float | int) or isinstance(lr, bool) or not 0 < lr < math.inf:

@@ -1,9 +1,13 @@
 """Descriptions of all settings as text, for the documentation and for `lesson settings`."""
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import BaseModel
+
 from lesson.core.errors import unknown
+from lesson.core.validation import CheckedArguments, arguments_of, descriptions_of
 from lesson.settings.migration import check_name, check_names
 from lesson.settings.presets import PRESETS
 from lesson.settings.settings import NAMES, SECTIONS, Settings, section_of
@@ -61,19 +65,28 @@ def describe(section: str, name: str) -> Description:
     }
     default = defaults.pop("released")
     kind: Any = Settings.model_fields[section].annotation if section else Settings
-    field = kind.model_fields[name]
-    allowed = _allowed(kind.model_json_schema()["properties"][name]) if section else ", ".join(PRESETS)
-    if any(getattr(one, "allow_inf_nan", False) for one in field.metadata):
-        allowed += " or inf"
     return Description(
         section=section,
         name=name,
-        meaning=field.description or "",
-        unit=_UNITS.get(name.rpartition("_")[2], "") if "_" in name else "",
+        meaning=kind.model_fields[name].description or "",
+        unit=_unit(name),
         default=default,
         presets={one: value for one, value in defaults.items() if value != default},
-        allowed=allowed,
+        allowed=_allowed_values(kind, name) if section else ", ".join(PRESETS),
     )
+
+
+def describe_options(kind: Any) -> list[Description]:
+    """Return the descriptions of the options of a strategy; allowed values only if it derives from CheckedOptions."""
+    meanings, described = descriptions_of(kind), list[Description]()
+    checked = arguments_of(kind) if issubclass(kind, CheckedArguments) else None
+    for option in dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ():
+        if option.init:
+            default = "" if option.default is dataclasses.MISSING else as_text(option.default)
+            allowed = _allowed_values(checked, option.name) if checked else ""
+            meaning = meanings.get(option.name, "")
+            described.append(Description("strategy", option.name, meaning, _unit(option.name), default, {}, allowed))
+    return described
 
 
 def describe_section(section: str) -> list[Description]:
@@ -114,6 +127,16 @@ def _names(section: str) -> list[str]:
     """Return the settings of a section; options of a strategy are not among them."""
     kind: Any = Settings.model_fields[section].annotation
     return [name for name in kind.model_fields if section in NAMES.get(name, ())]
+
+
+def _unit(name: str) -> str:
+    return _UNITS.get(name.rpartition("_")[2], "") if "_" in name else ""
+
+
+def _allowed_values(kind: type[BaseModel], name: str) -> str:
+    """Return which values a field may have, in words."""
+    has_inf = any(getattr(one, "allow_inf_nan", False) for one in kind.model_fields[name].metadata)
+    return _allowed(kind.model_json_schema()["properties"][name]) + " or inf" * has_inf
 
 
 def _allowed(schema: dict[str, Any]) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 
 from lesson.core.arrays import NO_CLIENTS, BoolArray, FloatArray, IntArray
 from lesson.core.errors import InputError
+from lesson.core.validation import CheckedArguments
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -47,7 +48,7 @@ class ServerView:
         busy: Whether each client is connected and training.
         num_busy: Number of busy clients.
         waiting: Number of updates of each client that wait at the server.
-        freed: Clients to reconsider when a round opens, sorted: since the last round opened, they have become idle,
+        to_consider: Clients to consider when a round opens, sorted: since the last round opened, they have become idle,
             their estimates were refreshed, or one of their updates left the server. In the first round, all connected
             clients; empty in `merge`. The cost of a strategy that looks only at these clients does not grow with the
             fleet.
@@ -83,7 +84,7 @@ class ServerView:
     busy: BoolArray
     num_busy: int
     waiting: IntArray
-    freed: IntArray
+    to_consider: IntArray
     started_round: IntArray
     started_s: FloatArray
     signals: Mapping[str, Any]
@@ -346,6 +347,16 @@ class Strategy(Protocol):
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
         """Return which updates to aggregate and to drop; `arrived` holds all updates that wait at the server."""
         ...
+
+
+class CheckedOptions(CheckedArguments):
+    """Base class of strategies that read no signals and check their options; derived classes are dataclasses.
+
+    The annotation of an option says which values are allowed, as in `share: Annotated[float, Field(gt=0, le=1)] = 0.5`
+    with pydantic's `Field`, and a docstring below it describes it. An invalid value raises InputError.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset()
 
 
 class Stateless:

@@ -17,31 +17,21 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from lesson.core.validation import Positive
 from lesson.strategies.base import GroupMemory, Merge, RoundPlan, ServerView, Updates
-from lesson.strategies.checks import check_number
 from lesson.strategies.fedbuff import Buffered
 
 
 @dataclass
 class CA2FL(Buffered):
-    """FedBuff with updates calibrated by the latest update of every client, which the server caches.
+    """FedBuff with updates calibrated by the latest update of every client, which the server caches."""
 
-    Args:
-        buffer_size: Number M of updates in a full buffer, >= 1. None: 10, or the number of reachable clients in the
-            first round if that is less.
-        concurrency: Number of clients that train at the same time, >= 1. None: all clients.
-        server_lr: Factor η of the calibrated update, > 0.
-    """
-
-    server_lr: float = 1.0
+    server_lr: Positive = 1.0
+    """Factor η of the calibrated update."""
     _num_clients: int = field(default=0, init=False, repr=False)
     """N."""
     _num_started: int = field(default=0, init=False, repr=False)
     """Number of clients that have started at least once."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_number("server_lr", self.server_lr)
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         plan = super().open_round(view, rng)

@@ -18,28 +18,18 @@ from typing import ClassVar
 
 import numpy as np
 
+from lesson.core.validation import NotNegativeOrInf
 from lesson.strategies.base import Merge, ServerView, Updates
-from lesson.strategies.checks import check_number
 from lesson.strategies.fedbuff import Buffered
 
 
 @dataclass
 class FADAS(Buffered):
-    """FedBuff with the server optimizer AMSGrad, whose step size is smaller if an update is very stale.
+    """FedBuff with the server optimizer AMSGrad, whose step size is smaller if an update is very stale."""
 
-    Args:
-        buffer_size: Number M of updates in a full buffer, >= 1. None: 10, or the number of reachable clients in the
-            first round if that is less.
-        concurrency: Number of clients that train at the same time, >= 1. None: all clients.
-        delay_threshold: Largest staleness in versions that does not reduce the step size, >= 0; inf to never reduce it.
-    """
-
-    delay_threshold: float = 1.0
+    delay_threshold: NotNegativeOrInf = 1.0
+    """Largest staleness in versions that does not reduce the step size; inf to never reduce it."""
     server_optimizer: ClassVar[str] = "amsgrad"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_number("delay_threshold", self.delay_threshold, most=np.inf, or_zero=True)
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
         taken = self.take_full_buffer(view, arrived)

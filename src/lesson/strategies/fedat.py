@@ -14,43 +14,33 @@ is left out here, and adds a penalty λ/2·‖w_k − w‖² to the local object
 """
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import numpy as np
 
 from lesson.core.arrays import NO_CLIENTS, IntArray
-from lesson.strategies.base import AnyOf, GroupMemory, Merge, RoundPlan, ServerView, Updates, shares
-from lesson.strategies.checks import check_connected, check_count, check_number, count_of, cut_tiers, draw_share
+from lesson.core.validation import Count, Fraction
+from lesson.strategies.base import AnyOf, CheckedOptions, GroupMemory, Merge, RoundPlan, ServerView, Updates, shares
+from lesson.strategies.shared import check_connected, count_of, cut_tiers, draw_share
 
 USUAL_TIERS = 5
 
 
 @dataclass
-class FedAT:
-    """Asynchronous tiers; those that report rarely have more weight.
+class FedAT(CheckedOptions):
+    """Asynchronous tiers; those that report rarely have more weight."""
 
-    Args:
-        num_tiers: Number M of tiers, >= 1. None: 5, or the number of reachable clients in the first round if that is
-            less.
-        fraction: Fraction of a tier's clients that start together, > 0 and <= 1.
-    """
-
-    num_tiers: int | None = None
-    fraction: float = 1.0
-    needs: ClassVar[frozenset[str]] = frozenset()
+    num_tiers: Count | None = None
+    """Number M of tiers. None: 5, or the number of reachable clients in the first round if that is less."""
+    fraction: Fraction = 1.0
+    """Fraction of a tier's clients that start together."""
     _num_reports: list[int] = field(default_factory=list, init=False, repr=False)
     """T_m of each tier, fastest first; empty before the tiers are formed."""
     _members: list[IntArray] = field(default_factory=list, init=False, repr=False)
     _tier_of: IntArray = field(default_factory=lambda: NO_CLIENTS, init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        if self.num_tiers is not None:
-            check_count("num_tiers", self.num_tiers)
-        check_number("fraction", self.fraction, most=1)
-
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         check_connected(view, num_tiers=self.num_tiers)
-        resting = [self._members[tier] for tier in self._resting(view, view.freed)]
+        resting = [self._members[tier] for tier in self._resting(view, view.to_consider)]
         drawn = [draw_share(members[view.idle[members]], self.fraction, rng) for members in resting]
         return RoundPlan(np.sort(np.concatenate([NO_CLIENTS, *drawn])), AnyOf(self._members))
 

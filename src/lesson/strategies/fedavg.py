@@ -9,22 +9,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lesson.strategies.base import AllOf, Merge, RoundPlan, ServerView, Stateless, Updates, average
-from lesson.strategies.checks import check_number, draw_share
+from lesson.core.validation import Fraction
+from lesson.strategies.base import AllOf, CheckedOptions, Merge, RoundPlan, ServerView, Updates, average
+from lesson.strategies.shared import draw_share
 
 
 @dataclass
-class FedAvg(Stateless):
-    """Synchronous rounds that wait for all clients, or for a random fraction of them.
+class FedAvg(CheckedOptions):
+    """Synchronous rounds that wait for all clients, or for a random fraction of them."""
 
-    Args:
-        fraction: Fraction C of the connected clients that start in a round, > 0 and <= 1.
-    """
-
-    fraction: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_number("fraction", self.fraction, most=1)
+    fraction: Fraction = 1.0
+    """Fraction C of the connected clients that start in a round."""
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         starts = draw_share(np.flatnonzero(view.idle), self.fraction, rng)

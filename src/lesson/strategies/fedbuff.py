@@ -13,32 +13,29 @@ its update is lost, more than `concurrency` clients train for a while.
 """
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import numpy as np
 
 from lesson.core.arrays import NO_CLIENTS, IntArray
-from lesson.strategies.base import NO_UPDATES, Arrivals, Deadline, Merge, RoundPlan, ServerView, Updates
-from lesson.strategies.checks import check_connected, check_count, check_flag, check_number, count_of
+from lesson.core.validation import Count, Flag, Positive
+from lesson.strategies.base import NO_UPDATES, Arrivals, CheckedOptions, Deadline, Merge, RoundPlan, ServerView, Updates
+from lesson.strategies.shared import check_connected, count_of
 
 USUAL_BUFFER_SIZE = 10
 
 
 @dataclass
-class Buffered:
+class Buffered(CheckedOptions):
     """Base class of FedBuff and of strategies that differ from it only in how they aggregate a full buffer."""
 
-    buffer_size: int | None = None
-    concurrency: int | None = None
-    needs: ClassVar[frozenset[str]] = frozenset()
+    buffer_size: Count | None = None
+    """Number of updates in a full buffer. None: 10, or the number of reachable clients in the first round if that is
+    less."""
+    concurrency: Count | None = None
+    """Number of clients that train at the same time. None: all clients."""
     _num_buffered: int = field(default=0, init=False, repr=False)
     _capacity: int = field(default=0, init=False, repr=False)
     """K; 0 before the first round."""
-
-    def __post_init__(self) -> None:
-        for name in ("buffer_size", "concurrency"):
-            if getattr(self, name) is not None:
-                check_count(name, getattr(self, name))
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         check_connected(view, concurrency=self.concurrency, buffer_size=self.buffer_size)
@@ -64,23 +61,12 @@ class Buffered:
 
 @dataclass
 class FedBuff(Buffered):
-    """A fixed number of clients train at all times; updates are aggregated when a buffer is full.
+    """A fixed number of clients train at all times; updates are aggregated when a buffer is full."""
 
-    Args:
-        buffer_size: Number K of updates in a full buffer, >= 1. None: 10, or the number of reachable clients in the
-            first round if that is less.
-        concurrency: Number of clients that train at the same time, >= 1. None: all clients.
-        scale_staleness: Whether stale updates get less weight, 1 / √(1 + staleness).
-        server_lr: Factor η of the aggregated update, > 0.
-    """
-
-    scale_staleness: bool = True
-    server_lr: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_number("server_lr", self.server_lr)
-        check_flag("scale_staleness", self.scale_staleness)
+    scale_staleness: Flag = True
+    """Whether stale updates get less weight, 1 / √(1 + staleness)."""
+    server_lr: Positive = 1.0
+    """Factor η of the aggregated update."""
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
         taken = self.take_full_buffer(view, arrived)
@@ -93,8 +79,8 @@ def _draw_idle(view: ServerView, count: int, num_idle: int, rng: np.random.Gener
     """Draw `count` distinct idle clients uniformly; if many are idle, by rejection sampling."""
     num_clients = len(view.idle)
     if num_idle - count < num_clients // 2:
-        freed = view.freed[view.idle[view.freed]]
-        idle = freed if len(freed) == num_idle else np.flatnonzero(view.idle)
+        ready = view.to_consider[view.idle[view.to_consider]]
+        idle = ready if len(ready) == num_idle else np.flatnonzero(view.idle)
         return rng.choice(idle, count, replace=False) if num_idle > 1 else idle[:count]
     drawn: dict[int, None] = {}
     while len(drawn) < count:

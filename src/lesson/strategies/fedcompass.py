@@ -23,22 +23,17 @@ The cost of a round grows with the number of clients: the server looks at all of
 """
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
 
 from lesson.core.arrays import NO_CLIENTS, FloatArray, IntArray
 from lesson.core.errors import InputError
+from lesson.core.validation import NotNegative, Positive
 from lesson.fleet.tiers import TOLERANCE
-from lesson.strategies.base import AnyOf, Deadline, Merge, RoundPlan, ServerView, Updates, shares
-from lesson.strategies.checks import (
-    MAX_STEPS,
-    check_compute_times,
-    check_connected,
-    check_count,
-    check_factor,
-    check_number,
-)
+from lesson.strategies.base import AnyOf, CheckedOptions, Deadline, Merge, RoundPlan, ServerView, Updates, shares
+from lesson.strategies.shared import Steps, check_compute_times, check_connected
 
 USUAL_RATIO = 5
 """Q_max / Q_min, as in the paper's experiments."""
@@ -57,37 +52,27 @@ class Group:
 
 
 @dataclass
-class FedCompass:
-    """Clients train as long as it takes to arrive together, in groups.
+class FedCompass(CheckedOptions):
+    """Clients train as long as it takes to arrive together, in groups."""
 
-    Args:
-        min_steps: Least number Q_min of local steps, >= 1 and <= 10,000,000. None: the client's usual number, at most
-            `max_steps`.
-        max_steps: Largest number Q_max of local steps, >= `min_steps` and <= 10,000,000. None: five times Q_min.
-        latest_factor: Factor λ of the time after which a group is aggregated without its late clients, >= 1.
-        server_lr: Factor α of the aggregated updates, > 0.
-        a: Exponent by which the weight decreases with staleness, (1 + staleness)^(−a), >= 0.
-    """
-
-    min_steps: int | None = None
-    max_steps: int | None = None
-    latest_factor: float = 1.5
-    server_lr: float = 0.9
-    a: float = 0.5
-    needs: ClassVar[frozenset[str]] = frozenset()
+    min_steps: Steps | None = None
+    """Least number Q_min of local steps. None: the client's usual number, at most `max_steps`."""
+    max_steps: Steps | None = None
+    """Largest number Q_max of local steps, at least `min_steps`. None: five times Q_min."""
+    latest_factor: Annotated[float, Field(ge=1, strict=True)] = 1.5
+    """Factor λ of the time after which a group is aggregated without its late clients."""
+    server_lr: Positive = 0.9
+    """Factor α of the aggregated updates."""
+    a: NotNegative = 0.5
+    """Exponent by which the weight decreases with staleness, (1 + staleness)^(−a)."""
     _groups: list[Group] = field(default_factory=list, init=False, repr=False)
     _late: set[int] = field(default_factory=set, init=False, repr=False)
     """Clients that are still training although their group has been aggregated."""
 
     def __post_init__(self) -> None:
-        for name in ("min_steps", "max_steps"):
-            if getattr(self, name) is not None:
-                check_count(name, getattr(self, name), most=MAX_STEPS)
+        super().__post_init__()
         if self.min_steps is not None and self.max_steps is not None and self.max_steps < self.min_steps:
             raise InputError(f"max_steps must be >= min_steps = {self.min_steps}, got {self.max_steps}")
-        check_factor("latest_factor", self.latest_factor)
-        check_number("server_lr", self.server_lr)
-        check_number("a", self.a, or_zero=True)
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         check_connected(view)

@@ -7,32 +7,25 @@ dropped.
 FedCS as published by Nishio and Yonetani (2019) schedules uploads on a shared channel; that is `fedcs-greedy`.
 """
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from lesson.core.errors import InputError
-from lesson.fleet.tiers import assign_tiers, check_deadline
-from lesson.strategies.base import Deadline, Merge, RoundPlan, ServerView, Stateless, Updates, average
+from lesson.core.validation import Positive
+from lesson.fleet.tiers import assign_tiers
+from lesson.strategies.base import CheckedOptions, Deadline, Merge, RoundPlan, ServerView, Updates, average
 
 
 @dataclass
-class FedCS(Stateless):
-    """Synchronous rounds of fixed length with the clients that meet the deadline.
+class FedCS(CheckedOptions):
+    """Synchronous rounds of fixed length with the clients that meet the deadline."""
 
-    Args:
-        deadline_s: Deadline τ in seconds, > 0 and finite: the length of a round.
-    """
-
-    deadline_s: float
-
-    def __post_init__(self) -> None:
-        if math.isinf(check_deadline(self.deadline_s)):
-            raise InputError("deadline_s must be finite for fedcs, got inf; use fedavg to wait for all clients")
+    deadline_s: Positive
+    """Deadline τ: the length of a round."""
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
-        ready = view.freed[view.idle[view.freed]]
+        ready = view.to_consider[view.idle[view.to_consider]]
         starts = ready[assign_tiers(view.latency_s[ready], self.deadline_s) == 1]
         if view.round == 1 and not len(starts) and not np.any(assign_tiers(view.latency_s, self.deadline_s) == 1):
             raise InputError(

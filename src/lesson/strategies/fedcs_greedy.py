@@ -14,7 +14,6 @@ rounded, not rounded up, and n is the number of connected clients.
 """
 
 import heapq
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -22,27 +21,21 @@ import numpy as np
 
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.errors import InputError
+from lesson.core.validation import Fraction, PositiveOrInf
 from lesson.fleet.tiers import TOLERANCE
-from lesson.strategies.base import AllOf, Deadline, Merge, RoundPlan, ServerView, Stateless, Updates, average
-from lesson.strategies.checks import check_connected, check_number, draw_share
+from lesson.strategies.base import AllOf, CheckedOptions, Deadline, Merge, RoundPlan, ServerView, Updates, average
+from lesson.strategies.shared import check_connected, draw_share
 
 
 @dataclass
-class FedCSGreedy(Stateless):
-    """Greedy selection of clients that can upload one after the other within the deadline.
+class FedCSGreedy(CheckedOptions):
+    """Greedy selection of clients that can upload one after the other within the deadline."""
 
-    Args:
-        deadline_s: Deadline T_round in seconds, > 0, by which all selected clients must have uploaded.
-        fraction: Fraction C of the connected clients that are candidates in a round, > 0 and <= 1.
-    """
-
-    deadline_s: float
-    fraction: float = 1.0
+    deadline_s: PositiveOrInf
+    """Deadline T_round, by which all selected clients must have uploaded."""
+    fraction: Fraction = 1.0
+    """Fraction C of the connected clients that are candidates in a round."""
     has_tiers: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        check_number("deadline_s", self.deadline_s, most=math.inf)
-        check_number("fraction", self.fraction, most=1)
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         connected = np.flatnonzero(view.idle)

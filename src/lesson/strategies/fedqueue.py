@@ -16,59 +16,38 @@ also includes computation that took longer than expected.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from lesson.core.arrays import FloatArray, IntArray
-from lesson.core.errors import InputError
+from lesson.core.validation import Flag, NotNegative, Positive
 from lesson.fleet.tiers import TOLERANCE
-from lesson.strategies.base import AllOf, Merge, RoundPlan, ServerView, Stateless, Updates, scaled, shares
-from lesson.strategies.checks import (
-    MAX_STEPS,
-    check_compute_times,
-    check_connected,
-    check_count,
-    check_flag,
-    check_number,
-)
-
-Staleness = Literal["harmonic", "exponential"]
+from lesson.strategies.base import AllOf, CheckedOptions, Merge, RoundPlan, ServerView, Updates, scaled, shares
+from lesson.strategies.shared import MAX_STEPS, Steps, check_compute_times, check_connected
 
 
 @dataclass
-class FedQueue(Stateless):
-    """Local work fits into a window; delayed updates are carried over to the next one.
+class FedQueue(CheckedOptions):
+    """Local work fits into a window; delayed updates are carried over to the next one."""
 
-    Args:
-        deadline_s: Length t_sync of a window in seconds, > 0.
-        min_steps: Least number of local steps, >= 1 and <= 10,000,000.
-        margin_s: Part θ of the window in seconds that is left free, >= 0.
-        cutoff: Share α of the window by which an update may be delayed without being carried over, >= 0.
-        overtime: Share of the window by which a round may exceed it, >= 0.
-        staleness: How the weight decreases with staleness: "harmonic" or "exponential".
-        beta: Parameter β of the staleness function, >= 0.
-        scale_lr: Whether clients that take more steps take smaller ones.
-    """
-
-    deadline_s: float
-    min_steps: int = 1
-    margin_s: float = 0.0
-    cutoff: float = 0.2
-    overtime: float = 0.15
-    staleness: Staleness = "harmonic"
-    beta: float = 0.5
-    scale_lr: bool = True
+    deadline_s: Positive
+    """Length t_sync of a window."""
+    min_steps: Steps = 1
+    """Least number of local steps."""
+    margin_s: NotNegative = 0.0
+    """Part θ of the window that is left free."""
+    cutoff: NotNegative = 0.2
+    """Share α of the window by which an update may be delayed without being carried over."""
+    overtime: NotNegative = 0.15
+    """Share of the window by which a round may exceed it."""
+    staleness: Literal["harmonic", "exponential"] = "harmonic"
+    """How the weight decreases with staleness."""
+    beta: NotNegative = 0.5
+    """Parameter β of the staleness function."""
+    scale_lr: Flag = True
+    """Whether clients that take more steps take smaller ones."""
     has_tiers: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        check_number("deadline_s", self.deadline_s)
-        check_count("min_steps", self.min_steps, most=MAX_STEPS)
-        for name in ("margin_s", "cutoff", "overtime", "beta"):
-            check_number(name, getattr(self, name), or_zero=True)
-        if self.staleness not in get_args(Staleness):
-            raise InputError(f"staleness must be one of {', '.join(get_args(Staleness))}, got {self.staleness!r}")
-        check_flag("scale_lr", self.scale_lr)
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         check_connected(view)
@@ -90,7 +69,7 @@ class FedQueue(Stateless):
         is_carried_over = arrived.base_version < view.version
         is_admitted = is_carried_over | (delay_s <= self.cutoff * self.deadline_s + TOLERANCE * arrived.arrived_s)
         taken = arrived[is_admitted] if is_admitted.any() else arrived
-        weights = scaled(view.client_weight[taken.client]) * self._kept(view.version - taken.base_version)
+        weights = scaled(view.client_weight[taken.client]) * self._staleness_factor(view.version - taken.base_version)
         return Merge(taken.id, shares(weights), of="updates")
 
     def _steps(self, view: ServerView, clients: IntArray) -> IntArray:
@@ -102,7 +81,7 @@ class FedQueue(Stateless):
         steps = np.where(np.isfinite(fitting), np.minimum(fitting, MAX_STEPS), usual)
         return np.maximum(steps.astype(np.int64), self.min_steps)
 
-    def _kept(self, staleness: IntArray) -> FloatArray:
+    def _staleness_factor(self, staleness: IntArray) -> FloatArray:
         """Return s(d) for each staleness d, up to a common factor, shape (num_updates,)."""
         if self.staleness == "harmonic":
             return np.asarray(1 / (1 + self.beta * staleness))

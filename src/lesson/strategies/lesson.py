@@ -21,36 +21,32 @@ Departures from the paper:
 
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
 from lesson.core.arrays import NO_CLIENTS, BoolArray, IntArray
 from lesson.core.errors import InputError
-from lesson.fleet.tiers import TOLERANCE, UNREACHABLE, assign_tiers, check_deadline
-from lesson.strategies.base import AllOf, Deadline, Merge, RoundPlan, ServerView, Updates, average
-from lesson.strategies.checks import check_count, check_flag
+from lesson.core.validation import Count, Flag, PositiveOrInf
+from lesson.fleet.tiers import TOLERANCE, UNREACHABLE, assign_tiers
+from lesson.strategies.base import AllOf, CheckedOptions, Deadline, Merge, RoundPlan, ServerView, Updates, average
 
 
 @dataclass
-class Lesson:
-    """Semi-synchronous rounds: clients of tier j upload every j rounds.
+class Lesson(CheckedOptions):
+    """Semi-synchronous rounds: clients of tier j upload every j rounds."""
 
-    Args:
-        deadline_s: Deadline τ in seconds, > 0: the length of a round. inf makes rounds like those of FedAvg.
-        late: What happens to an update that arrives after its slot: "merge" aggregates it at the end of the round,
-            "drop" discards it.
-        participation: Maximum number of clients of a tier that start when its slot begins, >= 1; None for all.
-        scaling: Whether clients of tier j use step size j·δ, Eq. (12), instead of δ.
-        close_early: Whether a round closes at the last arrival, before the deadline, if all clients are in tier 1.
-    """
-
-    deadline_s: float
+    deadline_s: PositiveOrInf
+    """Deadline τ: the length of a round. inf makes rounds like those of FedAvg."""
     late: Literal["merge", "drop"] = "merge"
-    participation: int | None = None
-    scaling: bool = True
-    close_early: bool = True
-    needs: ClassVar[frozenset[str]] = frozenset()
+    """What happens to an update that arrives after its slot: it is aggregated at the end of the round (merge) or
+    discarded (drop)."""
+    participation: Count | None = None
+    """Maximum number of clients of a tier that start when its slot begins. None: all."""
+    scaling: Flag = True
+    """Whether clients of tier j use step size j·δ, Eq. (12), instead of δ."""
+    close_early: Flag = True
+    """Whether a round closes at the last arrival, before the deadline, if all clients are in tier 1."""
     _grid_s: float = field(default=0.0, init=False, repr=False)
     _grid_round: int = field(default=1, init=False, repr=False)
     """Time and round at which the grid of round ends begins; moved when a round does not open on the grid."""
@@ -58,20 +54,14 @@ class Lesson:
     """Clients of each tier by first estimates, found when first needed."""
 
     def __post_init__(self) -> None:
-        check_deadline(self.deadline_s)
-        if self.late not in ("merge", "drop"):
-            raise InputError(f"late must be 'merge' or 'drop', got {self.late!r}")
-        if self.participation is not None:
-            check_count("participation", self.participation)
-        check_flag("scaling", self.scaling)
-        check_flag("close_early", self.close_early)
+        super().__post_init__()
         if math.isinf(self.deadline_s) and not self.close_early:
             raise InputError("close_early must be true if deadline_s is inf: no round would close")
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         if view.now_s != self._round_start_s(view.round):
             self._grid_s, self._grid_round = view.now_s, view.round
-        asked = view.freed if self.participation is None else self._draw(view, self.participation, rng)
+        asked = view.to_consider if self.participation is None else self._draw(view, self.participation, rng)
         ready = asked[view.idle[asked] & (view.waiting[asked] == 0)]
         tiers = assign_tiers(view.latency_s[ready], self.deadline_s)
         reachable = tiers != UNREACHABLE

@@ -13,34 +13,27 @@ of slow clients does good. Choose τ so that most clients are in tier 1.
 """
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
 
 from lesson.core.arrays import IntArray
 from lesson.core.errors import InputError
+from lesson.core.validation import Flag
 from lesson.fleet.tiers import TOLERANCE, assign_tiers
 from lesson.strategies.base import Merge, RoundPlan, ServerView, Updates, shares
-from lesson.strategies.checks import check_number
 from lesson.strategies.lesson import Lesson
 
 
 @dataclass
 class LessonFilled(Lesson):
-    """LESSON whose clients train until their slot ends, for server optimizers.
+    """LESSON whose clients train until their slot ends, for server optimizers."""
 
-    The other options are those of `Lesson`.
-
-    Args:
-        scaling: Whether clients of tier j use step size j·δ, Eq. (12), instead of δ.
-        discount: Exponent of the weight 1 / j^discount of an update of tier j, from 0 to 100.
-    """
-
-    scaling: bool = False
-    discount: float = 2.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_number("discount", self.discount, most=100, or_zero=True)
+    scaling: Flag = False
+    """Whether clients of tier j use step size j·δ, Eq. (12), instead of δ."""
+    discount: Annotated[float, Field(ge=0, le=100, strict=True)] = 2.0
+    """Exponent of the weight 1 / j^discount of an update of tier j."""
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         if view.round == 1 and np.any(view.local_steps != 1):

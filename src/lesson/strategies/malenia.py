@@ -21,32 +21,25 @@ from dataclasses import dataclass
 import numpy as np
 
 from lesson.core.arrays import NO_CLIENTS
+from lesson.core.validation import Count, Positive
 from lesson.fleet.tiers import TOLERANCE
-from lesson.strategies.base import Arrivals, Merge, RoundPlan, ServerView, Stateless, Updates
-from lesson.strategies.checks import check_connected, check_count, check_number
+from lesson.strategies.base import Arrivals, CheckedOptions, Merge, RoundPlan, ServerView, Updates
+from lesson.strategies.shared import check_connected
 
 
 @dataclass
-class Malenia(Stateless):
-    """Every client sends at least one update of the newest version; all clients weigh the same.
+class Malenia(CheckedOptions):
+    """Every client sends at least one update of the newest version; all clients weigh the same."""
 
-    Args:
-        updates_per_round: Number S, >= 1: the harmonic mean of the clients' numbers of updates must reach S divided by
-            the number of clients. None: one update of each client is enough.
-        server_lr: Factor η of the mean update, > 0.
-    """
-
-    updates_per_round: int | None = None
-    server_lr: float = 1.0
-
-    def __post_init__(self) -> None:
-        if self.updates_per_round is not None:
-            check_count("updates_per_round", self.updates_per_round)
-        check_number("server_lr", self.server_lr)
+    updates_per_round: Count | None = None
+    """Number S: the harmonic mean of the clients' numbers of updates must reach S divided by the number of clients.
+    None: one update of each client is enough."""
+    server_lr: Positive = 1.0
+    """Factor η of the mean update."""
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         check_connected(view)
-        return RoundPlan(view.freed[view.idle[view.freed]], Arrivals(1))
+        return RoundPlan(view.to_consider[view.idle[view.to_consider]], Arrivals(1))
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
         is_fresh = arrived.base_version == view.version

@@ -35,8 +35,9 @@ from typing import ClassVar
 import numpy as np
 
 from lesson.core.arrays import NO_CLIENTS, FloatArray, IntArray
-from lesson.strategies.base import AllOf, Arrivals, Merge, RoundPlan, ServerView, Updates, average
-from lesson.strategies.checks import MAX_OVERCOMMITMENT, check_connected, check_count, check_factor, check_number
+from lesson.core.validation import Count, Fraction, NotNegative, Share
+from lesson.strategies.base import AllOf, Arrivals, CheckedOptions, Merge, RoundPlan, ServerView, Updates, average
+from lesson.strategies.shared import Overcommitment, check_connected
 
 CLIP, CUT_OFF, UNCERTAINTY = 0.95, 0.95, 0.1
 LEAST_S, LEAST = 1e-9, 1e-12
@@ -44,32 +45,28 @@ LEAST_S, LEAST = 1e-9, 1e-12
 
 
 @dataclass
-class Oort:
-    """Clients with a high loss on many samples start more often, slow clients less often.
+class Oort(CheckedOptions):
+    """Clients with a high loss on many samples start more often, slow clients less often."""
 
-    Args:
-        clients_per_round: Number K of updates that are aggregated in a round, >= 1; in a smaller fleet, those of all
-            clients.
-        overcommitment: Factor of K that gives the number of clients that start, >= 1 and <= 100.
-        exploration: Share ε of new clients among those that start in the first round, <= 1.
-        exploration_decay: Factor of ε from round to round, > 0 and <= 1.
-        exploration_min: Smallest ε, <= 1.
-        penalty: Exponent α of the factor (T / t)^α of clients slower than T, >= 0.
-        preferred_share: Share of the clients whose latency is at most T, at first, > 0 and <= 1.
-        pacer_step: Increase of this share when the utility falls, <= 1.
-        pacer_window: Number W of rounds with aggregated updates whose utilities the pacer compares with those of the W
-            rounds before, >= 1.
-    """
-
-    clients_per_round: int = 10
-    overcommitment: float = 1.3
-    exploration: float = 0.9
-    exploration_decay: float = 0.98
-    exploration_min: float = 0.2
-    penalty: float = 2.0
-    preferred_share: float = 0.3
-    pacer_step: float = 0.05
-    pacer_window: int = 20
+    clients_per_round: Count = 10
+    """Number K of updates that are aggregated in a round; in a smaller fleet, those of all clients."""
+    overcommitment: Overcommitment = 1.3
+    """Factor of K that gives the number of clients that start."""
+    exploration: Share = 0.9
+    """Share ε of new clients among those that start in the first round."""
+    exploration_decay: Fraction = 0.98
+    """Factor of ε from round to round."""
+    exploration_min: Share = 0.2
+    """Smallest ε."""
+    penalty: NotNegative = 2.0
+    """Exponent α of the factor (T / t)^α of clients slower than T."""
+    preferred_share: Fraction = 0.3
+    """Share of the clients whose latency is at most T, at first."""
+    pacer_step: Share = 0.05
+    """Increase of this share when the utility falls."""
+    pacer_window: Count = 20
+    """Number W of rounds with aggregated updates whose utilities the pacer compares with those of the W rounds
+    before."""
     needs: ClassVar[frozenset[str]] = frozenset({"update_loss"})
     _known: dict[int, tuple[float, int]] = field(default_factory=dict, init=False, repr=False)
     """U_i and L_i of each client of which an update has been aggregated."""
@@ -77,16 +74,6 @@ class Oort:
     """Sum of U over the aggregated updates in each round of the pacer's two windows, as far as they are complete."""
     _num_steps: int = field(default=0, init=False, repr=False)
     """Number of times that the pacer has increased T."""
-
-    def __post_init__(self) -> None:
-        check_count("clients_per_round", self.clients_per_round)
-        check_count("pacer_window", self.pacer_window)
-        for name in ("exploration", "exploration_min", "pacer_step"):
-            check_number(name, getattr(self, name), most=1, or_zero=True)
-        for name in ("exploration_decay", "preferred_share"):
-            check_number(name, getattr(self, name), most=1)
-        check_number("penalty", self.penalty, or_zero=True)
-        check_factor("overcommitment", self.overcommitment, most=MAX_OVERCOMMITMENT)
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         check_connected(view)

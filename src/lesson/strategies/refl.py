@@ -22,46 +22,38 @@ The cost of a round grows with the number of clients: the server looks at all of
 
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
+from pydantic import Field
 
 from lesson.core.arrays import NO_CLIENTS, FloatArray, IntArray
-from lesson.strategies.base import AllOf, Arrivals, Merge, RoundPlan, ServerView, Updates, shares
-from lesson.strategies.checks import (
-    MAX_OVERCOMMITMENT,
-    check_connected,
-    check_count,
-    check_factor,
-    check_flag,
-    check_number,
-)
+from lesson.core.validation import MAX_COUNT, Count, Flag, PositiveOrInf, Share
+from lesson.strategies.base import AllOf, Arrivals, CheckedOptions, Merge, RoundPlan, ServerView, Updates, shares
+from lesson.strategies.shared import Overcommitment, check_connected
 
 MEMORY = 0.25
 """Weight of the earlier rounds in μ."""
 
 
 @dataclass
-class Refl:
-    """The least available clients start first; late updates are aggregated with smaller weights.
+class Refl(CheckedOptions):
+    """The least available clients start first; late updates are aggregated with smaller weights."""
 
-    Args:
-        clients_per_round: Number N of clients that a round waits for, >= 1; in a smaller fleet, all idle clients.
-        overcommitment: Factor of N that gives the number of clients that start, >= 1 and <= 100.
-        round_limit_s: Maximum length of a round in seconds, > 0; inf for no limit.
-        hold_off: Number of rounds in which a client that has started does not start again, >= 0.
-        max_staleness: Maximum age of an update in rounds, >= 1; None for no limit.
-        beta: Weight β of the deviation of stale updates, as opposed to their age, >= 0 and <= 1.
-        adaptive_target: Whether fewer clients start if stale updates are expected in the round.
-    """
-
-    clients_per_round: int = 10
-    overcommitment: float = 1.3
-    round_limit_s: float = math.inf
-    hold_off: int = 5
-    max_staleness: int | None = None
-    beta: float = 0.35
-    adaptive_target: bool = False
+    clients_per_round: Count = 10
+    """Number N of clients that a round waits for; in a smaller fleet, all idle clients."""
+    overcommitment: Overcommitment = 1.3
+    """Factor of N that gives the number of clients that start."""
+    round_limit_s: PositiveOrInf = math.inf
+    """Maximum length of a round; inf for no limit."""
+    hold_off: Annotated[int, Field(ge=0, le=MAX_COUNT, strict=True)] = 5
+    """Number of rounds in which a client that has started does not start again."""
+    max_staleness: Count | None = None
+    """Maximum age of an update in rounds. None: no limit."""
+    beta: Share = 0.35
+    """Weight β of the deviation of stale updates, as opposed to their age."""
+    adaptive_target: Flag = False
+    """Whether fewer clients start if stale updates are expected in the round."""
     needs: ClassVar[frozenset[str]] = frozenset({"update_deviation"})
     _absences: IntArray = field(default_factory=lambda: NO_CLIENTS, init=False, repr=False)
     """Number of rounds at whose opening each client was not connected."""
@@ -69,16 +61,6 @@ class Refl:
     """When the last round opened."""
     _usual_s: float | None = field(default=None, init=False, repr=False)
     """μ; None before the first round has ended."""
-
-    def __post_init__(self) -> None:
-        check_count("clients_per_round", self.clients_per_round)
-        check_factor("overcommitment", self.overcommitment, most=MAX_OVERCOMMITMENT)
-        check_number("round_limit_s", self.round_limit_s, most=math.inf)
-        check_count("hold_off", self.hold_off, least=0)
-        if self.max_staleness is not None:
-            check_count("max_staleness", self.max_staleness)
-        check_number("beta", self.beta, most=1, or_zero=True)
-        check_flag("adaptive_target", self.adaptive_target)
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         check_connected(view)

@@ -17,29 +17,23 @@ from dataclasses import dataclass
 import numpy as np
 
 from lesson.core.arrays import NO_CLIENTS
-from lesson.strategies.base import Arrivals, Merge, RoundPlan, ServerView, Stateless, Updates
-from lesson.strategies.checks import check_connected, check_count, check_number
+from lesson.core.validation import Count, Positive
+from lesson.strategies.base import Arrivals, CheckedOptions, Merge, RoundPlan, ServerView, Updates
+from lesson.strategies.shared import check_connected
 
 
 @dataclass
-class Rennala(Stateless):
-    """Updates of the newest version are collected and averaged; stale updates are dropped.
+class Rennala(CheckedOptions):
+    """Updates of the newest version are collected and averaged; stale updates are dropped."""
 
-    Args:
-        updates_per_round: Number S of updates that create a version, >= 1. It may exceed the number of clients.
-        server_lr: Factor η of the mean update, > 0.
-    """
-
-    updates_per_round: int = 10
-    server_lr: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_count("updates_per_round", self.updates_per_round)
-        check_number("server_lr", self.server_lr)
+    updates_per_round: Count = 10
+    """Number S of updates that create a version. It may exceed the number of clients."""
+    server_lr: Positive = 1.0
+    """Factor η of the mean update."""
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         check_connected(view)
-        return RoundPlan(view.freed[view.idle[view.freed]], Arrivals(1))
+        return RoundPlan(view.to_consider[view.idle[view.to_consider]], Arrivals(1))
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
         is_fresh = arrived.base_version == view.version

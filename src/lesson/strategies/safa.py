@@ -18,39 +18,30 @@ The paper's random crashes are left out.
 
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import numpy as np
 
 from lesson.core.arrays import NO_CLIENTS, IntArray
 from lesson.core.errors import InputError
-from lesson.strategies.base import AllOf, GroupMemory, Merge, RoundPlan, ServerView, Updates, shares
-from lesson.strategies.checks import check_connected, check_count, check_number, share_of
+from lesson.core.validation import Count, Fraction, PositiveOrInf
+from lesson.strategies.base import AllOf, CheckedOptions, GroupMemory, Merge, RoundPlan, ServerView, Updates, shares
+from lesson.strategies.shared import check_connected, share_of
 
 
 @dataclass
-class Safa:
-    """The server caches every client's model; a round waits for a fraction of the clients.
+class Safa(CheckedOptions):
+    """The server caches every client's model; a round waits for a fraction of the clients."""
 
-    Args:
-        fraction: Fraction C of the connected clients that are picked in a round, > 0 and <= 1.
-        lag_tolerance: Number τ of rounds after which the local training of a client is canceled, >= 1.
-        round_limit_s: Maximum length of a round in seconds, > 0; inf for no limit.
-    """
-
-    fraction: float = 0.5
-    lag_tolerance: int = 5
-    round_limit_s: float = math.inf
-    needs: ClassVar[frozenset[str]] = frozenset()
+    fraction: Fraction = 0.5
+    """Fraction C of the connected clients that are picked in a round."""
+    lag_tolerance: Count = 5
+    """Number τ of rounds after which the local training of a client is canceled."""
+    round_limit_s: PositiveOrInf = math.inf
+    """Maximum length of a round; inf for no limit."""
     _picked: IntArray = field(default_factory=lambda: NO_CLIENTS, init=False, repr=False)
     """Clients picked in the last round."""
     _deprecated: IntArray = field(default_factory=lambda: NO_CLIENTS, init=False, repr=False)
     """Clients deprecated in this round."""
-
-    def __post_init__(self) -> None:
-        check_number("fraction", self.fraction, most=1)
-        check_count("lag_tolerance", self.lag_tolerance)
-        check_number("round_limit_s", self.round_limit_s, most=math.inf)
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         check_connected(view)

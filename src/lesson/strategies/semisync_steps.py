@@ -17,23 +17,18 @@ import numpy as np
 
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.errors import InputError
+from lesson.core.validation import Positive
 from lesson.fleet.tiers import TOLERANCE
-from lesson.strategies.base import AllOf, Merge, RoundPlan, ServerView, Stateless, Updates, average
-from lesson.strategies.checks import MAX_STEPS, check_compute_times, check_connected, check_number
+from lesson.strategies.base import AllOf, CheckedOptions, Merge, RoundPlan, ServerView, Updates, average
+from lesson.strategies.shared import MAX_STEPS, check_compute_times, check_connected
 
 
 @dataclass
-class SemiSyncSteps(Stateless):
-    """All clients train for the same period, each with as many steps as fit.
+class SemiSyncSteps(CheckedOptions):
+    """All clients train for the same period, each with as many steps as fit."""
 
-    Args:
-        period_factor: Length λ of the period, in units of the slowest client's usual compute time, > 0.
-    """
-
-    period_factor: float = 2.0
-
-    def __post_init__(self) -> None:
-        check_number("period_factor", self.period_factor)
+    period_factor: Positive = 2.0
+    """Length λ of the period, in units of the slowest client's usual compute time."""
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         check_connected(view)

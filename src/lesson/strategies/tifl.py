@@ -24,28 +24,25 @@ from typing import ClassVar
 import numpy as np
 
 from lesson.core.arrays import NO_CLIENTS, FloatArray, IntArray
-from lesson.strategies.base import AllOf, Merge, RoundPlan, ServerView, Updates, average
-from lesson.strategies.checks import check_connected, check_count, count_of, cut_tiers, draw_some
+from lesson.core.validation import Count
+from lesson.strategies.base import AllOf, CheckedOptions, Merge, RoundPlan, ServerView, Updates, average
+from lesson.strategies.shared import check_connected, count_of, cut_tiers, draw_some
 
 USUAL_TIERS = 5
 
 
 @dataclass
-class TiFL:
-    """One tier trains in each round; tiers with lower accuracy are drawn more often.
+class TiFL(CheckedOptions):
+    """One tier trains in each round; tiers with lower accuracy are drawn more often."""
 
-    Args:
-        num_tiers: Number of tiers, >= 1. None: 5, or the number of reachable clients in the first round if that is
-            less.
-        clients_per_round: Number of clients of the drawn tier that start in a round, >= 1.
-        interval: Number of rounds between computations of the tiers' accuracies, >= 1.
-        credits: Maximum number of rounds in which a tier can be drawn, >= 1; None for no limit.
-    """
-
-    num_tiers: int | None = None
-    clients_per_round: int = 10
-    interval: int = 20
-    credits: int | None = None
+    num_tiers: Count | None = None
+    """Number of tiers. None: 5, or the number of reachable clients in the first round if that is less."""
+    clients_per_round: Count = 10
+    """Number of clients of the drawn tier that start in a round."""
+    interval: Count = 20
+    """Number of rounds between computations of the tiers' accuracies."""
+    credits: Count | None = None
+    """Maximum number of rounds in which a tier can be drawn. None: no limit."""
     needs: ClassVar[frozenset[str]] = frozenset({"client_accuracy"})
     _num_drawn: list[int] = field(default_factory=list, init=False, repr=False)
     """Credits that each tier has used, fastest first; empty before the tiers are formed."""
@@ -56,14 +53,9 @@ class TiFL:
     """Tier drawn last."""
     _members: list[IntArray] = field(default_factory=list, init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        for name in ("num_tiers", "clients_per_round", "interval", "credits"):
-            if name not in ("num_tiers", "credits") or getattr(self, name) is not None:
-                check_count(name, getattr(self, name))
-
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         check_connected(view, num_tiers=self.num_tiers)
-        if not self._members or not np.isin(view.freed, np.concatenate(self._members)).all():
+        if not self._members or not np.isin(view.to_consider, np.concatenate(self._members)).all():
             self._make_tiers(view)  # at first, and when a new client joins
         paid = [tier for tier, count in enumerate(self._num_drawn) if self.credits is None or count < self.credits]
         if not paid:
@@ -73,7 +65,7 @@ class TiFL:
             return RoundPlan(NO_CLIENTS, AllOf(NO_CLIENTS), note="no tier with credits has an idle client")
         note = ""
         if (view.round - 1) % self.interval == 0 and "client_accuracy" in view.signals:
-            note = self._look(view.signals["client_accuracy"], paid)
+            note = self._rank(view.signals["client_accuracy"], paid)
         chances = np.array([self._probabilities[tier] for tier in tiers])
         self._tier = int(rng.choice(tiers, p=chances / chances.sum()))
         self._num_drawn[self._tier] += 1
@@ -91,7 +83,7 @@ class TiFL:
             self._num_drawn, self._probabilities = [0] * count, [1 / count] * count
         self._members = cut_tiers(view, len(self._num_drawn))
 
-    def _look(self, client_accuracy: FloatArray, tiers: list[int]) -> str:
+    def _rank(self, client_accuracy: FloatArray, tiers: list[int]) -> str:
         """Compute A_t of all tiers; if that of the tier drawn last has not increased, rank the tiers with credits.
 
         Returns a note on the ranking; an empty string if there is none.

@@ -267,14 +267,14 @@ class _Watched:
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         with self._shown(view) as (seen,):
             plan = self._strategy.open_round(seen, rng)
-            return self._kept("plan", plan)
+            return self._noted("plan", plan)
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
         with self._shown(view, arrived) as (seen, updates):
             merge = self._strategy.merge(seen, updates)
-            return self._kept("merge", merge)
+            return self._noted("merge", merge)
 
-    def _kept(self, name: str, decision: Decision) -> Decision:
+    def _noted(self, name: str, decision: Decision) -> Decision:
         if isinstance(decision, RoundPlan | Merge):  # the loop reports anything else
             self.decided |= {f"{name}.{key}": value for key, value in plain(decision).items()}
         return copy.deepcopy(decision) if self._poison else decision

@@ -1,8 +1,9 @@
-"""Checks of strategies' options, and helpers that several strategies share."""
+"""Types of options and functions that several strategies share."""
 
-import sys
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
 
 from lesson.core.arrays import IntArray
 from lesson.core.errors import InputError
@@ -10,42 +11,9 @@ from lesson.strategies.base import ServerView
 
 MAX_STEPS = 10_000_000
 """Largest number of local steps in an option, and of those that a strategy computes from a deadline."""
-MAX_OVERCOMMITMENT = 100
-"""Largest number of clients that start for each update that a round waits for."""
-
-
-def check_number(name: str, value: object, most: float = sys.float_info.max, or_zero: bool = False) -> None:
-    """Raise unless an option is a number > 0, or >= 0 with `or_zero`, and at most `most`.
-
-    Infinity is allowed only if `most` is infinite.
-    """
-    number = isinstance(value, int | float) and not isinstance(value, bool) and value <= most
-    if not number or not (value > 0 or (or_zero and value == 0)):  # type: ignore[operator]
-        limit = f" and <= {most:g}" if most < sys.float_info.max else ""
-        finite = "finite " if most == sys.float_info.max else ""
-        raise InputError(f"{name} must be a {finite}number {'>=' if or_zero else '>'} 0{limit}, got {value!r}")
-
-
-def check_factor(name: str, value: object, most: float = sys.float_info.max) -> None:
-    """Raise unless an option is a finite number >= 1 and at most `most`."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not 1 <= value <= most:  # type: ignore[operator]
-        limits = f"number >= 1 and <= {most:g}" if most < sys.float_info.max else "finite number >= 1"
-        raise InputError(f"{name} must be a {limits}, got {value!r}")
-
-
-def check_count(name: str, value: object, least: int = 1, most: int | None = None) -> None:
-    """Raise unless an option is a whole number >= `least` and at most `most`."""
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    if not whole or value < least or (most is not None and value > most):  # type: ignore[operator]
-        limit = "" if most is None else f" and <= {most}"
-        raise InputError(f"{name} must be a whole number >= {least}{limit}, got {value!r}")
-
-
-def check_flag(name: str, value: object) -> None:
-    """Raise unless an option is true or false."""
-    if not isinstance(value, bool):
-        raise InputError(f"{name} must be true or false, got {value!r}")
+Steps = Annotated[int, Field(ge=1, le=MAX_STEPS, strict=True)]
+Overcommitment = Annotated[float, Field(ge=1, le=100, strict=True)]
+"""Number of clients that start for each update that a round waits for."""
 
 
 def check_connected(view: ServerView, **at_most: int | None) -> None:
