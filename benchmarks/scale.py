@@ -23,9 +23,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from lesson.learn.build import build
-from lesson.learn.device import on_device
 from lesson.learn.process import configure_process
+from lesson.runs.resolve import resolve
 from lesson.settings.settings import Settings
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -91,7 +90,7 @@ def measure(size: Size, row: Row, folder: Path) -> None:
     whole_day = part_time and size is FULL and DEVICE == "cuda"
     num_rounds = math.ceil(DAY_S / ROUND_S / size.repeats) if whole_day else size.rounds
     begin = time.perf_counter()
-    run = build(on_device(Settings(**sections)))
+    run = resolve(Settings(**sections)).build()
     made_s = time.perf_counter() - begin
 
     def rounds() -> tuple[float, float]:

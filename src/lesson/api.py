@@ -22,14 +22,13 @@ from lesson.experiments.study import Study
 from lesson.experiments.tuned.design import TunedComparison
 from lesson.experiments.tuned.study import TunedStudy
 from lesson.fleet.fleet import Fleet, draw_fleet
-from lesson.fleet.measured import with_listed_clients
 from lesson.flight.advice import choose_deadline_s
 from lesson.flight.fit import fit
 from lesson.flight.recording import read_recording
 from lesson.flight.replay import NUM_REPLICATES, Candidate, Replay
 from lesson.flight.replay import replay as run_replay
 from lesson.learn.task import Task
-from lesson.learn.tasks import TaskSource, fit_to_task, resolve_task, settle_split, task_of, with_actual_bits
+from lesson.learn.tasks import TaskSource, task_of
 from lesson.paper.items import select_items
 from lesson.paper.reproduce import Reproduction
 from lesson.paper.scale import make_scale
@@ -38,6 +37,7 @@ from lesson.report.paper.write import write_reproduction
 from lesson.report.progress import RunProgress, StudyProgress
 from lesson.report.tuned.write import write_tuned
 from lesson.runs.execute import execute
+from lesson.runs.resolve import with_actual_bits
 from lesson.runs.trackers import Tracker, checked_trackers
 from lesson.settings.settings import Settings
 from lesson.strategies import options_of
@@ -80,7 +80,7 @@ def run(
         DivergedError: Training has diverged.
     """
     followers = checked_trackers(trackers)
-    base, own = _with_task(_settings(settings, changes), task, out, data_dir)
+    base, own = _with_task(_settings(settings, changes), task, out)
     if strategy is None or strategy == base.strategy.name:
         strategy, options = base.strategy.name, base.strategy.options | dict(options or {})
     chosen = base.with_strategy(strategy, dict(options or {}))
@@ -130,7 +130,7 @@ def compare(
         InputError: An argument or a setting is invalid, or the folder holds something else.
         RunStoppedError: All runs failed.
     """
-    base, own = _with_task(_settings(settings, changes), task, out, data_dir)
+    base, own = _with_task(_settings(settings, changes), task, out)
     engine = make_engine(num_processes=num_processes, data_dir=data_dir, task=own)
     design = compare_strategies(base, strategies, num_seeds, options, own_task=own is not None)
     path = Path(out) if out is not None else out_of_comparison(base)
@@ -183,7 +183,7 @@ def sweep(
         axes = flat_axes(source)
         for key in axes.keys() & flat_axes(changes).keys():
             raise InputError(f"{key} must be set only once, got it in source and as an argument")
-        base, own = _with_task(_settings(settings, changes), task, out, None)
+        base, own = _with_task(_settings(settings, changes), task, out)
         design: Design = make_grid(base.given_sections(), axes, num_seeds, own_task=own is not None)
         path = Path(out) if out is not None else Path("runs/sweep")
     else:
@@ -372,22 +372,19 @@ def _settings(settings: Settings | None, changes: Mapping[str, Any]) -> Settings
     return Settings(**changes) if settings is None else settings.with_changes(**changes)
 
 
-def _with_task(
-    settings: Settings, task: TaskSource, out: Path | str | None, data_dir: Path | str | None
-) -> tuple[Settings, Task | None]:
+def _with_task(settings: Settings, task: TaskSource, out: Path | str | None) -> tuple[Settings, Task | None]:
     """Return the settings of runs of a task, and the task if processes cannot load it by its name."""
-    name, settings = _name_of(task), with_listed_clients(settings)
-    if task is not None and settings.data.changed("dataset") and settings.data.dataset != name:
+    if task is None:
+        return settings, None
+    name = _name_of(task)
+    if settings.data.changed("dataset") and settings.data.dataset != name:
         raise InputError(f"dataset and task must not both be given, got '{settings.data.dataset}' and '{name}'")
-    if task is None and ":" not in settings.data.dataset:
-        return settle_split(settings), None
-    settings = settings if task is None else settings.with_changes(dataset=name)
-    if ":" in settings.data.dataset:
-        return fit_to_task(settings, task_of(settings, data_dir)), None
+    if isinstance(task, str) or ":" in name:
+        return settings.with_changes(dataset=name), None
     if out is None:
         raise InputError("out must be given with a Task object: runs of other tasks could have the same default folder")
-    made = resolve_task(task, settings)
-    return fit_to_task(settings, made).with_changes(dataset=made.name), made
+    made = task_of(settings, given=task)
+    return settings.with_changes(dataset=made.name), made
 
 
 def _name_of(task: TaskSource) -> str:

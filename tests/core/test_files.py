@@ -16,10 +16,9 @@ from lesson import InputError
 from lesson.core.errors import RunStoppedError
 from lesson.core.files import check_output, remove_leftovers, write_all, write_whole
 from lesson.core.locks import LOCK, locked
-from lesson.learn.build import build
-from lesson.learn.device import on_device
 from lesson.runs.execute import execute
 from lesson.runs.folder import RunFolder
+from lesson.runs.resolve import Resolved, resolve
 
 
 def test_file_is_replaced_at_once_and_its_previous_version_kept(tmp_path: Path) -> None:
@@ -103,7 +102,7 @@ def test_lock_of_a_killed_process_is_released(tmp_path: Path) -> None:
 def test_second_process_leaves_the_files_of_the_first_alone(tmp_path: Path) -> None:
     aside = tmp_path / "run" / ".checkpoint.safetensors.aside"
     folder = RunFolder(tmp_path / "run")
-    folder.begin(on_device(settings()), {})
+    folder.begin(resolve(settings(), PARTS["task"]).settings, {})
     with folder.owned():
         aside.write_bytes(b"half a checkpo")
         with pytest.raises(InputError, match="in use by another process"):
@@ -114,9 +113,9 @@ def test_second_process_leaves_the_files_of_the_first_alone(tmp_path: Path) -> N
 def test_run_just_finished_by_another_process_is_not_overwritten(tmp_path: Path) -> None:
     """It begins and ends between our look at the folder, which was empty, and our first round."""
 
-    def slow(*arguments: Any, **parts: Any) -> Any:
+    def slow(resolved: Resolved, num_threads: int | None) -> Any:
         execute(settings(), tmp_path / "run", **PARTS)
-        return build(*arguments, **parts)
+        return resolved.build(num_threads)
 
     with pytest.raises(InputError, match="just been finished by another process"):
         execute(settings(), tmp_path / "run", make=slow, **PARTS)

@@ -10,7 +10,8 @@ import pytest
 from lesson import Fleet, InputError, Settings, draw_fleet, read_fleet
 from lesson.clock.simulate import simulate
 from lesson.fleet.csv_files import fleet_csv
-from lesson.fleet.measured import samples_note, with_listed_clients
+from lesson.fleet.measured import samples_note
+from lesson.runs.resolve import resolve
 from lesson.strategies import Lesson
 
 
@@ -127,11 +128,10 @@ def test_fleet_comes_from_the_file() -> None:
 
 
 def test_number_of_clients_follows_from_the_file() -> None:
-    assert with_listed_clients(Settings(latencies="lab.csv")).fleet.num_clients == 3
-    assert with_listed_clients(Settings(num_clients=7)).fleet.num_clients == 7
-    for use in (with_listed_clients, draw_fleet):
+    assert resolve(Settings(latencies="lab.csv")).settings.fleet.num_clients == 3
+    for use in (resolve, draw_fleet):
         with pytest.raises(InputError, match="num_clients must be 3"):
-            use(Settings(latencies="lab.csv", num_clients=7))
+            use(Settings(latencies="lab.csv", num_clients=50))
 
 
 def test_changed_file_is_read_again() -> None:

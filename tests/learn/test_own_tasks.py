@@ -17,12 +17,12 @@ from helpers.any_tasks import COUPLED, NUM_CLIENTS, Mlp, TorchLstm, feature_task
 from helpers.any_tasks import workload_of as make
 from helpers.trainers import make_cohort
 from lesson import InputError, Settings, Task
-from lesson.learn.build import build
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.losses import TaskLoss, correct
 from lesson.learn.reference import ReferenceTrainer
 from lesson.learn.remote import train_update
 from lesson.learn.workload import Workload, chosen_clients
+from lesson.runs.resolve import resolve
 
 CPU = Settings(rounds=1, split="iid", num_clients=8, batch_size=5, device="cpu")
 
@@ -148,7 +148,7 @@ def test_tied_weights_stay_tied() -> None:
 
 def test_upload_of_the_actual_model_size() -> None:
     """An MLP of 10·16 + 16 + 16·3 + 3 = 227 parameters: 7,264 bits, 908 bytes."""
-    run = build(CPU.with_changes(model_bits="actual"), task=feature_task())
+    run = resolve(CPU.with_changes(model_bits="actual"), feature_task()).build()
     record = run.loop.step(1e9)
     run.close()
     assert run.loop.fleet.model_bits == 7264
@@ -157,7 +157,7 @@ def test_upload_of_the_actual_model_size() -> None:
 
 
 def test_run_is_not_resumed_with_a_model_of_another_size() -> None:
-    begun, other = (build(CPU, task=feature_task(partial(Mlp, size))) for size in (3, 4))
+    begun, other = (resolve(CPU, feature_task(partial(Mlp, size))).build() for size in (3, 4))
     with pytest.raises(InputError, match=r"227 values.* got 244"):
         other.server.restore(begun.server.state())
     begun.close()
@@ -280,7 +280,7 @@ def test_metrics_of_a_regression_are_those_of_the_whole_test_set() -> None:
         "largest_error": pytest.approx(float(errors.abs().max()), rel=1e-6),
     }
     assert found.loss == pytest.approx(float(errors.square().mean()), rel=1e-6)
-    run = build(CPU, task=task)
+    run = resolve(CPU, task).build()
     run.close()
     assert (run.metric.name, run.metric.higher_is_better, run.metric.targets) == ("rmse", False, (1.0, 0.5))
     assert run.num_classes is None
@@ -348,7 +348,7 @@ def raises(*_: Any) -> Any:
 
 
 def given_metrics(metrics: Any, metric: str = "f2") -> Any:
-    return lambda: build(CPU, task=feature_task(metrics=metrics, metric=metric))
+    return lambda: resolve(CPU, feature_task(metrics=metrics, metric=metric)).build()
 
 
 BAD: dict[str, Any] = {

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from helpers.small_tasks import tiny_task
 from lesson import InputError, Settings, draw_population
-from lesson.learn.build import build
 from lesson.learn.partition import (
     Partition,
     draw_pool,
@@ -17,6 +16,7 @@ from lesson.learn.partition import (
     split_dirichlet_per_client,
     split_iid,
 )
+from lesson.runs.resolve import resolve
 
 
 def labels(num: int, classes: int = 10) -> np.ndarray:
@@ -119,7 +119,7 @@ def test_invalid_splits_are_rejected(values: dict[str, object], message: str) ->
 
 def test_run_trains_on_the_samples_of_its_population() -> None:
     chosen = Settings(num_clients=5, split="dirichlet-per-client", samples_per_client=(10, 30), rounds=1, device="cpu")
-    run = build(chosen, task=tiny_task())
+    run = resolve(chosen, tiny_task()).build()
     run.close()
     drawn = draw_population(chosen)
     assert np.array_equal(run.evaluator.workload.holdings.num_samples, drawn.num_samples)

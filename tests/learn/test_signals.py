@@ -15,10 +15,10 @@ from helpers.small_tasks import TinyNet, image_workload, tiny_data, tiny_logits,
 from lesson import InputError, Settings
 from lesson.core.errors import DivergedError
 from lesson.learn import evaluation
-from lesson.learn.build import build
 from lesson.learn.model_server import ModelServer
 from lesson.learn.partition import Partition, draw_pool, make_partition
 from lesson.learn.workload import hold_out
+from lesson.runs.resolve import resolve
 from lesson.strategies.base import NO_UPDATES
 
 NAMES = frozenset({"update_loss", "update_deviation", "client_accuracy"})
@@ -133,7 +133,7 @@ def test_clients_hold_out_samples_only_if_the_strategy_asks(
     monkeypatch.setattr(evaluation, "client_scores", lambda *given: asked.append(0) or scores(*given))  # type: ignore[func-returns-value]
     whole = make_partition(Settings(**VALUES), len(data.train_targets), data.train_targets, 6, 0).num_samples
     for strategy, is_less in ((TIFL, True), ({"name": "fedavg"}, False)):
-        run = build(Settings(**VALUES, strategy=strategy, run={"rounds": 5, "device": "cpu"}), task=tiny_task(900))
+        run = resolve(Settings(**VALUES, strategy=strategy, run={"rounds": 5, "device": "cpu"}), tiny_task(900)).build()
         for _ in range(5):
             run.loop.step()
         run.close()

@@ -4,7 +4,6 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from helpers.any_tasks import Mlp, feature_task
@@ -13,11 +12,7 @@ from lesson.learn.tasks import (
     BUILT_IN,
     call_maker,
     count_values,
-    fit_to_task,
-    prepare_task,
-    settle_split,
     task_of,
-    with_actual_bits,
 )
 from lesson.learn.template import Template
 from lesson.runs.execute import execute
@@ -94,50 +89,6 @@ def test_synthetic_data_is_learned_in_seconds(tmp_path: Path) -> None:
     summary = execute(settings, tmp_path / "run")
     assert summary["accuracy"] > 0.4
     assert summary["wall_trainer"] == "fused"
-
-
-def test_fleet_has_no_more_clients_than_the_task(tmp_path: Path) -> None:
-    task = feature_task(clients=np.array_split(np.arange(160), 5))
-    assert fit_to_task(Settings(), task).fleet.num_clients == 5
-    assert fit_to_task(Settings(num_clients=3), task).fleet.num_clients == 3
-    assert fit_to_task(Settings(), feature_task()).fleet.num_clients == 50
-    (tmp_path / "lab.csv").write_text("client,latency_s\n" + "".join(f"{number},3\n" for number in range(7)))
-    with pytest.raises(InputError, match="lists 7 clients"):
-        fit_to_task(Settings(latencies=str(tmp_path / "lab.csv"), num_clients=7), task)
-
-
-def test_notes_on_clients_and_the_size_of_uploads(mine: str, tmp_path: Path) -> None:
-    """LeNet has 61,706 parameters, 1,974.6 kbit: 20 times the preset's 100 kbit. 227 parameters have 7.3 kbit."""
-    settings, (size,) = prepare_task(Settings())
-    assert settings == Settings()
-    assert "1,974.6 kbit" in size
-    assert prepare_task(Settings(model_bits=2e6))[1] == prepare_task(Settings(model_bits="actual"))[1] == []
-    fitted, notes = prepare_task(Settings(dataset=f"{mine}:make"))
-    assert fitted.fleet.num_clients == 5
-    for note, text in zip(notes, ("num_clients = 5", "split = natural", "7.3 kbit"), strict=True):
-        assert text in note
-    fitted, _ = prepare_task(Settings(dataset="synthetic", task={"num_clients": 20}))
-    assert (fitted.fleet.num_clients, fitted.data.split) == (20, "natural")
-    (tmp_path / "lab.csv").write_text("client,latency_s\na,3\nb,9\n")
-    traced = Settings(trace="trace.csv")
-    given = Settings(latencies=str(tmp_path / "lab.csv")), traced, traced.with_changes(download=True)
-    assert ["charged" in prepare_task(one)[1][0] for one in given] == [False, False, True]
-
-
-def test_natural_split_replaces_only_an_unset_split() -> None:
-    settings = Settings(preset="phones", dataset="femnist")
-    assert settle_split(settings.with_changes(beta=0.1)).data.split == "natural"
-    assert settle_split(Settings(**settle_split(settings).to_sections())).data.split == "natural"
-    for split in ("dirichlet-per-class", "dirichlet-per-client"):
-        chosen = settings.with_changes(split=split)
-        assert settle_split(chosen.with_changes(beta=0.1)).data.split == split
-        assert settle_split(Settings(**chosen.to_sections())).data.split == split
-
-
-def test_actual_size_of_an_upload_is_known_without_the_data() -> None:
-    assert with_actual_bits(Settings(model_bits="actual", dataset="cifar10")).upload.bits == 32 * 1_144_650
-    with pytest.raises(InputError, match="model_bits"):
-        _ = Settings(model_bits="actual").upload.bits
 
 
 def test_replaced_task_function_is_called_again(mine: str) -> None:

@@ -14,11 +14,12 @@ from helpers.runs import PARTS, content, settings
 from lesson import FedAsync, InputError
 from lesson.core.errors import DivergedError
 from lesson.learn.backend import WindowRule
-from lesson.learn.build import TrainingRun, build
+from lesson.learn.build import TrainingRun
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.divergence import check_finite
 from lesson.learn.evaluation import Evaluator
 from lesson.runs.execute import execute
+from lesson.runs.resolve import Resolved
 from lesson.settings.settings import Settings
 from lesson.strategies.base import RoundPlan, ServerView
 
@@ -53,8 +54,8 @@ def test_results_do_not_depend_on_the_window(name: str, tmp_path: Path, rule: An
 def tapped(made: list[TrainingRun], interrupt_in: int = 0) -> Any:
     """Return a function for `make` of `execute` that keeps the run, and interrupts it by Ctrl-C in a round."""
 
-    def make(*given: Any, **parts: Any) -> TrainingRun:
-        made.append(build(*given, **parts))
+    def make(resolved: Resolved, num_threads: int | None) -> TrainingRun:
+        made.append(resolved.build(num_threads))
         loop, step = made[-1].loop, made[-1].loop.step
 
         def interrupted(*until: float) -> Any:
@@ -142,7 +143,7 @@ class Failing(FedAsync):
 def test_strategy_that_fails_leaves_the_lines_before_it(
     tmp_path: Path, rule: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lesson.learn.build.strategy_of", lambda _: Failing())
+    monkeypatch.setattr("lesson.runs.resolve.make_strategy", lambda *_: Failing())
     assert len(same_failure(settings("fedasync"), tmp_path, rule, InputError)) == 19
 
 

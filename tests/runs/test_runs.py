@@ -21,14 +21,13 @@ from lesson import InputError
 from lesson.clock.worlds import NominalWorld
 from lesson.core.errors import DivergedError
 from lesson.learn.backend import WindowRule
-from lesson.learn.build import build
 from lesson.learn.cpu import CpuBackend
-from lesson.learn.device import on_device
 from lesson.learn.scores import ClientScores, PendingScore, Score
 from lesson.runs.evaluation_times import EvaluationGrid
 from lesson.runs.execute import execute
 from lesson.runs.folder import RunFolder
 from lesson.runs.metrics import client_fields
+from lesson.runs.resolve import resolve
 from lesson.runs.summary import read_metrics
 from lesson.settings.loading import load_settings
 from lesson.settings.settings import Settings
@@ -78,7 +77,7 @@ def test_folder_of_a_finished_run(finished: Path) -> None:
 
 def test_clients_are_recorded(finished: Path) -> None:
     saved = json.loads((finished / "clients.json").read_text())
-    run = build(settings(), **PARTS)
+    run = resolve(settings(), PARTS["task"]).build(1)
     fleet, holdings, columns = run.loop.fleet, run.evaluator.workload.holdings, saved["clients"]
     assert saved["num_clients"] == len(fleet) == 6
     assert columns["latency_s"] == fleet.latency_s.tolist()
@@ -181,7 +180,7 @@ def test_default_options_are_recorded_but_not_read_back(tmp_path: Path) -> None:
 
 def test_two_processes_cannot_write_one_folder(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
-    folder.begin(on_device(settings(rounds=2)), {})
+    folder.begin(resolve(settings(rounds=2), PARTS["task"]).settings, {})
     with folder.owned(), pytest.raises(InputError, match="in use"):
         execute(settings(rounds=2), tmp_path / "run", resume=True, **PARTS)
     execute(settings(rounds=2), tmp_path / "run", resume=True, **PARTS)
@@ -329,7 +328,7 @@ def test_client_scores_are_those_of_the_newest_model(tmp_path: Path, finished: P
     execute(scored, tmp_path / "run", **PARTS)
     lines = [line for line in read_metrics(tmp_path / "run" / "metrics.jsonl") if "client_loss" in line]
     assert [line["round"] for line in lines] == list(range(3, 31, 3))
-    run = build(scored, **PARTS)
+    run = resolve(scored, PARTS["task"]).build(1)
     for line in lines:
         while run.loop.round < line["round"]:
             run.loop.step()

@@ -14,17 +14,18 @@ from lesson.cli import main
 from lesson.core.errors import DivergedError
 from lesson.experiments.engines.trial import execute_trial
 from lesson.experiments.run import Run
-from lesson.learn.build import TrainingRun, build
+from lesson.learn.build import TrainingRun
 from lesson.learn.metric import Metric
 from lesson.learn.scores import Known, Score
 from lesson.runs.execute import execute
+from lesson.runs.resolve import Resolved
 from lesson.runs.summary import read_metrics, summarize
 from lesson.settings.settings import Settings
 
 
-def regression(settings: Settings, diverges: bool = False, **parts: Any) -> TrainingRun:
+def regression(resolved: Resolved, num_threads: int | None, diverges: bool = False) -> TrainingRun:
     """Build a run whose evaluator has no classes; the RMSE is 6, 5, 4, … over the evaluations."""
-    run = build(settings, **parts)
+    run = resolved.build(num_threads)
     evaluator = run.evaluator
     count = iter(range(6, -100, -1))
 
@@ -67,8 +68,8 @@ def test_metrics_are_written_under_their_names(tmp_path: Path) -> None:
 def test_diverged_run_keeps_its_metric(tmp_path: Path) -> None:
     """Its folder has no summary, and it may have no evaluation."""
 
-    def diverging(settings: Settings, **parts: Any) -> TrainingRun:
-        return regression(settings, diverges=True, **parts)
+    def diverging(resolved: Resolved, num_threads: int | None) -> TrainingRun:
+        return regression(resolved, num_threads, diverges=True)
 
     asked = settings(rounds=5, eval_every_s=0.001)
     event = execute_trial(tmp_path / "lost", asked, progress=None, make=diverging, **PARTS)
@@ -80,8 +81,8 @@ def test_diverged_run_keeps_its_metric(tmp_path: Path) -> None:
 
 
 def test_class_names_are_saved(tmp_path: Path) -> None:
-    def named(settings: Settings, **parts: Any) -> TrainingRun:
-        run = build(settings, **parts)
+    def named(resolved: Resolved, num_threads: int | None) -> TrainingRun:
+        run = resolved.build(num_threads)
         run.evaluator.class_names = ("top", "bottom", "middle")
         return run
 

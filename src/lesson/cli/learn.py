@@ -73,7 +73,7 @@ class _Learning:
     data_dir: Path | None = data_dir_option(heading="Machine")
 
     def settings(self, changes: Sequence[str], strategy: str | None = None) -> Settings:
-        """Return the settings that the flags and --set define, and print their warnings."""
+        """Return the settings that the flags and --set define."""
         if self.dataset is not None and self.task is not None:
             raise InputError(f"--dataset and --task must not both be given, got '{self.dataset}' and '{self.task}'")
         if self.dataset is not None and ":" in self.dataset:
@@ -92,13 +92,7 @@ class _Learning:
             "run.device": self.device,
         }
         check_set_once(self.set, flags)
-        settings = load_settings(self.scenario, changes, flags)
-        from lesson.learn.tasks import prepare_task
-
-        settings, caveats = prepare_task(settings, self.data_dir)
-        for caveat in settings.caveats() + caveats:
-            print(f"note: {caveat}")
-        return settings
+        return load_settings(self.scenario, changes, flags)
 
 
 @dataclass(frozen=True)
@@ -138,6 +132,7 @@ class RunCommand(_Learning):
                     progress=progress.report,
                     trackers=trackers,
                     data_dir=self.data_dir,
+                    tell=_tell,
                 )
             except KeyboardInterrupt:
                 flags = f"--out {out} --resume"
@@ -162,6 +157,10 @@ class RunCommand(_Learning):
         print_report(Study([Run.load(out)]), out)
         print(f"folder: {out}")
         check_ended([summary])
+
+
+def _tell(note: str) -> None:
+    print(f"note: {note}")
 
 
 def _trainer(summary: dict[str, Any]) -> str:
@@ -192,12 +191,14 @@ class CompareCommand(_Learning):
     def run(self) -> None:
         from lesson.api import out_of_comparison
         from lesson.experiments.engines import make_engine
+        from lesson.experiments.folder import MARKER
         from lesson.experiments.grid import compare_strategies
         from lesson.experiments.study import TABLE, write_table
         from lesson.report.study.compare_text import comparison_table
         from lesson.report.study.groups import title_of
         from lesson.report.study.sweep_text import failure_table
         from lesson.report.words import count
+        from lesson.runs.resolve import resolve
         from lesson.runs.trackers import checked_trackers
 
         trackers = checked_trackers(self.log)
@@ -212,6 +213,9 @@ class CompareCommand(_Learning):
         settings = self.settings(changes)
         out = self.out or out_of_comparison(settings)
         design, engine = compare_strategies(settings, names, self.seeds, options), make_engine(data_dir=self.data_dir)
+        if not (out / MARKER).exists():  # finished runs need no data
+            for note in resolve(next(iter(design.trials.values())), data_dir=self.data_dir).notes:
+                _tell(note)
         flags = f"--out {out} --resume"
         study, _ = execute_design(design, out, engine, flags, on_error="stop", resume=self.resume, trackers=trackers)
         title = title_of(settings)

@@ -15,7 +15,6 @@ from lesson.cli.console import PipedConsole
 from lesson.cli.parser import FILE, NUMBER, SECONDS_OR_AUTO, WHOLE, latencies_option, option, scenario_option
 from lesson.core.errors import InputError
 from lesson.fleet.fleet import Fleet, draw_fleet
-from lesson.fleet.measured import with_listed_clients
 from lesson.flight.fit import fit
 from lesson.flight.recording import read_recording
 from lesson.planning.on_time import check_share, find_deadline_s
@@ -88,7 +87,6 @@ class PlanCommand:
         if self.html is not None:
             check_page_path(self.html)
         with Console(stderr=True).status("Reading the fleet" if file else "Drawing the fleet") as status:
-            settings = with_listed_clients(settings)
             fleet, fit_notes = self._make_fleet(settings)
             deadline_s = self._deadline_s(fleet, settings, status)
             status.update("Computing the plan")
@@ -160,7 +158,7 @@ class PlanCommand:
             if settings.fleet.latencies:
                 raise InputError("--flight cannot be combined with [fleet] latencies: both list the clients")
         if settings.upload.model_bits == "actual":
-            from lesson.learn.tasks import with_actual_bits  # it imports torch, which takes seconds
+            from lesson.runs.resolve import with_actual_bits  # it imports torch, which takes seconds
 
             settings = with_actual_bits(settings)
         return settings

@@ -16,10 +16,9 @@ from lesson.experiments.engines.local import most_at_once
 from lesson.experiments.folder import StudyFolder
 from lesson.experiments.missing import check_runs
 from lesson.experiments.naming import series_name
-from lesson.learn.build import build
-from lesson.learn.device import on_device
 from lesson.learn.process import configured_process
 from lesson.runs.evaluation_times import NUM_EVALUATIONS
+from lesson.runs.resolve import resolve
 from lesson.settings.settings import Settings
 
 MAX_TIMED, TIMED_S = 8, 0.7
@@ -55,7 +54,7 @@ def estimate(design: Design, out: Path | str, data_dir: Path | str | None = None
     wanted = design.runs(done) | design.later(done)
     check_runs(wanted, done, folder.path, resume=True)
     left = [settings for name, settings in wanted.items() if name not in done]
-    at_once = most_at_once([on_device(settings) for settings in left])
+    at_once = most_at_once([settings.run for settings in left])
     num_processes = max(1, min(at_once, num_cores() // cpus_per_trial))
     different = list({(series_name(one), one.run.time_budget_s, one.run.rounds): one for one in left}.values())
     timed = different[:: math.ceil(len(different) / MAX_TIMED) or 1]
@@ -72,7 +71,7 @@ def estimate(design: Design, out: Path | str, data_dir: Path | str | None = None
 def _seconds(settings: Settings, data_dir: Path | str | None, num_threads: int) -> float:
     """Return the seconds that a run will take: its start, its rounds and its evaluations."""
     begin = time.perf_counter()
-    run = build(on_device(settings), data_dir=data_dir, num_threads=num_threads)
+    run = resolve(settings, data_dir=data_dir).build(num_threads)
     try:
         run.loop.step(settings.run.time_budget_s)  # the first round includes setup that later rounds reuse
         run.server.synchronize()

@@ -17,12 +17,11 @@ from lesson.experiments.design import Named
 from lesson.experiments.naming import STRATEGY, in_words, run_name
 from lesson.experiments.run import Run
 from lesson.experiments.study import Study, hashable, value_at
-from lesson.fleet.measured import with_listed_clients
-from lesson.learn.tasks import BUILT_IN, settle_split
+from lesson.learn.tasks import BUILT_IN
 from lesson.settings.loading import apply_changes, changed_keys, check_set_once, read_sections
 from lesson.settings.migration import check_name
 from lesson.settings.sections import COMMON, StrategySettings
-from lesson.settings.settings import AUTOMATIC, SECTIONS, Settings, section_of, without_none
+from lesson.settings.settings import DERIVED, SECTIONS, Settings, section_of, without_none
 from lesson.strategies import (
     STRATEGIES,
     find_strategy,
@@ -34,7 +33,7 @@ from lesson.strategies import (
 
 MAX_TRIALS, MAX_SEEDS = 100_000, 1000
 
-_FREE = ("run.seed", "run.checkpoint_every_s", STRATEGY)
+_FREE = ("run.seed", STRATEGY)
 """Settings in which runs of a grid may differ from what was asked, besides its axes."""
 Sections = Mapping[str, Any]
 """Tables of plain values by section, optionally with `preset`."""
@@ -108,15 +107,15 @@ class Asked:
         if settings.preset != self.settings.preset or settings.run.seed not in range(first, first + self.num_seeds):
             return None
         for key in (f"{section}.{name}" for section in SECTIONS for name in theirs[section]):
-            wanted = value_at(ours, key)
-            free = key in self.axes or key in _FREE or key.startswith("strategy.") or wanted == "auto"
-            free |= key == "fleet.num_clients" and bool(theirs["fleet"]["latencies"])  # the file lists the clients
-            if not free and value_at(theirs, key) != wanted:
+            free = key in self.axes or key in _FREE or key.startswith("strategy.")
+            free = free or self.settings.leaves_open(key, settings)
+            if not free and value_at(theirs, key) != value_at(ours, key):
                 return None
         places = []
         for key, values in self.axes.items():
             among = [None, *map(hashable, values)]
-            if (value := value_at(theirs, key)) not in among:
+            value = DERIVED[key] if key in settings.derived else value_at(theirs, key)
+            if value not in among:
                 return None
             places.append(among.index(value))  # None: its strategy does not have this option
         return (*places, settings.run.seed)
@@ -193,7 +192,7 @@ def compare_strategies(
     for name, one in (options or {}).items():
         if not isinstance(one, Mapping):
             raise InputError(f"options of {name} must be a mapping, such as {{'fraction': 0.5}}, got {one!r}")
-    sections = {**settings.to_sections(), **(options or {})}
+    sections = {**settings.given_sections(), **(options or {})}
     return make_grid(sections, {STRATEGY: strategies}, num_seeds, own_task=own_task)
 
 
@@ -230,7 +229,7 @@ def _check_axis(key: str, values: Any) -> None:
     for value in values:
         if value is None:
             raise InputError(f"{key} must be a list of values without None")
-        if value == "auto" and key in [f"run.{name}" for name in AUTOMATIC]:
+        if value == "auto" and key in DERIVED:
             raise InputError(f"{key} must not contain 'auto', which every run replaces by a value; list the values")
         if in_words(value) in said:
             raise InputError(f"{key} must have distinct values, got {value!r} twice")
@@ -283,4 +282,4 @@ def checked_settings(sections: Sections, values: Mapping[str, Any], *, own_task:
     make_strategy(settings.strategy.name, settings.strategy.deadline_s, settings.strategy.options)
     if settings.data.dataset not in BUILT_IN and ":" not in settings.data.dataset and not own_task:
         raise unknown("dataset", settings.data.dataset, BUILT_IN)
-    return settle_split(with_listed_clients(settings))
+    return settings

@@ -68,15 +68,13 @@ def _series(settings: Settings, keys: Iterable[str] | None = None, usual: Settin
 
 
 def _changed(settings: Settings, usual: dict[str, Any]) -> list[str]:
-    """Return the settings that differ from `usual`; the strategy's options follow [data], the step size is last."""
+    """Return the given settings that differ from `usual`; strategy options follow [data], the step size is last."""
     ours = settings.to_sections()
-    if settings.fleet.latencies:  # the file lists the clients
-        usual = usual | {"fleet": usual["fleet"] | {"num_clients": settings.fleet.num_clients}}
     options = [f"strategy.{name}" for name in settings.strategy.options]
     keys: list[str] = []
     for section in _ORDER:
         changed = [f"{section}.{name}" for name, one in ours[section].items() if usual[section].get(name) != one]
-        keys += [key for key in changed if key not in (STRATEGY, DATASET, *options)]
+        keys += [key for key in changed if key not in (STRATEGY, DATASET, *options, *settings.derived)]
         keys += options if section == "data" else []
     return sorted(keys, key="training.learning_rate".__eq__)
 

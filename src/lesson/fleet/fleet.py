@@ -13,7 +13,7 @@ from lesson.core.arrays import BoolArray, FloatArray, IntArray
 from lesson.core.errors import InputError
 from lesson.fleet import latency
 from lesson.fleet.channels import phone_rates_of, snr_traces_of
-from lesson.fleet.measured import Measured, read_measured, with_listed_clients
+from lesson.fleet.measured import Measured, listed_clients
 from lesson.fleet.population import Population, draw_population
 from lesson.fleet.tiers import assign_tiers, client_to_promote
 from lesson.fleet.traces import read_positions, read_work
@@ -175,8 +175,7 @@ def find_clients(settings: Settings, num_clients: int | None = None, seed: int |
     """Return the clients of the settings: those in the file of latencies, or drawn ones."""
     if not settings.fleet.latencies:
         return draw_population(settings, num_clients, seed)
-    with_listed_clients(settings)  # raises InputError if num_clients is another number
-    return read_measured(settings.fleet.latencies, settings.data)
+    return listed_clients(settings)
 
 
 def fleet_of(settings: Settings, clients: Population | Measured, num_samples: IntArray | None = None) -> Fleet:

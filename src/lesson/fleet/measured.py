@@ -59,22 +59,19 @@ def read_measured(path: Path | str, data: DataSettings) -> Measured:
     )
 
 
-def with_listed_clients(settings: Settings) -> Settings:
-    """Return the settings with `num_clients` as the file of latencies has it, if there is one.
+def listed_clients(settings: Settings) -> Measured:
+    """Return the clients in the file of latencies that the settings name.
 
     Raises:
         InputError: `num_clients` was set to another number, or the file cannot be read.
     """
-    if not (path := settings.fleet.latencies):
-        return settings
-    count, given = len(read_measured(path, settings.data)), settings.fleet.num_clients
-    if given == count:
-        return settings
-    if settings.fleet.changed("num_clients"):
+    path, given = settings.fleet.latencies, settings.fleet.num_clients
+    listed = read_measured(path, settings.data)
+    if settings.is_given("fleet.num_clients") and given != len(listed):
         raise InputError(
-            f"[fleet] num_clients must be {count}, the number of clients in {path}, got {given}; leave it unset"
+            f"[fleet] num_clients must be {len(listed)}, the number of clients in {path}, got {given}; leave it unset"
         )
-    return settings.model_copy(update={"fleet": settings.fleet.model_copy(update={"num_clients": count})})
+    return listed
 
 
 def samples_note(settings: Settings) -> list[str]:

@@ -19,14 +19,14 @@ from lesson.flower.arrays import Layout, Vector
 from lesson.flower.config import check_config, settings_of
 from lesson.flower.profile import answers_profile
 from lesson.flower.times import report_times
-from lesson.learn.build import NEEDED_ACCURACY, strategy_of, workload_of
+from lesson.learn.build import NEEDED_ACCURACY, workload_of
 from lesson.learn.process import configure_process
 from lesson.learn.remote import evaluate_on_client, train_update
 from lesson.learn.task import Task
-from lesson.learn.tasks import resolve_task
+from lesson.learn.tasks import task_of
 from lesson.learn.workload import Workload
 from lesson.settings.settings import Settings
-from lesson.strategies import STRATEGIES
+from lesson.strategies import STRATEGIES, make_strategy
 
 TIMED, ENOUGH_S = 3, 5.0
 """For a profile, local training is timed up to TIMED times, but not again after a total of ENOUGH_S seconds."""
@@ -121,8 +121,10 @@ class _ClientTask:
     def _make(self, config: str, num_clients: int) -> Workload:
         configure_process()
         settings = _settings(config, num_clients)
-        holding_out = settings.strategy.name in STRATEGIES and NEEDED_ACCURACY in strategy_of(settings).needs
-        return workload_of(settings, resolve_task(self._task, settings), holding_out=holding_out)
+        chosen, holding_out = settings.strategy, False
+        if chosen.name in STRATEGIES:  # a client imports nothing that a server names
+            holding_out = NEEDED_ACCURACY in make_strategy(chosen.name, chosen.deadline_s, chosen.options).needs
+        return workload_of(settings, task_of(settings, given=self._task), holding_out)
 
 
 _restored_tasks: dict[str, _ClientTask] = {}

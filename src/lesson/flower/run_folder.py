@@ -103,10 +103,10 @@ class AppFolder:
         summary = execute_here(
             settings,
             self._folder.path,
+            lambda _: (settings, run),
             resume=self.resume,
             may_extend=True,
             trackers=self.trackers,
-            make=lambda _: run,
             words=WORDS,
         )
         write_latencies_and_report(self._folder, fleet_csv(run.fleet))
@@ -151,6 +151,7 @@ def app_settings(
             "rounds": num_rounds,
             "time_budget_s": math.inf,
             "device": "cpu",
+            "precision": "float32",
             "checkpoint_every_s": CHECKPOINT_EVERY_S,
         },
         guards=guards.model_dump(exclude_none=True),

@@ -28,25 +28,27 @@ from lesson.flower.recorder import RecordingGrid, record_run
 from lesson.flower.replies import in_simulation, logger, tell, tell_clients, warn
 from lesson.flower.run_folder import write_latencies_and_report
 from lesson.flower.watch import MAX_ROUNDS_WITHOUT_UPDATE, UpdateWatch
-from lesson.learn.build import NEEDED_ACCURACY, TrainingRun, strategy_of, workload_of
+from lesson.learn.build import NEEDED_ACCURACY, TrainingRun, workload_of
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.evaluation import Evaluator
 from lesson.learn.guards import NormGuard
 from lesson.learn.model_server import ModelServer
 from lesson.learn.optimizers import ServerOptimizer
+from lesson.learn.process import configured_process
 from lesson.learn.remote import Received, initial_arrays
 from lesson.learn.task import Task
-from lesson.learn.tasks import resolve_task
+from lesson.learn.tasks import task_of
 from lesson.learn.workload import Workload
 from lesson.planning.plan import make_plan, propose_deadline_s
 from lesson.report.metric_words import final_score
 from lesson.report.plan.text import print_plan
-from lesson.runs.execute import execute
+from lesson.runs.execute import execute_here
 from lesson.runs.folder import RunFolder, Words
+from lesson.runs.resolve import Resolved, resolve
 from lesson.settings.loading import load_settings
 from lesson.settings.sections import FaultSettings
 from lesson.settings.settings import Settings
-from lesson.strategies import STRATEGIES, fleet_for
+from lesson.strategies import STRATEGIES, fleet_for, make_strategy
 
 Clock = Literal["virtual", "wall"]
 WORDS = Words("set resume=true to continue it", "choose another out")
@@ -90,19 +92,21 @@ def serve(grid: Grid, context: Context, task: Task | Callable[..., Task] | None 
     if config["resume"] and not folder.config.exists():
         tell(f"no run to resume in {folder.path}; starting a new one")
     given = settings_of(config, num_clients=1)
-    own = resolve_task(task, given)  # missing data fails here, not on the clients
+    own = task_of(given, given=task)  # missing data fails here, not on the clients
     model = initial_arrays(own, given.run.seed)
     profiler = Profiler(ArrayRecord({name: Array(values) for name, values in model.items()}))
     clock = clock_of(config["clock"], grid, WAIT_S)
     _check_faults(wished.faults, clock)
     profiles = find_clients(grid, profiler, config["min-nodes"], everybody=clock == "virtual")
     num_clients = max(profile.num_clients for profile in profiles.values())
-    workload, fleet = make_workload_and_fleet(settings_of(config, num_clients), own, clock, profiles)
+    first = resolve(settings_of(config, num_clients), own, folder=folder)  # the deadline may follow from the fleet
+    workload, fleet = make_workload_and_fleet(first, clock, profiles)
     deadline_s = deadline_of(config) or _deadline_s(folder, fleet)
-    settings = settings_of(config, num_clients, deadline_s)
+    resolved = resolve(settings_of(config, num_clients, deadline_s), own, folder=folder)
+    settings = resolved.settings
     _tell_plan(fleet, settings)
     recorder = record_run(grid, folder.path, settings.strategy.name, deadline_s) if clock == "wall" else None
-    run = make_run(settings, recorder or grid, clock, profiles, profiler, workload, fleet)
+    run = make_run(resolved, recorder or grid, clock, profiles, profiler, workload, fleet)
     begin_s = time.monotonic()
 
     def progress(line: dict[str, Any]) -> None:
@@ -121,7 +125,8 @@ def serve(grid: Grid, context: Context, task: Task | Callable[..., Task] | None 
 
     run = replace(run, after_round=after_round)
     options: dict[str, Any] = {"resume": config["resume"], "may_extend": True, "words": WORDS}
-    summary = execute(settings, folder.path, progress=progress, make=lambda _: run, **options)
+    with configured_process():
+        summary = execute_here(settings, folder.path, lambda _: (settings, run), progress=progress, **options)
     tell_clients(run.loop.fleet, deadline_s, summary["rejected_by"])
     tell(f"{final_score(summary)} after {summary['rounds']} rounds, {summary['time_s']:g} s")
     write_latencies_and_report(folder, fleet_csv(run.loop.fleet))
@@ -138,7 +143,8 @@ def _whole(summary: dict[str, Any]) -> dict[str, Any]:
 
 def _check_strategy(settings: Settings) -> None:
     """Raise InputError if the strategy is unknown, or if it is custom and needs the accuracy of clients."""
-    strategy, name = strategy_of(settings), settings.strategy.name
+    name, deadline_s, options = settings.strategy.name, settings.strategy.deadline_s, settings.strategy.options
+    strategy = make_strategy(name, deadline_s, options)
     if name not in STRATEGIES and NEEDED_ACCURACY in strategy.needs:
         raise InputError(f"strategy {name} must not need {NEEDED_ACCURACY} here: clients import no custom strategies")
 
@@ -229,7 +235,7 @@ def _reasons(wrong: Mapping[int, str]) -> str:
 
 
 def make_run(
-    settings: Settings,
+    resolved: Resolved,
     grid: Grid,
     clock: Clock,
     profiles: Mapping[int, Profile],
@@ -238,7 +244,7 @@ def make_run(
     fleet: Fleet,
 ) -> TrainingRun:
     """Return a run on the clients of a grid."""
-    seed, strategy = settings.run.seed, strategy_of(settings)
+    settings, strategy, seed = resolved.settings, resolved.strategy, resolved.settings.run.seed
     received, evaluator = Received(), Evaluator(workload, CpuBackend(workload))
     server = ModelServer(
         workload.initial_vector(),
@@ -285,17 +291,16 @@ def make_run(
 
 
 def make_workload_and_fleet(
-    settings: Settings, task: Task, clock: Clock, profiles: Mapping[int, Profile]
+    resolved: Resolved, clock: Clock, profiles: Mapping[int, Profile]
 ) -> tuple[Workload, Fleet]:
     """Return the workload and the fleet, which is drawn for the virtual clock and measured for the wall clock.
 
     Clients report how many samples they hold. Clients that are not connected hold as many as in the task, and on the
     wall clock their times are inf.
     """
-    population = draw_population(settings)
-    workload = workload_of(settings, task, population.num_samples)
-    if settings.upload.model_bits == "actual":
-        settings = settings.with_model_bits(workload.model_bits)
+    settings, population = resolved.settings, draw_population(resolved.settings)
+    holding_out = NEEDED_ACCURACY in resolved.strategy.needs
+    workload = workload_of(settings, resolved.task, holding_out, population.num_samples)
     num_samples = workload.holdings.num_samples.copy()
     seconds = {name: np.full(settings.fleet.num_clients, np.inf) for name in ("compute_s", "upload_s", "latency_s")}
     for client, profile in profiles.items():

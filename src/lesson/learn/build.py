@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,7 +12,6 @@ from lesson.clock.records import RoundRecord
 from lesson.clock.simulate import make_loop
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.fleet.fleet import Fleet, find_clients, fleet_of
-from lesson.fleet.measured import with_listed_clients
 from lesson.learn.backend import Backend
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.evaluation import Evaluator
@@ -24,10 +22,9 @@ from lesson.learn.optimizers import ServerOptimizer
 from lesson.learn.scores import ClientScores, Known, Pending, PendingScore, Score
 from lesson.learn.simulated_clients import SimulatedClients
 from lesson.learn.task import Task
-from lesson.learn.tasks import task_of
 from lesson.learn.workload import Workload, make_workload
 from lesson.settings.settings import Settings
-from lesson.strategies import Strategy, fleet_for, make_strategy
+from lesson.strategies import Strategy, fleet_for
 
 NEEDED_ACCURACY = "client_accuracy"
 
@@ -107,21 +104,10 @@ class TrainingRun:
         self.evaluator.close()
 
 
-def build(
-    settings: Settings, *, data_dir: Path | str | None = None, num_threads: int | None = None, task: Task | None = None
-) -> TrainingRun:
-    """Return a run on the device of the settings, which `on_device` has resolved.
-
-    `task` replaces the one that the settings name.
-    """
-    task = task or task_of(settings, data_dir)
-    settings = with_listed_clients(settings)
-    seed = settings.run.seed
-    strategy = strategy_of(settings)
-    clients = find_clients(settings)
-    workload = workload_of(settings, task, clients.num_samples)
-    if settings.upload.model_bits == "actual":
-        settings = settings.with_model_bits(workload.model_bits)
+def build(settings: Settings, task: Task, strategy: Strategy, num_threads: int | None = None) -> TrainingRun:
+    """Return a run of settings that `runs/resolve.py` has resolved."""
+    seed, clients = settings.run.seed, find_clients(settings)
+    workload = workload_of(settings, task, NEEDED_ACCURACY in strategy.needs, clients.num_samples)
     backend = _backend(workload, settings, num_threads)
     evaluator = Evaluator(workload, backend)
     server = ModelServer(
@@ -139,21 +125,13 @@ def build(
     return TrainingRun(loop, server, evaluator, fleet)
 
 
-def strategy_of(settings: Settings) -> Strategy:
-    """Return the strategy of a run."""
-    return make_strategy(settings.strategy.name, settings.strategy.deadline_s, settings.strategy.options)
-
-
-def workload_of(
-    settings: Settings, task: Task, num_held: IntArray | None = None, holding_out: bool | None = None
-) -> Workload:
+def workload_of(settings: Settings, task: Task, holding_out: bool, num_held: IntArray | None = None) -> Workload:
     """Return the workload of a run.
 
-    `num_held` is the number of samples of each client of the run, if it is known already. `holding_out` says whether
-    clients hold out samples; by default, they do if the strategy needs their accuracy.
+    `holding_out` says whether clients hold out samples, for a strategy that needs their accuracy. `num_held` is the
+    number of samples of each client of the run, if it is known already.
     """
     limits, num_clients = settings.run, settings.fleet.num_clients
-    holding_out = NEEDED_ACCURACY in strategy_of(settings).needs if holding_out is None else holding_out
     return make_workload(settings, task, num_clients, limits.seed, limits.device, holding_out, num_held)
 
 
@@ -163,4 +141,4 @@ def _backend(workload: Workload, settings: Settings, num_threads: int | None) ->
         return CpuBackend(workload, num_threads)
     from lesson.learn.cuda.backend import CudaBackend
 
-    return CudaBackend(workload, settings.run.precision)  # type: ignore[arg-type]  # resolved by `on_device`
+    return CudaBackend(workload, settings.run.precision)  # type: ignore[arg-type]  # not "auto": it is resolved

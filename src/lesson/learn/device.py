@@ -10,16 +10,15 @@ from torch import Tensor
 
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.errors import InputError
-from lesson.settings.settings import Settings
+from lesson.settings.sections import RunSettings
 
 
-def on_device(settings: Settings) -> Settings:
-    """Return the settings with device and precision resolved; raise InputError if they cannot be used here.
+def device_of(limits: RunSettings) -> tuple[str, str]:
+    """Return the device and the precision of a run on this machine; raise InputError if they cannot be used here.
 
     The device "auto" is a GPU if torch finds one and the trainer is not "reference". The precision "auto" is tf32 on a
     GPU and float32 on a CPU.
     """
-    limits = settings.run
     if limits.device == "cuda" and not torch.cuda.is_available():
         raise InputError("[run] device must be auto or cpu here, got 'cuda': torch finds no GPU")
     gpu = limits.device == "cuda" or (
@@ -29,8 +28,7 @@ def on_device(settings: Settings) -> Settings:
     precision = usual if limits.precision == "auto" else limits.precision
     if not gpu and precision != "float32":
         raise InputError(f"[run] precision must be auto or float32 on a CPU, got '{precision}'")
-    here = {"device": "cuda" if gpu else "cpu", "precision": precision}
-    return settings.model_copy(update={"run": limits.model_copy(update=here)})
+    return "cuda" if gpu else "cpu", precision
 
 
 def cpu_capability() -> str:

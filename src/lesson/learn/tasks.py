@@ -14,7 +14,6 @@ from torch import Tensor
 
 from lesson.core.errors import InputError, describe, raised_inside, unknown
 from lesson.core.plugins import load_named
-from lesson.fleet.measured import samples_note, with_listed_clients
 from lesson.learn.data.load import data_dir, load_samples
 from lesson.learn.data.samples import Samples
 from lesson.learn.data.shakespeare import read_shakespeare
@@ -23,14 +22,11 @@ from lesson.learn.models import cifar_net, mnist_net
 from lesson.learn.networks import CharLstm, CharTransformer, FemnistNet, GroupNormResNet, LogisticRegression
 from lesson.learn.task import ModelFactory, Task
 from lesson.learn.template import Template
-from lesson.learn.workload import BITS_PER_VALUE
 from lesson.settings.settings import Settings
 
 Folder = Path | str | None
 NUM_CHARACTERS = 65
 """Distinct characters of the Shakespeare text."""
-UNUSUAL = 10.0
-"""A note is printed if the actual size of an upload differs from that in the settings by more than this factor."""
 TaskSource = Task | Callable[..., Task] | str | None
 """A task, a function that returns one, the name of either, or None for the task in the settings."""
 
@@ -45,8 +41,6 @@ class BuiltInTask:
     """Returns a new model, without loading the data."""
     make: Callable[..., Task]
     """Called with the folder of data sets and the options of [task]."""
-    is_natural: bool = False
-    """Whether the task has a natural split."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -90,11 +84,9 @@ def _load_images(name: str, dataset: str, network: ModelFactory, folder: Folder)
     return image_task(name, load_samples(dataset, folder), network)
 
 
-def _images(
-    about: str, network: ModelFactory, name: str, dataset: str = "", *, is_natural: bool = False
-) -> BuiltInTask:
+def _images(about: str, network: ModelFactory, name: str, dataset: str = "") -> BuiltInTask:
     """Return a task of classifying the images of a data set, by default the one with the name of the task."""
-    return BuiltInTask(about, network, partial(_load_images, name, dataset or name, network), is_natural)
+    return BuiltInTask(about, network, partial(_load_images, name, dataset or name, network))
 
 
 def _shakespeare(folder: Folder, sequence_length: int = 80, min_chars: int = 1000) -> Task:
@@ -124,27 +116,28 @@ BUILT_IN: dict[str, BuiltInTask] = {
         "CIFAR-10 with ResNet-8 and group normalization", GroupNormResNet, "cifar10-resnet", "cifar10"
     ),
     "cifar100": _images("CIFAR-100 with ResNet-8 and group normalization", _resnet_100, "cifar100"),
-    "femnist": _images("FEMNIST, a client per writer, with LEAF's network", FemnistNet, "femnist", is_natural=True),
-    "shakespeare": BuiltInTask(
-        "Next character, a client per speaking role, with an LSTM", _char_lstm, _shakespeare, is_natural=True
-    ),
+    "femnist": _images("FEMNIST, a client per writer, with LEAF's network", FemnistNet, "femnist"),
+    "shakespeare": BuiltInTask("Next character, a client per speaking role, with an LSTM", _char_lstm, _shakespeare),
     "shakespeare-transformer": BuiltInTask(
         "Next character, a client per speaking role, with a transformer",
         _char_transformer,
         _shakespeare_transformer,
-        is_natural=True,
     ),
     "synthetic": BuiltInTask(
         "Synthetic(α, β) of FedProx, 60 features, with logistic regression",
         _logistic_regression,
         _synthetic,
-        is_natural=True,
     ),
 }
 
 
-def task_of(settings: Settings, folder: Folder = None) -> Task:
-    """Return the task that the settings name, with the arguments of [task]; raise InputError if it is invalid."""
+def task_of(settings: Settings, folder: Folder = None, given: Task | Callable[..., Task] | None = None) -> Task:
+    """Return the task that the settings name, with the arguments of [task]; raise InputError if it is invalid.
+
+    A given task, or function that returns one, replaces it.
+    """
+    if given is not None:
+        return call_maker(getattr(given, "__name__", "task"), given, dict(settings.task.options))
     name, options = settings.data.dataset, json.dumps(settings.task.options, sort_keys=True)
     return _task(name, _maker(name), options, None if folder is None else str(folder))
 
@@ -188,15 +181,6 @@ def _maker(name: str) -> Any:
     return BUILT_IN[name].make
 
 
-def resolve_task(given: TaskSource, settings: Settings, folder: Folder = None) -> Task:
-    """Return a task that is given as an object, a function or a name; None stands for the task in the settings."""
-    if given is None:
-        return task_of(settings, folder)
-    if isinstance(given, str):
-        return load_task(given, settings.task.options, folder)
-    return call_maker(getattr(given, "__name__", "task"), given, dict(settings.task.options))
-
-
 def call_maker(name: str, make: Any, options: dict[str, Any]) -> Task:
     """Return the task that a function returns; raise InputError if it fails or returns something else."""
     if isinstance(make, Task):
@@ -237,72 +221,13 @@ def _check_options(name: str, make: Callable[..., Any], options: Mapping[str, An
             raise InputError(f"task '{name}' needs the argument {one.name}; set it with --set task.{one.name}=VALUE")
 
 
-def prepare_task(settings: Settings, folder: Folder = None) -> tuple[Settings, list[str]]:
-    """Return the settings fitted to their task, and notes about clients and model, one line each.
+def count_values(settings: Settings, task: Task | None = None, folder: Folder = None) -> int:
+    """Return how many values clients exchange; `task` replaces the one in the settings.
 
-    Your own task is loaded, so that errors in it are found before any run starts. A built-in task is loaded only if
-    it has options.
+    The data of a built-in task is loaded only if it has options.
     """
-    settings = with_listed_clients(settings)
-    fitted, caveats = settle_split(settings), list[str]()
-    if ":" in settings.data.dataset or settings.task.options:
-        fitted = fit_to_task(settings, task_of(settings, folder))
-        if (there := fitted.fleet.num_clients) != settings.fleet.num_clients:
-            caveats.append(f"num_clients = {there}, the number of clients of the task")
-    if fitted.data.split != settings.data.split:
-        caveats.append("split = natural: the task lists the samples of its clients; another split ignores them")
-    caveats += samples_note(fitted)
-    num_values, model_bits = count_values(settings, folder), settings.upload.model_bits
-    if model_bits != "actual" and not 1 / UNUSUAL <= BITS_PER_VALUE * num_values / model_bits <= UNUSUAL:
-        measured = settings.fleet.latencies or (settings.fleet.trace and not settings.radio.download)
-        does = "counted" if measured else "charged"
-        caveats.append(
-            f"{'the traffic of ' if measured else ''}an upload is {does} as {model_bits / 1e3:,g} kbit, but the "
-            f"{num_values:,} values that clients exchange have {BITS_PER_VALUE * num_values / 1e3:,.1f} kbit; with "
-            f'model_bits = "actual", their actual size is {does}'
-        )
-    return fitted, caveats
-
-
-def count_values(settings: Settings, folder: Folder = None) -> int:
-    """Return how many values clients exchange; the data of a built-in task is loaded only if it has options."""
     name = settings.data.dataset
-    if ":" in name or settings.task.options:
-        return Template(task_of(settings, folder), settings.run.seed).num_values
-    if name not in BUILT_IN:
-        raise unknown("dataset", name, BUILT_IN)
+    if task is not None or name not in BUILT_IN or settings.task.options:
+        return Template(task or task_of(settings, folder), settings.run.seed).num_values
     with torch.random.fork_rng(devices=[]):
         return sum(one.numel() for one in BUILT_IN[name].network().parameters() if one.requires_grad)
-
-
-def with_actual_bits(settings: Settings, folder: Folder = None) -> Settings:
-    """Return the settings with `model_bits` as a number: if it is "actual", 32 bits for each exchanged value."""
-    if settings.upload.model_bits != "actual":
-        return settings
-    return settings.with_model_bits(float(BITS_PER_VALUE * count_values(settings, folder)))
-
-
-def fit_to_task(settings: Settings, task: Task) -> Settings:
-    """Return the settings with the natural split and no more clients than the task has, if it lists its clients."""
-    if task.clients is None:
-        return settings
-    settings = with_natural_split(settings)
-    if settings.data.split != "natural" or settings.fleet.num_clients <= len(task.clients):
-        return settings
-    if settings.fleet.latencies:
-        listed = f"{settings.fleet.latencies} lists {settings.fleet.num_clients} clients"
-        raise InputError(f"{listed}, but the task has {len(task.clients)}; remove some, or use another split")
-    return settings.with_changes(num_clients=len(task.clients))
-
-
-def with_natural_split(settings: Settings) -> Settings:
-    """Return the settings of a task that lists its clients: the natural split replaces the default."""
-    if not settings.has_natural_split:
-        return settings
-    return settings.model_copy(update={"data": settings.data.model_copy(update={"split": "natural"})})
-
-
-def settle_split(settings: Settings) -> Settings:
-    """Return the settings with the split that a built-in task uses."""
-    name = settings.data.dataset
-    return with_natural_split(settings) if name in BUILT_IN and BUILT_IN[name].is_natural else settings

@@ -11,57 +11,77 @@ from typing import Any
 
 from lesson.core.errors import DivergedError, LackOfMemoryError, printable
 from lesson.core.state import state_of
-from lesson.fleet.measured import with_listed_clients
-from lesson.learn.build import build
 from lesson.learn.device import lacks_memory
 from lesson.learn.process import configured_process
 from lesson.learn.scores import ClientScores, Pending, PendingScore
+from lesson.learn.task import Task
 from lesson.runs.evaluation_times import EvaluationGrid
 from lesson.runs.executable import ExecutableRun
 from lesson.runs.folder import PLAIN_WORDS, RunFolder, Words
 from lesson.runs.interrupts import Interrupt, StoppedBySignal
 from lesson.runs.metrics import client_fields, metrics_line
+from lesson.runs.resolve import Resolved, resolve
 from lesson.runs.summary import WALL, read_metrics, summarize
 from lesson.runs.trackers import Tracker, Tracking
 from lesson.settings.settings import Settings
 from lesson.strategies import option_values
 
 Progress = Callable[[dict[str, Any]], None]
-Make = Callable[..., ExecutableRun]
+Start = Callable[[RunFolder], tuple[Settings, ExecutableRun]]
+"""Returns the resolved settings and the run, given its folder."""
 MAX_WINDOW_ROUNDS = 256
 """Largest number of rounds in a window."""
 MAX_NAMED = 1000
 """Largest fleet for which the metrics name the clients of all aggregated updates."""
 
 
-def execute(settings: Settings, path: Path | str, **options: Any) -> dict[str, Any]:
-    """Prepare this process for training and call `execute_here`, with the same options."""
+def execute(
+    settings: Settings,
+    path: Path | str,
+    *,
+    task: Task | None = None,
+    data_dir: Path | str | None = None,
+    num_threads: int | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+    make: Callable[[Resolved, int | None], ExecutableRun] = Resolved.build,
+    **options: Any,
+) -> dict[str, Any]:
+    """Resolve the settings, build the run with `make` and call `execute_here`, with the same options.
+
+    `task` replaces the one that the settings name. `tell` is called with notes on the settings. A finished run is not
+    resolved, so that it needs no data.
+    """
+
+    def start(folder: RunFolder) -> tuple[Settings, ExecutableRun]:
+        resolved = resolve(settings, task, data_dir, folder)
+        for note in resolved.notes:
+            tell(note)
+        return resolved.settings, make(resolved, num_threads)
+
     with configured_process():
-        return execute_here(settings, path, **options)
+        return execute_here(settings, path, start, **options)
 
 
 def execute_here(
     settings: Settings,
     path: Path | str,
+    start: Start,
     *,
     resume: bool = False,
     may_extend: bool = False,
     progress: Progress | None = None,
     trackers: Sequence[Tracker] = (),
-    make: Make = build,
     words: Words = PLAIN_WORDS,
-    **parts: Any,
 ) -> dict[str, Any]:
     """Execute a run in a folder and return its summary; a finished run is not executed again.
 
-    `make` builds the run from the settings and `parts`. For the default, `learn.build.build`, the parts are a data
-    folder, the number of threads and your own task. With `may_extend`, a finished run keeps its last checkpoint, and if
-    `resume` is set, a run may be continued with more rounds or a larger time budget than before. `words` says how the
-    user resumes a run.
+    `start` returns the resolved settings and the run. With `may_extend`, a finished run keeps its last checkpoint, and
+    if `resume` is set, a run may be continued with more rounds or a larger time budget than before. `words` says how
+    the user resumes a run.
     """
     folder = RunFolder(path, words)
     try:
-        return _execute(settings, folder, resume, may_extend, progress, trackers, make, parts)
+        return _execute(settings, folder, resume, may_extend, progress, trackers, start)
     except StoppedBySignal as stopped:
         stopped.pass_on()
         raise KeyboardInterrupt from None
@@ -82,19 +102,16 @@ def _execute(
     may_extend: bool,
     progress: Progress | None,
     trackers: Sequence[Tracker],
-    make: Make,
-    parts: dict[str, Any],
+    start: Start,
 ) -> dict[str, Any]:
-    settings = with_listed_clients(settings)
     folder.check(settings, resume, may_extend)
     if not folder.is_shorter_than(settings) and (summary := folder.finished()) is not None:
         if not may_extend:
             folder.delete_checkpoints()  # a kill may have come before this was done
         print(f"note: reusing the finished run in {folder.path}", file=sys.stderr)
         return summary
-    settings = folder.without_auto(settings)
     begin = time.perf_counter()
-    run = make(settings, **parts)
+    settings, run = start(folder)
     try:
         folder.begin(settings, option_values(run.loop.strategy), may_extend)
         with folder.owned(), folder.withdrawn_if_rejected():

@@ -29,7 +29,7 @@ from lesson.core.files import remove_leftovers, write_whole
 from lesson.core.locks import locked
 from lesson.core.toml import read_toml
 from lesson.core.version import __version__
-from lesson.learn.device import cpu_capability, hardware, on_device
+from lesson.learn.device import cpu_capability, hardware
 from lesson.runs.checkpoints import Tensors, packed, unpacked
 from lesson.runs.executable import ExecutableRun
 from lesson.runs.inputs import input_digests
@@ -37,7 +37,7 @@ from lesson.runs.read_back import ClientsFile, Summary, read_json
 from lesson.runs.summary import clients_of
 from lesson.settings.loading import FORMAT, load_settings
 from lesson.settings.sections import RunSettings
-from lesson.settings.settings import AUTOMATIC, Settings
+from lesson.settings.settings import Settings
 
 _REMEDY = "free some disk space or repair the folder, then resume the run from its last checkpoint"
 _SUMMARY, _CLIENTS = TypeAdapter(Summary), TypeAdapter(ClientsFile)
@@ -109,16 +109,10 @@ class RunFolder:
         """Whether there is a checkpoint."""
         return self.checkpoint.exists() or self.before.exists()
 
-    def without_auto(self, settings: Settings) -> Settings:
-        """Return the settings with "auto" replaced by the values of the folder's run or, without one, this machine."""
-        if not self.config.exists():
-            return on_device(settings)
-        begun = load_settings(str(self.config)).run
-        chosen = {name: getattr(begun, name) for name in AUTOMATIC if getattr(settings.run, name) == "auto"}
-        try:
-            return on_device(settings.model_copy(update={"run": settings.run.model_copy(update=chosen)}))
-        except InputError as error:
-            raise InputError(f"{self.path} holds a run that was started on a GPU: {error}") from None
+    @property
+    def begun(self) -> Settings | None:
+        """Settings of the folder's run; None if there is none."""
+        return load_settings(str(self.config)) if self.config.exists() else None
 
     def make(self) -> None:
         """Create the folder if it does not exist."""

@@ -41,9 +41,12 @@ def load_settings(source: Path | str, changes: Sequence[str] = (), flags: Mappin
         except InputError as error:
             raise InputError(f"{source}: {error}") from None
     apply_changes(tables, changes)
-    for name, value in without_none(flags or {}).items():
+    given = without_none(flags or {})
+    for name, value in given.items():
         section, _, key = name.partition(".")
         tables.setdefault(section, {})[key] = value
+    if "derived" in tables:
+        tables["derived"] = [key for key in tables["derived"] if key not in {*changed_keys(changes), *given}]
     return Settings(**tables)
 
 
@@ -101,7 +104,7 @@ def read_sections(path: Path, wanted: str, allowed: Sequence[str] = SECTIONS, al
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     for name, values in tables.items():
-        if name == "preset":
+        if name == "preset" or (name == "derived" and written_by_run):
             continue
         if name in allowed and not isinstance(values, dict):
             raise InputError(f"{path}: {name} must be one table, written [{name}]")

@@ -24,8 +24,16 @@ from lesson.settings.sections import (
 )
 
 DEFAULT_TIME_BUDGET_S = 10_000.0
-AUTOMATIC = ("device", "precision", "eval_every_s")
-"""Settings of [run] that may be "auto"; a run folder keeps the values its run started with."""
+DERIVED: dict[str, str | None] = {
+    "fleet.num_clients": None,
+    "data.split": None,
+    "upload.model_bits": "actual",
+    "run.device": "auto",
+    "run.precision": "auto",
+    "run.eval_every_s": "auto",
+}
+"""Settings whose values a run may derive from its task, its input files or the machine, and the value that asks for it;
+None: the setting is not given. `runs/resolve.py` has the rules."""
 INPUT_FILES = ("latencies", "trace", "presence", "positions", "snr_trace")
 """Settings that name a file."""
 NEEDS_POSITIONS = ("path_loss", "shadowing_db", "download", "fading", "speed_mps", "positions", "spectrum")
@@ -57,6 +65,8 @@ class Settings(Checked):
 
     Attributes:
         preset: Which defaults are used.
+        derived: Settings of a run, as section.key, that were not given but derived from its task, its input files or
+            the machine.
         fleet: Number of clients, their area, CPUs and availability.
         radio: Channel between a client and the base station.
         training: Local training, and the compute time that is charged for it.
@@ -73,6 +83,10 @@ class Settings(Checked):
     preset: str = Field(
         "released",
         description="defaults: released (the authors' code), printed (the paper's text), phones (measured data rates)",
+    )
+    derived: tuple[str, ...] = Field(
+        (),
+        description="settings that a run derived from its task, its input files or the machine",
     )
     fleet: FleetSettings
     radio: RadioSettings
@@ -279,37 +293,66 @@ class Settings(Checked):
         """Return the preset and the sections as tables of plain values; `Settings(**tables)` restores the settings."""
         tables = {section: getattr(self, section).model_dump(exclude_none=True) for section in SECTIONS}
         with_options = {"task": self.task.to_table(), "strategy": self.strategy.to_table()}
-        return {"preset": self.preset} | tables | with_options
+        derived = {"derived": list(self.derived)} if self.derived else {}
+        return {"preset": self.preset} | derived | tables | with_options
 
     def given_sections(self) -> dict[str, Any]:
-        """Return `to_sections` without `split` if it is unset: its default depends on the task."""
+        """Return only what was given: neither defaults, nor values of the preset, nor derived values."""
         tables = self.to_sections()
-        if "split" not in self.data.model_fields_set:
-            del tables["data"]["split"]
+        tables.pop("derived", None)
+        for section in SECTIONS:
+            given, options = getattr(self, section).model_fields_set, getattr(getattr(self, section), "options", {})
+            tables[section] = {name: one for name, one in tables[section].items() if name in given or name in options}
+        for key in self.derived:
+            if (asks := DERIVED[key]) is not None:
+                section, _, name = key.partition(".")
+                tables[section][name] = asks
         return tables
+
+    def is_given(self, key: str) -> bool:
+        """Return whether a setting, as section.key, was given, rather than left to the preset or derived."""
+        section, _, name = key.partition(".")
+        return name in getattr(self, section).model_fields_set
+
+    def with_derived(self, values: Mapping[str, Any]) -> "Settings":
+        """Return these settings with values, by section.key, that are derived rather than given."""
+        tables: dict[str, dict[str, Any]] = {}
+        for key, value in values.items():
+            section, _, name = key.partition(".")
+            tables.setdefault(section, {})[name] = value
+        sections = {section: getattr(self, section).model_copy(update=table) for section, table in tables.items()}
+        for section, made in sections.items():
+            made.model_fields_set.difference_update(tables[section])
+        return self.model_copy(update={**sections, "derived": tuple(dict.fromkeys((*self.derived, *values)))})
 
     def differences(self, other: "Settings") -> list[str]:
         """Return one line per setting whose values differ, with both values; `checkpoint_every_s` is ignored.
 
-        Where these settings say "auto", any value in `other` matches.
+        Where these settings leave a value to be derived, the one that `other` derived matches; where they say "auto" or
+        "actual", any value does.
         """
         ours, theirs = self.to_sections(), other.to_sections()
-        free = ["checkpoint_every_s", *(name for name in AUTOMATIC if ours["run"][name] == "auto")]
-        ours["run"] |= {name: theirs["run"][name] for name in free}
         return [
             f"{section}.{name} = {theirs[section].get(name)!r} there, {ours[section].get(name)!r} here"
             for section in SECTIONS
             for name in ours[section] | theirs[section]
-            if ours[section].get(name) != theirs[section].get(name)
+            if ours[section].get(name) != theirs[section].get(name) and not self.leaves_open(f"{section}.{name}", other)
         ]
 
-    def with_model_bits(self, model_bits: float) -> "Settings":
-        """Return these settings with another size of an upload, in bits."""
-        return self.model_copy(update={"upload": self.upload.model_copy(update={"model_bits": model_bits})})
+    def leaves_open(self, key: str, other: "Settings") -> bool:
+        """Return whether these settings accept any value that `other`, the settings of a run, has for a setting."""
+        if key not in DERIVED or key in self.derived:
+            return key == "run.checkpoint_every_s"
+        section, _, name = key.partition(".")
+        asks = DERIVED[key]
+        if asks is None:
+            return key in other.derived and not self.is_given(key)
+        return bool(getattr(getattr(self, section), name) == asks)
 
     def with_strategy(self, name: str, options: Mapping[str, Any]) -> "Settings":
         """Return these settings with another strategy and its options."""
         strategy = StrategySettings(**self.strategy.model_dump() | {"name": name, "options": dict(options)})
+        strategy.model_fields_set.intersection_update({*self.strategy.model_fields_set, "name", "options"})
         return self.model_copy(update={"strategy": strategy})
 
     def with_changes(self, **changes: Any) -> "Settings":
@@ -359,20 +402,24 @@ def _sections_of(values: Mapping[str, Any]) -> dict[str, Any]:
         if name in SECTIONS:
             tables[name] |= _table(name, value)
     for name, value in values.items():
-        if name not in (*SECTIONS, "preset") and value is not None:
+        if name not in (*SECTIONS, "preset", "derived") and value is not None:
             section, key = _placed(name)
             if key in tables[section]:
                 raise InputError(f"{section}.{key} must be set only once, got {tables[section][key]!r} and {value!r}")
             tables[section][key] = value
     tables["task"] = TaskSettings.sorted_out(tables["task"])
     tables["strategy"] = StrategySettings.sorted_out(tables["strategy"])
-    run = tables["run"]
-    if "rounds" not in run and "time_budget_s" not in run:
-        run["time_budget_s"] = DEFAULT_TIME_BUDGET_S
-    defaults = PRESETS[preset]
-    made = {section: _KINDS[section](**defaults.get(section, {}) | table) for section, table in tables.items()}
-    made["data"].model_fields_set.intersection_update(tables["data"])  # a preset's split counts as unset
-    return {"preset": preset} | made
+    limited = "rounds" in tables["run"] or "time_budget_s" in tables["run"]
+    usual = {"run": {} if limited else {"time_budget_s": DEFAULT_TIME_BUDGET_S}} | PRESETS[preset]
+    made = {section: _KINDS[section](**usual.get(section, {}) | table) for section, table in tables.items()}
+    for section, one in made.items():  # values of a preset and derived ones do not count as given
+        one.model_fields_set.intersection_update(tables[section])
+    for key in values.get("derived", ()):
+        if key not in DERIVED:
+            raise unknown("derived setting", str(key), DERIVED)
+        section, _, name = key.partition(".")
+        made[section].model_fields_set.discard(name)
+    return {name: values[name] for name in ("preset", "derived") if name in values} | made
 
 
 def _placed(name: str) -> tuple[str, str]:

@@ -32,10 +32,11 @@ from lesson.experiments.engines.trial import (
     killed,
     restored,
 )
+from lesson.learn.device import device_of
 from lesson.learn.process import configure_process, main_hidden
 from lesson.learn.task import Task
-from lesson.runs.folder import RunFolder
 from lesson.runs.trackers import Tracker
+from lesson.settings.sections import RunSettings
 from lesson.settings.settings import Settings
 
 TELL_EVERY_S = 0.2
@@ -66,22 +67,21 @@ class LocalEngine:
         """Do nothing: processes can be started on any machine."""
 
     def run(self, plan: Mapping[Path, Settings], hear: Hear, trackers: Sequence[Tracker] = ()) -> None:
-        """Execute the runs, see `Engine`; raise InputError right away if a folder cannot be used."""
+        """Execute the runs, see `Engine`; raise InputError right away if a device is missing."""
         for settings in plan.values():
             if settings.strategy.name.startswith("__main__:"):
                 remedy = "define it in a module, or use a single process"
                 raise InputError(f"strategy {settings.strategy.name} cannot be imported by other processes; {remedy}")
-        resolved = {path: RunFolder(path).without_auto(settings) for path, settings in plan.items()}
-        workers = _Workers(self, resolved, trackers)
+        workers = _Workers(self, plan, trackers)
         try:
             workers.follow(hear)
         finally:
             workers.close()
 
 
-def most_at_once(runs: Collection[Settings]) -> int:
-    """Return how many of these runs, whose devices are resolved, are executed at once if there are enough cores."""
-    return min(len(runs), MAX_ON_GPU) if any(settings.run.device == "cuda" for settings in runs) else len(runs)
+def most_at_once(runs: Collection[RunSettings]) -> int:
+    """Return how many of these runs are executed at once if there are enough cores."""
+    return min(len(runs), MAX_ON_GPU) if any(device_of(limits)[0] == "cuda" for limits in runs) else len(runs)
 
 
 class _Workers:
@@ -90,7 +90,7 @@ class _Workers:
     def __init__(self, engine: LocalEngine, plan: Mapping[Path, Settings], trackers: Sequence[Tracker]) -> None:
         self._engine, self._copied = engine, copied(trackers, engine.task, cloudpickle.dumps)
         self._waiting = deque(plan.items())
-        self._size = min(engine.num_processes, most_at_once(plan.values()))
+        self._size = min(engine.num_processes, most_at_once([settings.run for settings in plan.values()]))
         self._restarts = Counter[Path]()
         self._busy: dict[Connection, _Worker] = {}
         self._dismissed: list[_Worker] = []

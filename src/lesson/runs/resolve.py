@@ -1,0 +1,127 @@
+"""What a run really uses: values that were not given and follow from its task, its input files or the machine.
+
+`resolve` is called once when a run starts. Nothing after it changes settings, and config.toml lists what it derived.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lesson.core.errors import InputError
+from lesson.fleet.measured import listed_clients, samples_note
+from lesson.learn.build import TrainingRun, build
+from lesson.learn.device import device_of
+from lesson.learn.task import Task
+from lesson.learn.tasks import count_values, task_of
+from lesson.learn.workload import BITS_PER_VALUE
+from lesson.runs.folder import RunFolder
+from lesson.settings.settings import DERIVED, Settings
+from lesson.strategies import Strategy, make_strategy
+
+UNUSUAL = 10.0
+"""There is a note if the actual size of an upload differs from that in the settings by more than this factor."""
+
+
+@dataclass(frozen=True, eq=False)
+class Resolved:
+    """The settings of a run with all values known, its task and strategy, and notes for the user, one line each."""
+
+    settings: Settings
+    task: Task
+    strategy: Strategy
+    notes: list[str]
+
+    def build(self, num_threads: int | None = None) -> TrainingRun:
+        """Return the run."""
+        return build(self.settings, self.task, self.strategy, num_threads)
+
+
+def resolve(
+    settings: Settings, task: Task | None = None, data_dir: Path | str | None = None, folder: RunFolder | None = None
+) -> Resolved:
+    """Return what a run with these settings uses, on this machine.
+
+    Whatever was given is kept, or is an error. Else, the number of clients is that of the file of latencies, and at
+    most that of a task that lists its clients; such a task has the natural split; "actual" is the size of the task's
+    model; "auto" is the value of the folder's run or, without one, the best choice for this machine. Everything else
+    has the default of the preset.
+
+    Args:
+        settings: Given settings; values that an earlier run derived are derived again.
+        task: Task that replaces the one in the settings.
+        data_dir: Folder for data sets.
+        folder: Folder of the run, which may be resumed.
+
+    Raises:
+        InputError: The strategy, the task or an input file is invalid, or a setting does not fit them or this machine.
+    """
+    given = Settings(**settings.given_sections())
+    strategy = make_strategy(given.strategy.name, given.strategy.deadline_s, given.strategy.options)
+    own, task = task, task or task_of(given, data_dir)
+    notes, clients = given.caveats(), _clients(given, task)
+    if "fleet.num_clients" in clients and not given.fleet.latencies:
+        notes.append(f"num_clients = {clients['fleet.num_clients']}, the number of clients of the task")
+    if "data.split" in clients:
+        notes.append("split = natural: the task lists the samples of its clients; another split ignores them")
+    derived = given.with_derived(clients | _hardware(given, folder))
+    num_bits = float(BITS_PER_VALUE * count_values(given, own, data_dir))
+    if given.upload.model_bits == "actual":
+        derived = derived.with_derived({"upload.model_bits": num_bits})
+    return Resolved(derived, task, strategy, [*notes, *samples_note(derived), *_size_note(derived, num_bits)])
+
+
+def with_actual_bits(settings: Settings) -> Settings:
+    """Return the settings with `model_bits` as a number, for a plan, which has no run."""
+    if settings.upload.model_bits != "actual":
+        return settings
+    return settings.with_derived({"upload.model_bits": float(BITS_PER_VALUE * count_values(settings))})
+
+
+def _clients(given: Settings, task: Task) -> dict[str, Any]:
+    """Return the number of clients and the split, as far as a file of latencies or the task determines them."""
+    values: dict[str, Any] = {}
+    count = given.fleet.num_clients
+    if given.fleet.latencies:
+        count = len(listed_clients(given))
+        values = {} if given.is_given("fleet.num_clients") else {"fleet.num_clients": count}
+    if task.clients is None or not given.has_natural_split:
+        return values
+    if given.data.split != "natural":
+        values["data.split"] = "natural"
+    if count > len(task.clients):
+        if given.fleet.latencies:
+            listed = f"{given.fleet.latencies} lists {count} clients"
+            raise InputError(f"{listed}, but the task has {len(task.clients)}; remove some, or use another split")
+        if not given.is_given("fleet.num_clients"):  # otherwise, it is an error when clients are chosen
+            values["fleet.num_clients"] = len(task.clients)
+    return values
+
+
+def _hardware(given: Settings, folder: RunFolder | None) -> dict[str, Any]:
+    """Return values for those settings of [run] that are "auto", as far as they are known."""
+    begun, limits = None if folder is None else folder.begun, given.run
+    names = [key.partition(".")[2] for key in DERIVED if key.startswith("run.")]
+    values = {} if begun is None else {name: getattr(begun.run, name) for name in names}
+    values = {name: value for name, value in values.items() if getattr(limits, name) == "auto"}
+    try:
+        here = dict(zip(("device", "precision"), device_of(limits.model_copy(update=values)), strict=True))
+    except InputError as error:
+        if folder is None or values.get("device") != "cuda":
+            raise
+        raise InputError(f"{folder.path} holds a run that was started on a GPU: {error}") from None
+    values |= {name: value for name, value in here.items() if getattr(limits, name) == "auto"}
+    return {f"run.{name}": value for name, value in values.items() if value != "auto"}
+
+
+def _size_note(settings: Settings, num_bits: float) -> list[str]:
+    """Return a note if the size of an upload in the settings is far from that of the task's model."""
+    charged_bits = settings.upload.bits
+    if 1 / UNUSUAL <= num_bits / charged_bits <= UNUSUAL:
+        return []
+    measured = settings.fleet.latencies or (settings.fleet.trace and not settings.radio.download)
+    does = "counted" if measured else "charged"
+    return [
+        f"{'the traffic of ' if measured else ''}an upload is {does} as {charged_bits / 1e3:,g} kbit, but the "
+        f"{num_bits / BITS_PER_VALUE:,.0f} values that clients exchange have {num_bits / 1e3:,.1f} kbit; with "
+        f'model_bits = "actual", their actual size is {does}'
+    ]
