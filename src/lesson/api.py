@@ -377,7 +377,7 @@ def _with_task(settings: Settings, task: TaskSource, out: Path | str | None) -> 
     if task is None:
         return settings, None
     name = _name_of(task)
-    if settings.data.changed("dataset") and settings.data.dataset != name:
+    if settings.is_set("dataset") and settings.data.dataset != name:
         raise InputError(f"dataset and task must not both be given, got '{settings.data.dataset}' and '{name}'")
     if isinstance(task, str) or ":" in name:
         return settings.with_changes(dataset=name), None

@@ -22,7 +22,7 @@ from lesson.planning.plan import Plan, make_plan, propose_deadline_s
 from lesson.report.page.plan_page import Advice, Origin, check_page_path, write_plan_page
 from lesson.report.plan.text import counted, plan_notes, print_plan, varying_notes
 from lesson.settings.loading import check_set_once, load_settings
-from lesson.settings.settings import MEASURED_CHANNELS, NEEDS_POSITIONS, VARYING, Settings
+from lesson.settings.settings import RULES, Settings, excluded_by
 
 _fleet = partial(option, heading="Fleet")
 _schedule = partial(option, heading="Schedule")
@@ -154,7 +154,7 @@ class PlanCommand:
         check_set_once(self.set, flags)
         settings = load_settings(self.scenario, self.set, flags)
         if self.flight is not None:
-            settings.check_measured()
+            settings.check_excluded("latencies", "a recording")
             if settings.fleet.latencies:
                 raise InputError("--flight cannot be combined with [fleet] latencies: both list the clients")
         if settings.upload.model_bits == "actual":
@@ -198,9 +198,9 @@ class PlanCommand:
     def _check_latencies_vary(self, settings: Settings) -> None:
         if self.on_time is None or settings.varies:
             return
-        possible = [name for names in VARYING.values() for name in names]
+        possible = [name for _, name, rules in RULES if rules["varies"]]
         if settings.fleet.latencies or self.flight is not None:
-            possible = [name for name in possible if name not in (*NEEDS_POSITIONS, *MEASURED_CHANNELS)]
+            possible = [name for name in possible if name not in excluded_by("latencies")]
         names = f"{', '.join(possible[:-1])} or {possible[-1]}"
         raise InputError(f"--on-time has no effect unless latencies vary; set {names}")
 

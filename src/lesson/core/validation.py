@@ -53,6 +53,30 @@ Range = Annotated[tuple[Positive, Positive], AfterValidator(_ordered)]
 CountRange = Annotated[tuple[Count, Count], AfterValidator(_ordered)]
 
 
+def setting(
+    default: Any,
+    description: str,
+    *,
+    requires: str | tuple[str, ...] = (),
+    excludes: Mapping[str, str] | None = None,
+    varies: bool = False,
+) -> Any:
+    """Return the field of a setting.
+
+    Args:
+        default: Value in the preset `released`.
+        description: Meaning, for `lesson settings`.
+        requires: Conditions without which the setting has no effect, such as "fading=rician", "shadowing_db" (it does
+            not have its default), "no trace" or "times vary"; " or " separates alternatives.
+        excludes: Settings with which it cannot be combined, separated by spaces, and why.
+        varies: Whether it makes actual times differ from the server's estimates.
+    """
+    needed = (requires,) if isinstance(requires, str) else requires
+    others = {name: why for names, why in (excludes or {}).items() for name in names.split()}
+    rules: Any = {"requires": needed, "excludes": others, "varies": varies}
+    return Field(default, description=description, json_schema_extra=rules)
+
+
 class Checked(BaseModel):
     """Frozen settings; an invalid value raises InputError "[section] name must be X, got Y"."""
 
@@ -73,29 +97,6 @@ class Checked(BaseModel):
     @classmethod
     def _where(cls) -> str:
         return f"[{cls.section}] " if cls.section else ""
-
-    def changed(self, *names: str, preset: Mapping[str, Any] | None = None) -> list[str]:
-        """Return which of these settings differ from their defaults, or from `preset` where it has a value."""
-        usual = {name: type(self).model_fields[name].default for name in names} | dict(preset or {})
-        return [name for name in names if getattr(self, name) != usual[name]]
-
-    def unused(
-        self,
-        needed: Mapping[tuple[str, ...], tuple[bool, str]],
-        section: str = "",
-        preset: Mapping[str, Any] | None = None,
-    ) -> list[str]:
-        """Return a warning for each changed setting that has no effect because its prerequisite is switched off.
-
-        `needed` maps names of settings to whether their prerequisite is switched on, and what it is. Values
-        of `preset` do not count as changed.
-        """
-        return [
-            f"{section}{name} = {getattr(self, name)} has no effect unless {what}"
-            for names, (there, what) in needed.items()
-            for name in self.changed(*names, preset=preset)
-            if not there
-        ]
 
     @classmethod
     def _one_line(cls, error: ValidationError) -> str:

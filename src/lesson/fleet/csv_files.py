@@ -25,7 +25,7 @@ def read_fleet(path: Path | str, settings: Settings | None = None) -> Fleet:
         InputError: The file cannot be read, or a setting needs client positions. The message names the line.
     """
     settings = settings or Settings()
-    settings.check_measured()
+    settings.check_excluded("latencies", str(path))
     return fleet_of(settings, read_measured(path, settings.data))
 
 

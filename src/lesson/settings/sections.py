@@ -21,6 +21,7 @@ from lesson.core.validation import (
     PositiveOrInf,
     Range,
     Text,
+    setting,
     shown,
 )
 
@@ -37,34 +38,51 @@ class FleetSettings(Checked):
     """The clients: how many, where, how fast, and when they are available."""
 
     section: ClassVar[str] = "fleet"
-    wanted: ClassVar[dict[str, str]] = {
-        "cpu_hz": "[low, high], both > 0",
-        "cycles_per_sample": "[low, high], both > 0",
-    }
+    wanted: ClassVar[dict[str, str]] = {"cpu_hz": "[low, high], both > 0", "cycles_per_sample": "[low, high], both > 0"}
 
-    num_clients: Annotated[int, Field(ge=1, le=MAX_CLIENTS, strict=True)] = Field(50, description="number of clients")
-    area_km: Positive = Field(2.0, description="side of the square area; the base station is at its center")
-    cpu_hz: Range = Field((0.8e9, 3e9), description="CPU frequency f of a client, uniform in [low, high]")
-    cycles_per_sample: Range = Field(
-        (3e8, 5e8), description="CPU cycles C to train on one sample, uniform in [low, high]"
+    num_clients: Annotated[int, Field(ge=1, le=MAX_CLIENTS, strict=True)] = setting(50, "number of clients")
+    area_km: Positive = setting(
+        2.0, "side of the square area; the base station is at its center", requires="no latencies"
     )
-    energy_kappa: Positive = Field(1e-28, description="κ of the compute energy κ·f²·cycles")
-    slowdown: Annotated[float, Field(ge=0, le=1000, strict=True)] = Field(
-        0.0, description="each local training takes 1 + E times the usual compute time; E is exponential with this mean"
+    cpu_hz: Range = setting(
+        (0.8e9, 3e9), "CPU frequency f of a client, uniform in [low, high]", requires="no latencies"
     )
-    positions: Text = Field("", description="CSV file (client,time_s,x_km,y_km) of the clients' positions over time")
-    presence: Text = Field(
-        "", description="CSV file (client,from_s,to_s) of when clients are available; unlisted clients always are"
+    cycles_per_sample: Range = setting(
+        (3e8, 5e8), "CPU cycles C to train on one sample, uniform in [low, high]", requires="no latencies"
     )
-    latencies: Text = Field(
+    energy_kappa: Positive = setting(1e-28, "κ of the compute energy κ·f²·cycles", requires="no latencies")
+    slowdown: Annotated[float, Field(ge=0, le=1000, strict=True)] = setting(
+        0.0,
+        "each local training takes 1 + E times the usual compute time; E is exponential with this mean",
+        varies=True,
+    )
+    positions: Text = setting(
         "",
-        description="CSV file (client,latency_s) of measured clients, which replace drawn ones; optional columns are "
+        "CSV file (client,time_s,x_km,y_km) of the clients' positions over time",
+        varies=True,
+        excludes={"speed_mps": "both move clients"},
+    )
+    presence: Text = setting(
+        "",
+        "CSV file (client,from_s,to_s) of when clients are available; unlisted clients always are",
+        varies=True,
+        excludes={"spectrum": "clients cannot leave during a shared upload"},
+    )
+    latencies: Text = setting(
+        "",
+        "CSV file (client,latency_s) of measured clients, which replace drawn ones; optional columns are "
         "compute_s, upload_s, num_samples, compute_j and transmit_j",
+        excludes={
+            "path_loss shadowing_db download fading speed_mps positions spectrum": "measured clients have no positions",
+            "snr_trace throughput": "measured latencies include upload times",
+        },
     )
-    trace: Text = Field(
+    trace: Text = setting(
         "",
-        description="CSV file (client,round,compute_s,upload_s[,lost]) of measured times that replace those of the "
+        "CSV file (client,round,compute_s,upload_s[,lost]) of measured times that replace those of the "
         "model; lost is 1 for a local training that failed",
+        varies=True,
+        excludes={"fading spectrum slowdown speed_mps positions": "the trace already sets all times"},
     )
 
 
@@ -74,57 +92,88 @@ class RadioSettings(Checked):
     section: ClassVar[str] = "radio"
     wanted: ClassVar[dict[str, str]] = {"speed_mps": "[low, high], both from 0 to 1000"}
 
-    bandwidth_hz: Positive = Field(30e3, description="bandwidth b of each client")
-    power_w: Positive = Field(0.1, description="transmit power p of a client")
-    noise_dbm: Finite = Field(-100.0, description="noise plus inter-cell interference N0 on a client's band")
-    path_loss: Literal["log-distance", "uma", "umi"] = Field(
+    bandwidth_hz: Positive = setting(30e3, "bandwidth b of each client", requires=("throughput=model", "no latencies"))
+    power_w: Positive = setting(0.1, "transmit power p of a client", requires="no latencies")
+    noise_dbm: Finite = setting(
+        -100.0,
+        "noise plus inter-cell interference N0 on a client's band",
+        requires=("throughput=model", "no snr_trace", "no latencies"),
+    )
+    path_loss: Literal["log-distance", "uma", "umi"] = setting(
         "log-distance",
-        description="path-loss model: log-distance as in the paper; uma or umi: 3GPP TR 38.901 macro cell or street "
-        "canyon",
+        "path-loss model: log-distance as in the paper; uma or umi: 3GPP TR 38.901 macro cell or street canyon",
+        requires=("throughput=model", "no snr_trace", "no trace or download"),
     )
-    path_loss_1km_db: Finite = Field(128.1, description="path loss at 1 km, for log-distance")
-    path_loss_slope_db: Finite = Field(37.6, description="path loss per decade of distance, for log-distance")
-    line_of_sight: Literal["drawn", "always", "never"] = Field(
-        "drawn", description="line of sight for uma and umi: drawn with the standard's probability, or fixed"
+    path_loss_1km_db: Finite = setting(
+        128.1,
+        "path loss at 1 km, for log-distance",
+        requires=("path_loss=log-distance", "throughput=model", "no snr_trace", "no latencies"),
     )
-    carrier_ghz: Annotated[float, Field(ge=0.5, le=100, strict=True)] = Field(
-        2.0, description="carrier frequency, for uma and umi"
+    path_loss_slope_db: Finite = setting(
+        37.6,
+        "path loss per decade of distance, for log-distance",
+        requires=("path_loss=log-distance", "throughput=model", "no snr_trace", "no latencies"),
     )
-    shadowing_db: NotNegative = Field(0.0, description="standard deviation of log-normal shadowing; 0 for none")
-    shadowing_km: Positive = Field(0.05, description="distance at which the correlation of shadowing falls to 1/e")
-    fading: Literal["none", "rayleigh", "rician"] = Field(
-        "none", description="block fading, drawn again every coherence_s"
+    line_of_sight: Literal["drawn", "always", "never"] = setting(
+        "drawn",
+        "line of sight for uma and umi: drawn with the standard's probability, or fixed",
+        requires="path_loss=uma/umi",
     )
-    rician_k_db: Annotated[float, Field(ge=-300, le=300, strict=True)] = Field(
-        6.0, description="power of the direct path relative to all others, for rician"
+    carrier_ghz: Annotated[float, Field(ge=0.5, le=100, strict=True)] = setting(
+        2.0, "carrier frequency, for uma and umi", requires="path_loss=uma/umi"
     )
-    coherence_s: Annotated[float, Field(ge=MIN_COHERENCE_S, strict=True)] = Field(
-        1.0, description="time for which a channel stays constant when it fades or clients move"
+    shadowing_db: NotNegative = setting(
+        0.0, "standard deviation of log-normal shadowing; 0 for none", requires="no trace or download"
     )
-    speed_mps: tuple[Speed, Speed] = Field(
-        (0.0, 0.0), description="random-waypoint mobility: speed of a leg, uniform in [low, high]; [0, 0] for none"
+    shadowing_km: Positive = setting(
+        0.05, "distance at which the correlation of shadowing falls to 1/e", requires="shadowing_db"
     )
-    pause_s: NotNegative = Field(0.0, description="pause at each waypoint")
-    snr_trace: Text = Field(
+    fading: Literal["none", "rayleigh", "rician"] = setting(
+        "none", "block fading, drawn again every coherence_s", varies=True
+    )
+    rician_k_db: Annotated[float, Field(ge=-300, le=300, strict=True)] = setting(
+        6.0, "power of the direct path relative to all others, for rician", requires="fading=rician"
+    )
+    coherence_s: Annotated[float, Field(ge=MIN_COHERENCE_S, strict=True)] = setting(
+        1.0,
+        "time for which a channel stays constant when it fades or clients move",
+        requires="fading or speed_mps or positions or snr_trace",
+    )
+    speed_mps: tuple[Speed, Speed] = setting(
+        (0.0, 0.0), "random-waypoint mobility: speed of a leg, uniform in [low, high]; [0, 0] for none", varies=True
+    )
+    pause_s: NotNegative = setting(0.0, "pause at each waypoint", requires="speed_mps")
+    snr_trace: Text = setting(
         "",
-        description="CSV file (trace,time_s,snr_db) of measured SNR over time that replaces path loss, shadowing, "
+        "CSV file (trace,time_s,snr_db) of measured SNR over time that replaces path loss, shadowing, "
         "fading and mobility; client i follows trace i, and clients beyond the last trace begin again at the first",
+        varies=True,
+        excludes={"throughput fading shadowing_db speed_mps positions trace": "the trace already sets the channel"},
     )
-    snr_start: Literal["drawn", "beginning"] = Field(
-        "drawn", description="where in its SNR trace a client starts: at a time drawn for each client, or at time 0"
+    snr_start: Literal["drawn", "beginning"] = setting(
+        "drawn",
+        "where in its SNR trace a client starts: at a time drawn for each client, or at time 0",
+        requires="snr_trace",
     )
-    throughput: Literal["model", "phones"] = Field(
+    throughput: Literal["model", "phones"] = setting(
         "model",
-        description="data rates: model: Eq. (5); phones: drawn for each transfer from the distribution of one of 19 "
+        "data rates: model: Eq. (5); phones: drawn for each transfer from the distribution of one of 19 "
         "measured phones",
+        varies=True,
+        excludes={"fading shadowing_db speed_mps spectrum positions trace": "measured data rates replace the channel"},
     )
-    spectrum: Literal["fixed", "equal", "in-turn"] = Field(
+    spectrum: Literal["fixed", "equal", "in-turn"] = setting(
         "fixed",
-        description="a fixed band per client; or the total bandwidth, split equally among uploading clients or used "
+        "a fixed band per client; or the total bandwidth, split equally among uploading clients or used "
         "by one client at a time",
+        varies=True,
     )
-    download: Flag = Field(False, description="whether clients wait for the model download; the paper neglects it")
-    station_power_w: Positive = Field(20.0, description="transmit power of the base station, for download")
+    download: Flag = setting(False, "whether clients wait for the model download; the paper neglects it")
+    station_power_w: Positive = setting(
+        20.0,
+        "transmit power of the base station, for download",
+        requires=("download", "throughput=model", "no snr_trace"),
+    )
 
     @model_validator(mode="after")
     def _check_speed(self) -> Self:
@@ -143,58 +192,63 @@ class TrainingSettings(Checked):
     section: ClassVar[str] = "training"
     wanted: ClassVar[dict[str, str]] = {"latency_samples": f"a whole number from 1 to {MAX_COUNT} or 'processed'"}
 
-    batch_size: Count = Field(20, description="samples in a minibatch")
-    local_steps: Count = Field(1, description="minibatches of one local training, at most 10^8 samples in all")
-    local_epochs: Annotated[int, Field(ge=0, le=MAX_COUNT, strict=True)] = Field(
-        0, description="passes over the client's data, at most 10^8 samples in all; replaces local_steps unless 0"
+    batch_size: Count = setting(20, "samples in a minibatch")
+    local_steps: Count = setting(1, "minibatches of one local training, at most 10^8 samples in all")
+    local_epochs: Annotated[int, Field(ge=0, le=MAX_COUNT, strict=True)] = setting(
+        0, "passes over the client's data, at most 10^8 samples in all; replaces local_steps unless 0"
     )
-    learning_rate: Positive = Field(0.1, description="step size δ")
-    lr_cap: PositiveOrInf = Field(1.0, description="upper bound of the scaled step size δ·j; inf for none")
-    proximal_mu: Annotated[float, Field(ge=0, le=1e30, strict=True)] = Field(
-        0.0, description="μ of FedProx, which adds μ·(w − initial model) to each local gradient; 0 for none"
+    learning_rate: Positive = setting(0.1, "step size δ")
+    lr_cap: PositiveOrInf = setting(1.0, "upper bound of the scaled step size δ·j; inf for none")
+    proximal_mu: Annotated[float, Field(ge=0, le=1e30, strict=True)] = setting(
+        0.0, "μ of FedProx, which adds μ·(w − initial model) to each local gradient; 0 for none"
     )
-    local_optimizer: Literal["sgd", "adamw"] = Field("sgd", description="optimizer of local training")
-    momentum: Annotated[float, Field(ge=0, lt=1, strict=True)] = Field(
-        0.0, description="momentum of sgd; its state is reset at the start of each local training"
+    local_optimizer: Literal["sgd", "adamw"] = setting("sgd", "optimizer of local training")
+    momentum: Annotated[float, Field(ge=0, lt=1, strict=True)] = setting(
+        0.0, "momentum of sgd; its state is reset at the start of each local training"
     )
-    nesterov: Flag = Field(False, description="whether momentum is that of Nesterov")
-    weight_decay: Annotated[float, Field(ge=0, le=1e3, strict=True)] = Field(
-        0.0, description="weight decay: added to the gradient by sgd, decoupled from it by adamw"
+    nesterov: Flag = setting(False, "whether momentum is that of Nesterov", requires="momentum")
+    weight_decay: Annotated[float, Field(ge=0, le=1e3, strict=True)] = setting(
+        0.0, "weight decay: added to the gradient by sgd, decoupled from it by adamw"
     )
-    adam_beta1: Annotated[float, Field(ge=0, lt=1, strict=True)] = Field(
-        0.9, description="decay rate of adamw's running mean of gradients"
+    adam_beta1: Annotated[float, Field(ge=0, lt=1, strict=True)] = setting(
+        0.9, "decay rate of adamw's running mean of gradients", requires="local_optimizer=adamw"
     )
-    adam_beta2: Annotated[float, Field(ge=0, lt=1, strict=True)] = Field(
-        0.999, description="decay rate of adamw's running mean of squared gradients"
+    adam_beta2: Annotated[float, Field(ge=0, lt=1, strict=True)] = setting(
+        0.999, "decay rate of adamw's running mean of squared gradients", requires="local_optimizer=adamw"
     )
-    adam_epsilon: Annotated[float, Field(ge=1e-30, le=1, strict=True)] = Field(
-        1e-8, description="added to the denominator in adamw's steps"
+    adam_epsilon: Annotated[float, Field(ge=1e-30, le=1, strict=True)] = setting(
+        1e-8, "added to the denominator in adamw's steps", requires="local_optimizer=adamw"
     )
-    clip_norm: PositiveOrInf = Field(
-        float("inf"), description="maximum norm of a gradient, to which larger gradients are scaled down; inf for none"
+    clip_norm: PositiveOrInf = setting(
+        float("inf"), "maximum norm of a gradient, to which larger gradients are scaled down; inf for none"
     )
-    schedule: Literal["constant", "step", "exponential", "cosine"] = Field(
-        "constant", description="how the step size changes over the run"
+    schedule: Literal["constant", "step", "exponential", "cosine"] = setting(
+        "constant", "how the step size changes over the run", requires="schedule_period"
     )
-    schedule_over: Literal["rounds", "seconds"] = Field(
-        "rounds", description="whether the schedule follows the round or the time at which a local training starts"
+    schedule_over: Literal["rounds", "seconds"] = setting(
+        "rounds",
+        "whether the schedule follows the round or the time at which a local training starts",
+        requires="schedule",
     )
-    schedule_period: PositiveOrInf = Field(
+    schedule_period: PositiveOrInf = setting(
         float("inf"),
-        description="length of a period in rounds or seconds; cosine stays constant after one period",
+        "length of a period in rounds or seconds; cosine stays constant after one period",
+        requires="schedule",
     )
-    schedule_factor: Annotated[float, Field(ge=0, le=1, strict=True)] = Field(
-        0.1, description="factor by which the step size changes in a period"
+    schedule_factor: Annotated[float, Field(ge=0, le=1, strict=True)] = setting(
+        0.1, "factor by which the step size changes in a period", requires="schedule"
     )
-    weighting: Literal["uniform", "samples"] = Field(
-        "uniform", description="weight of a client in an aggregation: equal for all, or its number of samples"
+    weighting: Literal["uniform", "samples"] = setting(
+        "uniform", "weight of a client in an aggregation: equal for all, or its number of samples"
     )
-    latency_samples: Count | Literal["processed"] = Field(
-        20, description="samples for which compute time is charged; 'processed': as many as the local training uses"
+    latency_samples: Count | Literal["processed"] = setting(
+        20,
+        "samples for which compute time is charged; 'processed': as many as the local training uses",
+        requires="no latencies",
     )
-    theta: Positive = Field(1.0, description="θ of the number of local iterations θ·log2(1/ε)")
-    epsilon: Annotated[float, Field(gt=0, lt=1, strict=True)] = Field(
-        0.05, description="ε of the number of local iterations θ·log2(1/ε)"
+    theta: Positive = setting(1.0, "θ of the number of local iterations θ·log2(1/ε)", requires="no latencies")
+    epsilon: Annotated[float, Field(gt=0, lt=1, strict=True)] = setting(
+        0.05, "ε of the number of local iterations θ·log2(1/ε)", requires="no latencies"
     )
 
     @model_validator(mode="after")
@@ -225,18 +279,17 @@ class DataSettings(Checked):
     section: ClassVar[str] = "data"
     wanted: ClassVar[dict[str, str]] = {"samples_per_client": f"a whole number from 1 to {MAX_COUNT} or [low, high]"}
 
-    dataset: Text = Field("mnist", description="a built-in task, as 'lesson tasks' lists them, or module:function")
+    dataset: Text = setting("mnist", "a built-in task, as 'lesson tasks' lists them, or module:function")
     split: Literal[
         "dirichlet-per-class", "dirichlet-per-client", "dirichlet-pool", "iid", "quantity-skew", "natural"
-    ] = Field(
+    ] = setting(
         "dirichlet-per-class",
-        description="how the training samples are divided among clients; natural: each client holds the samples that "
+        "how the training samples are divided among clients; natural: each client holds the samples that "
         "the task lists for it; this replaces the default for tasks that list them",
     )
-    beta: Positive = Field(1.0, description="concentration β of the Dirichlet split; smaller is more unequal")
-    samples_per_client: Count | CountRange = Field(
-        1000,
-        description="training samples of a client, or [low, high]; only for dirichlet-per-client and dirichlet-pool",
+    beta: Positive = setting(1.0, "concentration β of the Dirichlet split; smaller is more unequal")
+    samples_per_client: Count | CountRange = setting(
+        1000, "training samples of a client, or [low, high]; only for dirichlet-per-client and dirichlet-pool"
     )
 
     @property
@@ -251,8 +304,8 @@ class UploadSettings(Checked):
     section: ClassVar[str] = "upload"
     wanted: ClassVar[dict[str, str]] = {"model_bits": "a number > 0 or 'actual'"}
 
-    model_bits: Positive | Literal["actual"] = Field(
-        100e3, description="size s of an upload; actual: 32 bits for each value that clients exchange"
+    model_bits: Positive | Literal["actual"] = setting(
+        100e3, "size s of an upload; actual: 32 bits for each value that clients exchange"
     )
 
     @property
@@ -268,44 +321,48 @@ class ServerSettings(Checked):
 
     section: ClassVar[str] = "server"
 
-    optimizer: Literal["none", "momentum", "adagrad", "adam", "yogi", "amsgrad"] = Field(
+    optimizer: Literal["none", "momentum", "adagrad", "adam", "yogi", "amsgrad"] = setting(
         "none",
-        description="server optimizer; with none, the aggregated model becomes the global model, except with fadas, "
+        "server optimizer; with none, the aggregated model becomes the global model, except with fadas, "
         "which uses amsgrad",
     )
-    learning_rate: Positive | None = Field(
-        None, description="step size of the optimizer; by default 1 for momentum and 0.01 for adaptive ones"
+    learning_rate: Positive | None = setting(
+        None, "step size of the optimizer; by default 1 for momentum and 0.01 for adaptive ones"
     )
-    beta1: Annotated[float, Field(ge=0, lt=1, strict=True)] = Field(0.9, description="decay of the mean gradient m")
-    beta2: Annotated[float, Field(ge=0, lt=1, strict=True)] = Field(
-        0.99, description="decay of the mean square v, for adam, yogi and amsgrad"
+    beta1: Annotated[float, Field(ge=0, lt=1, strict=True)] = setting(0.9, "decay of the mean gradient m")
+    beta2: Annotated[float, Field(ge=0, lt=1, strict=True)] = setting(
+        0.99, "decay of the mean square v, for adam, yogi and amsgrad"
     )
-    epsilon: Annotated[float, Field(ge=1e-30, le=1e15, strict=True)] = Field(
-        1e-3, description="limits the steps of adagrad, adam, yogi and amsgrad; τ in Reddi et al."
+    epsilon: Annotated[float, Field(ge=1e-30, le=1e15, strict=True)] = setting(
+        1e-3, "limits the steps of adagrad, adam, yogi and amsgrad; τ in Reddi et al."
     )
-    aggregate: Literal["strategy", "models", "updates"] = Field(
+    aggregate: Literal["strategy", "models", "updates"] = setting(
         "strategy",
-        description="models: average models as in Eq. (10); updates: add each update to the newest model; strategy: "
+        "models: average models as in Eq. (10); updates: add each update to the newest model; strategy: "
         "as the strategy prescribes",
     )
-    estimate: Literal["last", "mean", "quantile"] = Field(
+    estimate: Literal["last", "mean", "quantile"] = setting(
         "last",
-        description="latency estimate of a client: its last observation, or the mean or a quantile of the last few",
+        "latency estimate of a client: its last observation, or the mean or a quantile of the last few",
+        requires="times vary",
     )
-    estimate_window: Annotated[int, Field(ge=1, le=1000, strict=True)] = Field(
-        5, description="number of observations that mean and quantile use"
+    estimate_window: Annotated[int, Field(ge=1, le=1000, strict=True)] = setting(
+        5, "number of observations that mean and quantile use", requires="estimate=mean/quantile"
     )
-    estimate_quantile: Annotated[float, Field(gt=0, le=1, strict=True)] = Field(
-        0.8, description="quantile of the observations, for estimate = quantile"
+    estimate_quantile: Annotated[float, Field(gt=0, le=1, strict=True)] = setting(
+        0.8, "quantile of the observations, for estimate = quantile", requires="estimate=quantile"
     )
-    refresh_estimates_every_s: PositiveOrInf = Field(
-        float("inf"), description="time after which the server asks idle clients for their current times; inf for never"
+    refresh_estimates_every_s: PositiveOrInf = setting(
+        float("inf"),
+        "time after which the server asks idle clients for their current times; inf for never",
+        requires="times vary",
+        excludes={"spectrum": "shared upload times depend on which other clients upload"},
     )
-    estimate_error: Annotated[float, Field(ge=0, le=5, strict=True)] = Field(
-        0.0, description="σ of a log-normal error factor on every estimate"
+    estimate_error: Annotated[float, Field(ge=0, le=5, strict=True)] = setting(
+        0.0, "σ of a log-normal error factor on every estimate", varies=True
     )
-    overhead_s: Annotated[float, Field(ge=0, le=1e9, strict=True)] = Field(
-        0.0, description="time after each aggregation in which the server opens no round; the paper neglects it"
+    overhead_s: Annotated[float, Field(ge=0, le=1e9, strict=True)] = setting(
+        0.0, "time after each aggregation in which the server opens no round; the paper neglects it"
     )
 
     @property
@@ -383,10 +440,10 @@ class StrategySettings(_WithOptions):
     section: ClassVar[str] = "strategy"
     common: ClassVar[tuple[str, ...]] = COMMON
 
-    name: Text = Field("lesson", description="a built-in strategy or module:Class")
-    deadline_s: PositiveOrInf = Field(20.0, description="deadline τ of a round, for strategies that have one")
-    ensure_first_tier: Flag = Field(
-        False, description="if tier 1 would be empty, treat the fastest client as meeting the deadline"
+    name: Text = setting("lesson", "a built-in strategy or module:Class")
+    deadline_s: PositiveOrInf = setting(20.0, "deadline τ of a round, for strategies that have one")
+    ensure_first_tier: Flag = setting(
+        False, "if tier 1 would be empty, treat the fastest client as meeting the deadline"
     )
 
 
@@ -396,32 +453,29 @@ class RunSettings(Checked):
     section: ClassVar[str] = "run"
     wanted: ClassVar[dict[str, str]] = {"eval_every_s": "a number >= 0.001 or 'auto'"}
 
-    seed: Annotated[int, Field(ge=0, strict=True)] = Field(0, description="random seed")
-    rounds: Annotated[int, Field(ge=1, le=MAX_COUNT, strict=True)] | None = Field(
-        None, description="number of rounds after which the run ends"
+    seed: Annotated[int, Field(ge=0, strict=True)] = setting(0, "random seed")
+    rounds: Annotated[int, Field(ge=1, le=MAX_COUNT, strict=True)] | None = setting(
+        None, "number of rounds after which the run ends"
     )
-    time_budget_s: PositiveOrInf = Field(float("inf"), description="simulated time after which the run ends")
-    eval_every_s: Literal["auto"] | Annotated[float, Field(ge=1e-3, strict=True)] = Field(
-        "auto",
-        description="simulated time between evaluations; auto: 40 evaluations at times drawn from the seed",
+    time_budget_s: PositiveOrInf = setting(float("inf"), "simulated time after which the run ends")
+    eval_every_s: Literal["auto"] | Annotated[float, Field(ge=1e-3, strict=True)] = setting(
+        "auto", "simulated time between evaluations; auto: 40 evaluations at times drawn from the seed"
     )
-    eval_jitter: Annotated[float, Field(ge=0, le=1, strict=True)] = Field(
+    eval_jitter: Annotated[float, Field(ge=0, le=1, strict=True)] = setting(
         0.0,
-        description="largest share of eval_every_s and of client_scores_every_s by which an evaluation is moved to an "
+        "largest share of eval_every_s and of client_scores_every_s by which an evaluation is moved to an "
         "earlier time, at random; no effect on auto",
     )
-    client_scores_every_s: Annotated[float, Field(ge=1e-3, strict=True, allow_inf_nan=True)] = Field(
-        float("inf"), description="simulated time between evaluations on every client's own data; inf for none"
+    client_scores_every_s: Annotated[float, Field(ge=1e-3, strict=True, allow_inf_nan=True)] = setting(
+        float("inf"), "simulated time between evaluations on every client's own data; inf for none"
     )
-    checkpoint_every_s: Positive = Field(20.0, description="wall-clock time between checkpoints")
-    trainer: Literal["auto", "reference", "fused", "batched"] = Field(
-        "auto", description="implementation of local training; all give the same results up to rounding"
+    checkpoint_every_s: Positive = setting(20.0, "wall-clock time between checkpoints")
+    trainer: Literal["auto", "reference", "fused", "batched"] = setting(
+        "auto", "implementation of local training; all give the same results up to rounding"
     )
-    device: Literal["auto", "cpu", "cuda"] = Field(
-        "auto", description="device to train on; auto uses a GPU if there is one"
-    )
-    precision: Literal["auto", "tf32", "float32", "bfloat16"] = Field(
-        "auto", description="precision of matrix products; auto: tf32 on a GPU, float32 on a CPU"
+    device: Literal["auto", "cpu", "cuda"] = setting("auto", "device to train on; auto uses a GPU if there is one")
+    precision: Literal["auto", "tf32", "float32", "bfloat16"] = setting(
+        "auto", "precision of matrix products; auto: tf32 on a GPU, float32 on a CPU"
     )
 
     @model_validator(mode="after")
@@ -441,16 +495,22 @@ class FaultSettings(Checked):
 
     section: ClassVar[str] = "faults"
 
-    disconnect_before: Share = Field(0.0, description="probability that a client disconnects before a local training")
-    disconnect_during: Share = Field(
-        0.0, description="probability that a client disconnects during a local training, at a uniformly random moment"
+    disconnect_before: Share = setting(0.0, "probability that a client disconnects before a local training")
+    disconnect_during: Share = setting(
+        0.0, "probability that a client disconnects during a local training, at a uniformly random moment"
     )
-    offline_s: Annotated[float, Field(ge=1, strict=True, allow_inf_nan=True)] = Field(
-        100.0, description="mean time until a disconnected client rejoins, exponentially distributed; inf for never"
+    offline_s: Annotated[float, Field(ge=1, strict=True, allow_inf_nan=True)] = setting(
+        100.0,
+        "mean time until a disconnected client rejoins, exponentially distributed; inf for never",
+        requires="disconnect_before or disconnect_during",
     )
-    offline_forever: Share = Field(0.0, description="probability that a disconnected client never rejoins")
-    detection_delay_s: Annotated[float, Field(ge=0, le=MAX_S, strict=True)] = Field(
-        0.0, description="time until the server notices that a client has disconnected"
+    offline_forever: Share = setting(
+        0.0, "probability that a disconnected client never rejoins", requires="disconnect_before or disconnect_during"
+    )
+    detection_delay_s: Annotated[float, Field(ge=0, le=MAX_S, strict=True)] = setting(
+        0.0,
+        "time until the server notices that a client has disconnected",
+        requires="disconnect_before or disconnect_during",
     )
 
     @field_validator("offline_s")
@@ -465,30 +525,23 @@ class FaultSettings(Checked):
         """Whether clients may disconnect."""
         return self.disconnect_before > 0 or self.disconnect_during > 0
 
-    def without_effect(self) -> list[str]:
-        """Return a line for each setting that was changed but has no effect, with what it requires."""
-        names, what = ("offline_s", "offline_forever", "detection_delay_s"), "disconnect_before or disconnect_during"
-        return self.unused({names: (self.disconnects, f"{what} is > 0")}, "faults.")
-
 
 class GuardSettings(Checked):
     """Which updates the server rejects."""
 
     section: ClassVar[str] = "guards"
 
-    norm_limit: Annotated[float, Field(ge=1, strict=True, allow_inf_nan=True)] = Field(
-        math.inf, description="largest accepted norm of an update, as a multiple of the median of recent norms"
+    norm_limit: Annotated[float, Field(ge=1, strict=True, allow_inf_nan=True)] = setting(
+        math.inf, "largest accepted norm of an update, as a multiple of the median of recent norms"
     )
-    norm_window: Count = Field(200, description="number of recent updates over which the median is computed")
-    exclude_after_rejections: Annotated[int, Field(ge=0, le=MAX_COUNT, strict=True)] = Field(
-        5, description="consecutive rejected updates after which a client is excluded; 0 for never"
+    norm_window: Count = setting(
+        200, "number of recent updates over which the median is computed", requires="norm_limit"
+    )
+    exclude_after_rejections: Annotated[int, Field(ge=0, le=MAX_COUNT, strict=True)] = setting(
+        5, "consecutive rejected updates after which a client is excluded; 0 for never"
     )
 
     @property
     def limits_norms(self) -> bool:
         """Whether updates may be rejected for their norm."""
         return self.norm_limit < math.inf
-
-    def without_effect(self) -> list[str]:
-        """Return a line for each setting that was changed but has no effect, with what it requires."""
-        return self.unused({("norm_window",): (self.limits_norms, "norm_limit is finite")}, "guards.")

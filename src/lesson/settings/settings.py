@@ -1,6 +1,5 @@
 """`Settings`: everything that determines the result of a run, in eleven sections."""
 
-import math
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -36,23 +35,7 @@ DERIVED: dict[str, str | None] = {
 None: the setting is not given. `runs/resolve.py` has the rules."""
 INPUT_FILES = ("latencies", "trace", "presence", "positions", "snr_trace")
 """Settings that name a file."""
-NEEDS_POSITIONS = ("path_loss", "shadowing_db", "download", "fading", "speed_mps", "positions", "spectrum")
-"""Settings that need client positions, which measured clients do not have."""
-MEASURED_CHANNELS = ("snr_trace", "throughput")
-"""Settings that replace the channel between a client and the base station by measurements."""
-DRAWS_CLIENTS = {
-    "fleet": ("area_km", "cpu_hz", "cycles_per_sample", "energy_kappa"),
-    "radio": ("bandwidth_hz", "power_w", "noise_dbm", "path_loss_1km_db", "path_loss_slope_db"),
-    "training": ("latency_samples", "theta", "epsilon"),
-}
-"""Settings that determine the latencies and energies of drawn clients only, by section."""
 SECTIONS = ("fleet", "radio", "training", "data", "task", "upload", "server", "strategy", "run", "faults", "guards")
-VARYING = {
-    "radio": ("fading", "speed_mps", "spectrum", "snr_trace", "throughput"),
-    "fleet": ("positions", "slowdown", "trace", "presence"),
-    "server": ("estimate_error",),
-}
-"""The settings that make actual times differ from the server's estimates, by section."""
 
 
 class Settings(Checked):
@@ -105,39 +88,10 @@ class Settings(Checked):
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
-        if self.fleet.latencies:
-            self.check_measured()
-        if self.radio.speed_mps[1] and self.fleet.positions:
-            raise InputError("[fleet] positions cannot be combined with [radio] speed_mps: both move clients")
-        if self.fleet.trace:
-            for name in self.changed_names("fading", "spectrum", "slowdown", "speed_mps", "positions"):
-                raise InputError(f"[fleet] trace cannot be combined with {name}: the trace already sets all times")
-        self._check_channels()
-        if self.radio.spectrum != "fixed" and self.fleet.presence:
-            raise InputError(
-                "[fleet] presence cannot be combined with a shared [radio] spectrum: clients cannot leave during a "
-                "shared upload"
-            )
-        if self.radio.spectrum != "fixed" and self.server.changed("refresh_estimates_every_s"):
-            raise InputError(
-                "[server] refresh_estimates_every_s cannot be combined with a shared [radio] spectrum: upload times "
-                "depend on which other clients upload"
-            )
+        for section, name, rules in RULES:
+            if rules["excludes"] and self.is_set(name):
+                self.check_excluded(name, f"[{section}] {name}")
         return self
-
-    def _check_channels(self) -> None:
-        """Raise InputError if measured channels are combined with the models that they replace."""
-        if self.radio.snr_trace:
-            for name in self.changed_names("throughput", "fading", "shadowing_db", "speed_mps", "positions", "trace"):
-                raise InputError(
-                    f"[radio] snr_trace cannot be combined with {name}: the trace already sets the channel"
-                )
-        if self.radio.throughput != "model":
-            for name in self.changed_names("fading", "shadowing_db", "speed_mps", "spectrum", "positions", "trace"):
-                raise InputError(
-                    f'[radio] throughput = "{self.radio.throughput}" cannot be combined with {name}: measured data '
-                    'rates replace the channel; use throughput = "model"'
-                )
 
     @property
     def moves(self) -> bool:
@@ -157,12 +111,12 @@ class Settings(Checked):
     @property
     def input_files(self) -> dict[str, str]:
         """Path of each input file by the name of its setting."""
-        return {name: getattr(getattr(self, section_of(name)), name) for name in self.changed_names(*INPUT_FILES)}
+        return {name: getattr(getattr(self, section_of(name)), name) for name in INPUT_FILES if self.is_set(name)}
 
     @property
     def varying(self) -> list[str]:
         """The settings that make actual times differ from the server's estimates."""
-        return [name for section, names in VARYING.items() for name in getattr(self, section).changed(*names)]
+        return [name for _, name, rules in RULES if rules["varies"] and self.is_set(name)]
 
     @property
     def varies(self) -> bool:
@@ -174,100 +128,55 @@ class Settings(Checked):
         """Whether a task that lists its clients uses the natural split: `split` is natural or unset."""
         return self.data.split == "natural" or "split" not in self.data.model_fields_set
 
-    def check_measured(self) -> None:
-        """Raise InputError if a setting needs client positions, or would replace measured upload times."""
-        for name in self.changed_names(*NEEDS_POSITIONS, *MEASURED_CHANNELS):
-            why = "include no client positions" if name in NEEDS_POSITIONS else "already include upload times"
-            raise InputError(f"[{section_of(name)}] {name} cannot be combined with measured latencies, which {why}")
+    def check_excluded(self, name: str, shown_as: str) -> None:
+        """Raise InputError if a setting that cannot be combined with another one, called `name`, is set."""
+        for other, why in excluded_by(name).items():
+            if self.is_set(other):
+                raise InputError(f"{shown_as} cannot be combined with [{section_of(other)}] {other}: {why}")
 
     def without_faults(self) -> Self:
         """Return these settings with no injected faults."""
         return self.model_copy(update={"faults": FaultSettings()})
 
-    def changed_names(self, *names: str) -> list[str]:
-        """Return those of the named settings that do not have their default value; names must be unique."""
-        return [name for name in names if getattr(self, section_of(name)).changed(name)]
+    def is_set(self, name: str) -> bool:
+        """Return whether a setting does not have its default value, that of the preset `released`."""
+        section = getattr(self, section_of(name))
+        return bool(getattr(section, name) != type(section).model_fields[name].default)
 
     def caveats(self) -> list[str]:
         """Return warnings about settings that have no effect, or not the expected one, one line each."""
-        lines = self._without_effect()
-        lines += self.faults.without_effect() + self.guards.without_effect()
+        lines = []
+        for section, name, rules in RULES:
+            unmet = next((one for one in rules["requires"] if not self._meets(one)), "")
+            if unmet and self._differs(section, name):
+                shown_as = name if len(NAMES[name]) == 1 else f"{section}.{name}"
+                value = getattr(getattr(self, section), name)
+                lines.append(f"{shown_as} = {value} has no effect unless {_in_words(unmet)}")
         return lines + self._work_caveats()
 
-    def _without_effect(self) -> list[str]:
-        """Return a line for each setting that was changed but has no effect, with what it requires."""
-        radio, fleet, server, training = self.radio, self.fleet, self.server, self.training
-        preset = PRESETS[self.preset]
-        urban, moving = radio.path_loss != "log-distance", radio.speed_mps[1] > 0
-        calculated = 'throughput is "model" and snr_trace is unset'
-        return [
-            *self._unused_by_measured(),
-            *radio.unused(
-                {
-                    ("line_of_sight", "carrier_ghz"): (urban, "path_loss is uma or umi"),
-                    ("shadowing_km",): (radio.shadowing_db > 0, "shadowing_db > 0"),
-                    ("rician_k_db",): (radio.fading == "rician", "fading is rician"),
-                    ("coherence_s",): (self.channel_changes, "fading, speed_mps, positions or snr_trace is set"),
-                    ("pause_s",): (moving, "speed_mps is set"),
-                    ("snr_start",): (bool(radio.snr_trace), "snr_trace is set"),
-                    ("station_power_w",): (
-                        radio.download and self.uses_positions,
-                        "download is true" if self.uses_positions else calculated,
-                    ),
-                    ("path_loss", "path_loss_1km_db", "path_loss_slope_db", "noise_dbm"): (
-                        self.uses_positions,
-                        calculated,
-                    ),
-                    ("bandwidth_hz",): (radio.throughput == "model", 'throughput is "model"'),
-                    ("shadowing_db", "path_loss"): (
-                        not fleet.trace or radio.download,
-                        "trace is unset or download is true",
-                    ),
-                },
-                preset=preset.get("radio"),
-            ),
-            *training.unused(
-                {
-                    ("nesterov",): (training.momentum > 0, "momentum > 0"),
-                    ("schedule",): (training.schedule_period < math.inf, "schedule_period is finite"),
-                    ("adam_beta1", "adam_beta2", "adam_epsilon"): (
-                        training.local_optimizer == "adamw",
-                        "local_optimizer is adamw",
-                    ),
-                    ("schedule_over", "schedule_period", "schedule_factor"): (
-                        training.schedule != "constant",
-                        "schedule is set",
-                    ),
-                },
-                preset=preset.get("training"),
-            ),
-            *server.unused(
-                {
-                    ("estimate_window",): (server.estimate != "last", "estimate is mean or quantile"),
-                    ("estimate_quantile",): (server.estimate == "quantile", "estimate is quantile"),
-                    ("estimate", "refresh_estimates_every_s"): (self.varies, "times vary, as with fading"),
-                },
-                preset=preset.get("server"),
-            ),
-        ]
+    def _meets(self, condition: str) -> bool:
+        """Return whether a condition of `requires` holds, see `setting`."""
+        return any(self._holds(one) for one in condition.split(" or "))
 
-    def _unused_by_measured(self) -> list[str]:
-        """Return a line for each setting that has no effect because latencies come from a file."""
-        if not self.fleet.latencies:
-            return []
-        return [
-            f"{name} = {getattr(self, section).model_dump()[name]} has no effect unless latencies is unset"
-            for section, names in DRAWS_CLIENTS.items()
-            for name in getattr(self, section).changed(*names, preset=PRESETS[self.preset].get(section))
-        ]
+    def _holds(self, condition: str) -> bool:
+        if condition == "times vary":
+            return self.varies
+        name, _, values = condition.removeprefix("no ").partition("=")
+        if values:
+            return getattr(getattr(self, section_of(name)), name) in values.split("/")
+        return self.is_set(name) != condition.startswith("no ")
+
+    def _differs(self, section: str, name: str) -> bool:
+        """Return whether a setting does not have the value of the preset."""
+        usual = PRESETS[self.preset].get(section, {}).get(name, _KINDS[section].model_fields[name].default)
+        return bool(getattr(getattr(self, section), name) != usual)
 
     def _work_caveats(self) -> list[str]:
         lines, training = [], self.training
         changed = [
             f"{name} = {getattr(training, name)}"
-            for name in training.changed(
-                "batch_size", "local_steps", "local_epochs", preset=PRESETS[self.preset].get("training")
-            )
+            for name in ("batch_size", "local_steps", "local_epochs")
+            if self._differs("training", name)
         ]
         if changed and self.fleet.latencies:
             lines.append(f"{', '.join(changed)} does not change the latencies, which {self.fleet.latencies} gives")
@@ -373,6 +282,29 @@ NAMES: dict[str, tuple[str, ...]] = {}
 for _section, _kind in _KINDS.items():
     for _name in getattr(_kind, "common", _kind.model_fields):
         NAMES[_name] = (*NAMES.get(_name, ()), _section)
+
+RULES: list[tuple[str, str, dict[str, Any]]] = [
+    (section, name, field.json_schema_extra)  # type: ignore[misc]
+    for section, kind in _KINDS.items()
+    for name, field in kind.model_fields.items()
+    if field.json_schema_extra
+]
+"""Section, name and rules of each setting, as `setting` has them."""
+
+
+def excluded_by(name: str) -> dict[str, str]:
+    """Return the settings with which one cannot be combined, and why."""
+    return next(rules["excludes"] for _, one, rules in RULES if one == name)
+
+
+def _in_words(condition: str) -> str:
+    """Return a condition of `requires` as text: "no trace or download" as "trace is unset or download is set"."""
+    words = []
+    for one in condition.split(" or "):
+        name, _, values = one.removeprefix("no ").partition("=")
+        state = values.replace("/", " or ") or ("unset" if one.startswith("no ") else "set")
+        words.append("times vary, as with fading" if one == "times vary" else f"{name} is {state}")
+    return " or ".join(words)
 
 
 def section_of(name: str) -> str:

@@ -262,7 +262,7 @@ def _traced(work: WorkTrace, fleet: Fleet) -> WorkTrace:
 def _check_known(settings: Settings, fleet: Fleet) -> None:
     """Raise if a fleet lacks values that the settings require."""
     if fleet.population is None:
-        settings.check_measured()
+        settings.check_excluded("latencies", "a fleet of measured clients")
         unknown = np.flatnonzero(np.isnan(fleet.compute_s) & fleet.reachable)
         if settings.fleet.slowdown and len(unknown):
             raise InputError(
