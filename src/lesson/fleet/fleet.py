@@ -15,7 +15,7 @@ from lesson.fleet import latency
 from lesson.fleet.channels import phone_rates_of, snr_traces_of
 from lesson.fleet.measured import Measured, listed_clients
 from lesson.fleet.population import Population, draw_population
-from lesson.fleet.tiers import assign_tiers, client_to_promote
+from lesson.fleet.tiers import client_to_promote
 from lesson.fleet.traces import read_positions, read_work
 from lesson.radio.channel import Channel, off_the_station
 from lesson.settings.settings import Settings
@@ -132,9 +132,7 @@ class Fleet:
         With `ensure_first_tier`, if no client meets the deadline, the fastest one is promoted: its latency is set to
         the deadline, and the parts of its latency are scaled accordingly. Otherwise, the fleet is unchanged.
         """
-        if not self.ensure_first_tier:
-            return self
-        fastest = client_to_promote(self.latency_s, assign_tiers(self.latency_s, deadline_s))
+        fastest = client_to_promote(self.latency_s, deadline_s, self.ensure_first_tier)
         if fastest is None:
             return self
         real_s, latency_s, ratio = float(self.latency_s[fastest]), self.latency_s.copy(), np.ones(len(self))

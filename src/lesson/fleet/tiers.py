@@ -41,9 +41,13 @@ def assign_tiers(latency_s: FloatArray, deadline_s: float) -> IntArray:
     return np.where(tiers < _MAX_TIER, tiers, UNREACHABLE).astype(np.int64)
 
 
-def client_to_promote(latency_s: FloatArray, tiers: IntArray) -> int | None:
-    """Return the fastest client if tier 1 is empty; None if it is not, or if all tiers are."""
-    if np.any(tiers == 1) or np.all(tiers == UNREACHABLE):
+def client_to_promote(latency_s: FloatArray, deadline_s: float, ensure_first_tier: bool) -> int | None:
+    """Return the client that is treated as meeting the deadline: with `ensure_first_tier`, the fastest one.
+
+    None if tier 1 is not empty, or if all tiers are.
+    """
+    tiers = assign_tiers(latency_s, deadline_s)
+    if not ensure_first_tier or np.any(tiers == 1) or np.all(tiers == UNREACHABLE):
         return None
     return int(np.argmin(latency_s))
 

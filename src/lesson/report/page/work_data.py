@@ -129,8 +129,9 @@ def latencies(kept: dict[str, Any]) -> dict[str, Any] | None:
 def tiers_of(kept: dict[str, Any], settings: Settings) -> IntArray:
     """Return the tier of each client by the deadline, even if the strategy has no tiers; 0 for unknown latencies."""
     seconds: FloatArray = np.array([np.inf if one is None else one for one in kept["clients"]["latency_s"]])
-    tiers = assign_tiers(seconds, settings.strategy.deadline_s)
-    promoted = client_to_promote(seconds, tiers) if settings.strategy.ensure_first_tier else None
+    chosen = settings.strategy
+    tiers = assign_tiers(seconds, chosen.deadline_s)
+    promoted = client_to_promote(seconds, chosen.deadline_s, chosen.ensure_first_tier)
     if promoted is not None:
         tiers[promoted] = 1
     return tiers
