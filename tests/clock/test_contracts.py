@@ -52,7 +52,7 @@ PLANS: dict[str, list[Any]] = {
     "RoundPlan.tiers": [replace(PLAN, tiers=[1, 2])],
     "RoundPlan.note": [replace(PLAN, note=5)],
     "RoundPlan.drops": [replace(PLAN, drops=drops) for drops in (None, [7], [0])],
-    "RoundPlan.uploads": [replace(PLAN, uploads=uploads) for uploads in (ONE, "turns")],
+    "RoundPlan.uploads": [replace(PLAN, uploads="turns")],
 }
 MERGES: dict[str, list[Any]] = {
     "merge": [(ids(0), ONE)],
@@ -63,23 +63,20 @@ MERGES: dict[str, list[Any]] = {
         Merge(ids(0, 1), np.ones(2)),
         Merge(ids(0, 1), np.ones(2), of="updates", groups=GroupMemory(["a", "a"], {})),
     ],
-    "Merge.of": [Merge(ids(0), ONE, of=of) for of in (ids(), "model")],
+    "Merge.of": [Merge(ids(0), ONE, of="model")],
     "Merge.step_scale": [Merge(ids(0), ONE, step_scale=scale) for scale in ("1", np.inf, -1)],
     "Merge.groups": [Merge(ids(0), ONE, groups={"a": 1.0})],
-    "GroupMemory.names": [grouped(names, {}) for names in ([], 5, [["a"]], ids(0))],
+    "GroupMemory.names": [grouped([], {})],
     "GroupMemory.weights": [
-        *(grouped(["a"], weights) for weights in ([1, 2], {"0": "x"}, {0: 1.0}, {"a": -1.0})),
+        *(grouped(["a"], weights) for weights in ({"0": "x"}, {"a": -1.0})),
         grouped(["a"], {"a": 1.0, "b": 1.0}, of="models"),
     ],
-    "GroupMemory.resets": [grouped(["a"], {}, resets=resets) for resets in ("a", None)],
     "GroupMemory.previous": [
-        *(grouped(["a"], {}, previous=previous) for previous in (["a"], {"a": np.nan})),
+        grouped(["a"], {}, previous={"a": np.nan}),
         grouped(["a"], {}, "models", previous={"a": -1.0}),
-    ],
-    "GroupMemory.previous_total": [
-        *(grouped(["a"], {}, previous_total=total) for total in (None, np.inf, -np.inf)),
         grouped(["a"], {}, "models", previous_total=0.5),
     ],
+    "GroupMemory.previous_total": [grouped(["a"], {}, previous_total=total) for total in (None, np.inf, -np.inf)],
 }
 
 

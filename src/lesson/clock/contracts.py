@@ -4,9 +4,9 @@ Lists, tuples and ranges are converted to arrays. Checks come before any change 
 """
 
 import copy
+import math
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, get_args
 
@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from lesson.clock.ledger import Ledger
-from lesson.core.arrays import NO_CLIENTS, BoolArray, FloatArray, IntArray, all_distinct, membership
+from lesson.core.arrays import BoolArray, FloatArray, IntArray, all_distinct, membership
 from lesson.core.errors import InputError
 from lesson.strategies.base import AllOf, AnyOf, Arrivals, Closing, GroupMemory, Merge, RoundPlan, Strategy
 
 _IDS, _NUMBERS = np.dtype(np.int64), np.dtype(np.float64)
-_CLOSINGS, _REAL = frozenset(get_args(Closing)), (float, int, np.floating, np.integer)
+_CLOSINGS, _REAL = get_args(Closing), (float, int, np.floating, np.integer)
 _LARGEST, _MAX_SUM = sys.float_info.max, 1 + 1e-9
 
 
@@ -45,105 +45,71 @@ class Contract:
         `usual_steps` is the number of local steps that each client takes unless the plan sets another. `now_s` is the
         time at which the round opens.
         """
-        if not isinstance(plan, RoundPlan):
-            raise self._error("open_round", f"must return a RoundPlan, got {plan!r:.80}")
-        plan = self._with_arrays(plan)
-        if plan.closes.by_s < now_s or (plan.closes.by_s == now_s and len(plan.starts)):
-            remedy = "times count from the start of the run, as in Deadline(view.now_s + 20.0)"
-            opens = f"must be later than {now_s:g} s, when the round opens"
-            raise self._error("by_s of RoundPlan.closes", f"{opens}, got {plan.closes.by_s:g}; {remedy}")
+        self._require(isinstance(plan, RoundPlan), "open_round", "must return a RoundPlan", plan)
+        plan = self._with_arrays("RoundPlan", plan, starts=_IDS, drops=_IDS, local_steps=_IDS, batches=_IDS, tiers=_IDS)
+        if isinstance(plan.lr_scale, _REAL):
+            plan = plan if type(plan.lr_scale) is float else replace(plan, lr_scale=float(plan.lr_scale))
+        else:
+            plan = self._with_arrays("RoundPlan", plan, lr_scale=_NUMBERS)
         self._check_clients("RoundPlan.drops", plan.drops)
         self._check_clients("RoundPlan.starts", plan.starts)
-        match plan.closes:
-            case AllOf(clients=clients):
-                self._check_ids("AllOf.clients", clients)
-            case AnyOf(groups=groups):
-                for place, group in enumerate(groups):
-                    self._check_ids(f"AnyOf.groups[{place}]", group)
         self._check_states(plan)
         self._check_local_training(plan, usual_steps)
-        return plan
+        uploads, note = plan.uploads, plan.note
+        self._require(uploads in ("parallel", "in-turn"), "RoundPlan.uploads", "must be parallel or in-turn", uploads)
+        self._require(isinstance(note, str), "RoundPlan.note", "must be text", note)
+        closes = self._checked_closing(plan.closes, len(plan.starts), now_s)
+        return plan if closes is plan.closes else replace(plan, closes=closes)
 
     def checked_merge(self, merge: Merge) -> tuple[Merge, Rows]:
         """Return the merge with arrays in place of sequences, and the rows of its updates at the server.
 
         Raises ValueError if the merge is not valid.
         """
-        if not isinstance(merge, Merge):
-            raise self._error("merge", f"must return a Merge, got {merge!r:.80}")
-        fixed: dict[str, Any] = {}
-        self._fix(fixed, "Merge", "updates", merge.updates, _IDS)
-        self._fix(fixed, "Merge", "weights", merge.weights, _NUMBERS)
-        if merge.drops is not NO_CLIENTS:
-            self._fix(fixed, "Merge", "drops", merge.drops, _IDS)
-        if not isinstance(merge.of, str) or merge.of not in ("models", "updates"):
-            raise self._error("Merge.of", f"must be 'models' or 'updates', got {merge.of!r:.80}")
-        if merge.groups is not None and not isinstance(merge.groups, GroupMemory):
-            raise self._error("Merge.groups", f"must be GroupMemory(…) or None, got {merge.groups!r:.80}")
-        if type(merge.step_scale) is not float:
-            if not isinstance(merge.step_scale, _REAL):
-                raise self._error("Merge.step_scale", f"must be a number, got {merge.step_scale!r:.80}")
-            fixed["step_scale"] = float(merge.step_scale)
-        merge = replace(merge, **fixed) if fixed else merge
-        self._check_weights(merge)
+        self._require(isinstance(merge, Merge), "merge", "must return a Merge", merge)
+        merge = self._with_arrays("Merge", merge, updates=_IDS, drops=_IDS, weights=_NUMBERS)
+        weights, scale, count = merge.weights, merge.step_scale, len(merge.updates)
+        valid = len(weights) == count and _all_between(weights, 0, _LARGEST)
+        self._require(valid, "Merge.weights", f"must be finite and >= 0, one per update ({count})", weights)
+        self._require(merge.of in ("models", "updates"), "Merge.of", "must be models or updates", merge.of)
+        self._require(_is_finite(scale) and scale >= 0, "Merge.step_scale", "must be a finite number >= 0", scale)
+        merge = merge if type(scale) is float else replace(merge, step_scale=float(scale))
+        if merge.groups is not None:
+            self._check_groups(merge.groups, merge)
+        elif merge.of == "models":
+            total = weights.sum()
+            self._require(total <= _MAX_SUM, "Merge.weights", "must sum to at most 1 for models", total)
         return merge, self._rows_at_server(merge)
 
-    def _with_arrays(self, plan: RoundPlan) -> RoundPlan:
-        fixed: dict[str, Any] = {}
-        self._fix(fixed, "RoundPlan", "starts", plan.starts, _IDS)
-        if plan.drops is not NO_CLIENTS:
-            self._fix(fixed, "RoundPlan", "drops", plan.drops, _IDS)
-        for name in ("local_steps", "batches", "tiers"):
-            if (value := getattr(plan, name)) is not None:
-                self._fix(fixed, "RoundPlan", name, value, _IDS)
-        if type(plan.lr_scale) is not float:
-            if isinstance(plan.lr_scale, _REAL):
-                fixed["lr_scale"] = float(plan.lr_scale)
-            else:
-                self._fix(fixed, "RoundPlan", "lr_scale", plan.lr_scale, _NUMBERS)
-        if not isinstance(plan.uploads, str) or plan.uploads not in ("parallel", "in-turn"):
-            raise self._error("RoundPlan.uploads", f"must be 'parallel' or 'in-turn', got {plan.uploads!r:.80}")
-        if not isinstance(plan.note, str):
-            raise self._error("RoundPlan.note", f"must be text, got {plan.note!r:.80}")
-        closes = self._closing_with_arrays(plan.closes)
-        if closes is not plan.closes:
-            fixed["closes"] = closes
-        return replace(plan, **fixed) if fixed else plan
-
-    def _closing_with_arrays(self, closes: Closing) -> Closing:
-        if type(closes) not in _CLOSINGS:
-            allowed = ", ".join(kind.__name__ for kind in get_args(Closing))
-            raise self._error("RoundPlan.closes", f"must be one of {allowed}, got {closes!r:.80}")
-        if not isinstance(closes.by_s, _REAL) or closes.by_s != closes.by_s:
-            raise self._error("by_s of RoundPlan.closes", f"must be a number, got {closes.by_s!r:.80}")
-        if isinstance(closes, Arrivals) and not isinstance(closes.count, (int, np.integer)):
-            raise self._error("count of RoundPlan.closes", f"must be a whole number, got {closes.count!r:.80}")
-        fixed: dict[str, Any] = {}
-        if isinstance(closes, AllOf):
-            self._fix(fixed, "AllOf", "clients", closes.clients, _IDS)
+    def _checked_closing(self, closes: Closing, num_starts: int, now_s: float) -> Closing:
+        self._require(isinstance(closes, _CLOSINGS), "RoundPlan.closes", "must be a closing condition", closes)
+        by_s = closes.by_s
+        if not isinstance(by_s, _REAL) or not by_s >= now_s or (by_s == now_s and num_starts):
+            remedy = "times count from the start of the run, as in Deadline(view.now_s + 20.0)"
+            raise self._error("by_s of RoundPlan.closes", f"must be later than {now_s:g} s, got {by_s!r:.80}; {remedy}")
+        if isinstance(closes, Arrivals):
+            is_whole = isinstance(closes.count, int | np.integer)
+            self._require(is_whole, "count of RoundPlan.closes", "must be a whole number", closes.count)
+        elif isinstance(closes, AllOf):
+            clients = self._array("AllOf.clients", closes.clients, _IDS)
+            self._check_clients("AllOf.clients", clients, distinct=False)
+            closes = closes if clients is closes.clients else AllOf(clients, by_s)
         elif isinstance(closes, AnyOf):
-            if not _is_sequence(closes.groups):  # an iterator would be exhausted by this check
-                raise self._error("AnyOf.groups", f"must be a list of arrays of client ids, got {closes.groups!r:.80}")
-            groups: dict[str, Any] = {}
-            for place, group in enumerate(closes.groups):
-                self._fix(groups, "AnyOf", f"groups[{place}]", group, _IDS)
-            if groups:
-                fixed["groups"] = [groups.get(f"groups[{place}]", group) for place, group in enumerate(closes.groups)]
-        return replace(closes, **fixed) if fixed else closes
+            is_list = isinstance(closes.groups, list | tuple)
+            self._require(is_list, "AnyOf.groups", "must be a list of arrays", closes.groups)
+            groups = [self._array("AnyOf.groups", group, _IDS) for group in closes.groups]
+            for group in groups:
+                self._check_clients("AnyOf.groups", group, distinct=False)
+            closes = AnyOf(groups, by_s)
+        return closes
 
-    def _check_ids(self, field: str, clients: IntArray) -> None:
-        """Raise unless all ids are from 0 to num_clients − 1."""
+    def _check_clients(self, field: str, clients: IntArray, distinct: bool = True) -> None:
+        """Raise unless all ids are from 0 to num_clients − 1 and, with `distinct`, none is repeated."""
         last = len(self._ledger) - 1
         if not _all_between(clients, 0, last):
             wrong = clients[(clients < 0) | (clients > last)][0]
             raise self._error(field, f"must be ids of clients, from 0 to {last}, got {wrong}")
-
-    def _check_clients(self, field: str, clients: IntArray) -> None:
-        """Raise unless all ids are valid and distinct."""
-        if not len(clients):
-            return
-        self._check_ids(field, clients)
-        if not all_distinct(clients):
+        if distinct and len(clients) and not all_distinct(clients):
             client, count = Counter(clients.tolist()).most_common(1)[0]
             raise self._error(field, f"must not repeat a client, got client {client} {count} times")
 
@@ -163,26 +129,38 @@ class Contract:
 
     def _check_local_training(self, plan: RoundPlan, usual_steps: IntArray) -> None:
         """Raise unless `lr_scale`, `local_steps`, `batches` and `tiers` have valid values and one entry per start."""
-        count, lr_scale = len(plan.starts), plan.lr_scale
-        if isinstance(lr_scale, float):
-            got, valid = 1, 0 <= lr_scale <= _LARGEST
-        else:
-            got, valid = len(lr_scale), _all_between(lr_scale, 0, _LARGEST)
-        if got not in (1, count):
-            raise self._error("RoundPlan.lr_scale", f"must be one number, or one per start ({count}), got {got}")
-        if not valid:
-            raise self._error("RoundPlan.lr_scale", f"must be finite and >= 0, got {plan.lr_scale}")
-        if plan.tiers is not None and len(plan.tiers) != count:
-            raise self._error("RoundPlan.tiers", f"must have one entry per start ({count}), got {len(plan.tiers)}")
-        steps = plan.local_steps
-        if steps is not None and (len(steps) != count or not (steps >= 1).all()):
-            raise self._error("RoundPlan.local_steps", f"must be one number >= 1 per start ({count}), got {steps}")
-        if plan.batches is None:
-            return
-        if len(plan.batches) not in (1, count) or not (plan.batches >= 1).all():
-            raise self._error("RoundPlan.batches", f"must be numbers >= 1, one or one per start, got {plan.batches}")
-        if not np.all((plan.batches == 1) | ((usual_steps[plan.starts] if steps is None else steps) == 1)):
-            raise self._error("RoundPlan.batches", "must be 1 for clients that take more than one local step")
+        count, scales = len(plan.starts), np.atleast_1d(plan.lr_scale)
+        fields = (("lr_scale", scales, 0), ("batches", plan.batches, 1), ("local_steps", plan.local_steps, 1))
+        for name, values, least in (*fields, ("tiers", plan.tiers, 0)):
+            if values is not None:
+                one_for_all = len(values) == 1 and name in ("lr_scale", "batches")
+                valid = (one_for_all or len(values) == count) and _all_between(values, least, _LARGEST)
+                self._require(
+                    valid, f"RoundPlan.{name}", f"must be finite, >= {least}, one per start ({count})", values
+                )
+        if plan.batches is not None:
+            steps = usual_steps[plan.starts] if plan.local_steps is None else plan.local_steps
+            valid = bool(np.all((plan.batches == 1) | (steps == 1)))
+            self._require(valid, "RoundPlan.batches", "must be 1 for clients with several local steps", plan.batches)
+
+    def _check_groups(self, groups: GroupMemory, merge: Merge) -> None:
+        self._require(isinstance(groups, GroupMemory), "Merge.groups", "must be GroupMemory(…) or None", groups)
+        names, count, sums = groups.names, len(merge.weights), Counter[str]()
+        self._require(len(names) == count, "GroupMemory.names", f"must be one name per update ({count})", names)
+        for name, weight in zip(names, merge.weights.tolist(), strict=True):
+            sums[name] += weight
+        largest = max(sums.values(), default=0.0)
+        self._require(largest <= _MAX_SUM, "Merge.weights", "must sum to at most 1 in each group", largest)
+        total = {"": groups.previous_total}
+        for field, weights in (("weights", groups.weights), ("previous", groups.previous), ("previous_total", total)):
+            may_be_negative = field != "weights"
+            valid = all(_is_finite(one) and (one >= 0 or may_be_negative) for one in weights.values())
+            self._require(valid, f"GroupMemory.{field}", "must be finite, and >= 0 for weights", weights)
+        if merge.of == "models":
+            valid = sum(groups.weights.values()) <= _MAX_SUM
+            self._require(valid, "GroupMemory.weights", "must sum to at most 1 for models", groups.weights)
+            is_unset = not groups.previous and not groups.previous_total
+            self._require(is_unset, "GroupMemory.previous", "must not be set for models", groups)
 
     def _rows_at_server(self, merge: Merge) -> Rows:
         """Return the rows of a merge's updates and drops; raise unless all are distinct updates at the server."""
@@ -195,76 +173,36 @@ class Contract:
             raise self._error(field, f"must be distinct ids of updates at the server{other}")
         return Rows(merged, leaving, merge.weights[places])
 
-    def _check_weights(self, merge: Merge) -> None:
-        weights, groups = merge.weights, merge.groups
-        if len(weights) != len(merge.updates):
-            raise self._error(
-                "Merge.weights", f"must have one entry per update ({len(merge.updates)}), got {len(weights)}"
-            )
-        if not _all_between(weights, 0, _LARGEST):
-            raise self._error("Merge.weights", f"must be finite and >= 0, got {weights}")
-        if not 0 <= merge.step_scale <= _LARGEST:
-            raise self._error("Merge.step_scale", f"must be finite and >= 0, got {merge.step_scale:g}")
-        if groups is not None:
-            self._check_groups(groups, weights)
-            self._check_previous(groups, merge.of)
-        if merge.of == "models":
-            total = weights.sum() if groups is None else sum(groups.weights.values())
-            if total > _MAX_SUM:
-                field = "Merge.weights" if groups is None else "GroupMemory.weights"
-                raise self._error(field, f"must sum to at most 1 for models, got {total:g}")
+    def _with_arrays(self, kind: str, decision: Any, **dtypes: np.dtype[Any]) -> Any:
+        """Return a decision with arrays in place of sequences; optional fields may be None."""
+        fixed: dict[str, Any] = {}
+        for name, dtype in dtypes.items():
+            value = getattr(decision, name)
+            if (array := self._array(f"{kind}.{name}", value, dtype)) is not value:
+                fixed[name] = array
+        return replace(decision, **fixed) if fixed else decision
 
-    def _check_groups(self, groups: GroupMemory, weights: FloatArray) -> None:
-        for name, value in (("names", groups.names), ("resets", groups.resets)):
-            if not _is_sequence(value) or not all(isinstance(group, str) for group in value):
-                raise self._error(f"GroupMemory.{name}", f"must be a list of group names, got {value!r:.80}")
-        shares = self._weights_by_group("weights", groups.weights)
-        if not _all_between(shares, 0, _LARGEST):
-            raise self._error("GroupMemory.weights", f"must be finite and >= 0, got {shares}")
-        if len(groups.names) != len(weights):
-            raise self._error(
-                "GroupMemory.names", f"must have one entry per update ({len(weights)}), got {len(groups.names)}"
-            )
-        sums = Counter[str]()
-        for name, weight in zip(groups.names, weights.tolist(), strict=True):
-            sums[name] += weight
-        for name, total in sums.items():
-            if total > _MAX_SUM:
-                raise self._error("Merge.weights", f"must sum to at most 1 in a group, got {total:g} in {name!r}")
-
-    def _check_previous(self, groups: GroupMemory, of: str) -> None:
-        shares, total = self._weights_by_group("previous", groups.previous), groups.previous_total
-        if not _all_between(shares, -_LARGEST, _LARGEST):
-            raise self._error("GroupMemory.previous", f"must be finite, got {shares}")
-        if not isinstance(total, _REAL):
-            raise self._error("GroupMemory.previous_total", f"must be a number, got {total!r:.80}")
-        if not -_LARGEST <= total <= _LARGEST:
-            raise self._error("GroupMemory.previous_total", f"must be finite, got {total:g}")
-        if of == "models" and (groups.previous or total):
-            field = "previous" if groups.previous else "previous_total"
-            raise self._error(f"GroupMemory.{field}", "must not be set for a merge of models; use of='updates'")
-
-    def _weights_by_group(self, name: str, given: Any) -> FloatArray:
-        """Return the weights of a field of GroupMemory; raise unless it maps group names to numbers."""
-        if not isinstance(given, Mapping) or not all(
-            isinstance(group, str) and isinstance(weight, _REAL) for group, weight in given.items()
-        ):
-            raise self._error(f"GroupMemory.{name}", f"must map group names to numbers, got {given!r:.80}")
-        return np.array([*given.values()], dtype=np.float64)
-
-    def _fix(self, fixed: dict[str, Any], kind: str, name: str, value: Any, dtype: np.dtype[Any]) -> None:
-        """Store a value as an array in `fixed`, unless it already is one of this type; raise if it cannot be one."""
+    def _array(self, field: str, value: Any, dtype: np.dtype[Any]) -> Any:
+        """Return a sequence of numbers as an array; an array of this type and None, where it is allowed, unchanged."""
         if type(value) is np.ndarray and value.dtype is dtype and value.ndim == 1:
-            return
-        array = _array(value, dtype)
-        if array is None:
-            what = "whole numbers" if dtype is _IDS else "numbers"
-            raise self._error(f"{kind}.{name}", f"must be an array or a list of {what}, got {value!r:.80}")
-        fixed[name] = array
+            return value
+        if value is None and field in ("RoundPlan.local_steps", "RoundPlan.batches", "RoundPlan.tiers"):
+            return None
+        try:
+            array = np.asarray(value)
+        except ValueError:  # rows of different lengths
+            array = np.empty((0, 0))
+        kinds = "iu" if dtype is _IDS else "iuf"
+        valid = array.ndim == 1 and (array.dtype.kind in kinds or not len(array))
+        self._require(valid, field, f"must be an array or a list of {'whole ' * (dtype is _IDS)}numbers", value)
+        return array.astype(dtype)
 
-    def _error(self, what: str, why: str) -> ValueError:
-        who = type(self._strategy).__name__
-        return ValueError(f"round {self._round}: {who}: {what} {' '.join(why.split())}")
+    def _require(self, valid: bool, field: str, what: str, got: object) -> None:
+        if not valid:
+            raise self._error(field, f"{what}, got {got!r:.80}")
+
+    def _error(self, field: str, why: str) -> ValueError:
+        return ValueError(f"round {self._round}: {type(self._strategy).__name__}: {field} {' '.join(why.split())}")
 
 
 def _all_between(values: npt.NDArray[Any], low: float, high: float) -> bool:
@@ -272,22 +210,8 @@ def _all_between(values: npt.NDArray[Any], low: float, high: float) -> bool:
     return not len(values) or bool(values.min() >= low and values.max() <= high)
 
 
-def _is_sequence(value: object) -> bool:
-    """Return whether a value is a sequence or an array, but not text."""
-    return value.ndim > 0 if isinstance(value, np.ndarray) else isinstance(value, Sequence) and type(value) is not str
-
-
-def _array(value: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any] | None:
-    """Convert a sequence to a one-dimensional array; return None if it does not hold numbers of this type."""
-    try:
-        array = np.asarray(value)
-    except ValueError:  # rows of different lengths
-        return None
-    if array.ndim != 1:
-        return None
-    if not len(array):
-        return NO_CLIENTS.astype(dtype)
-    return array.astype(dtype) if array.dtype.kind in ("iu" if dtype is _IDS else "iuf") else None
+def _is_finite(value: object) -> bool:
+    return isinstance(value, _REAL) and math.isfinite(value)
 
 
 def copied(strategy: Strategy) -> Strategy:
