@@ -199,32 +199,34 @@ def make_fleet(
     compute_s: FloatArray,
     upload_s: FloatArray,
     latency_s: FloatArray,
-    **others: Any,
+    *,
+    download_s: FloatArray | None = None,
+    shared_upload_s: FloatArray | None = None,
+    compute_j: FloatArray | None = None,
+    transmit_j: FloatArray | None = None,
+    shared_transmit_j: FloatArray | None = None,
 ) -> Fleet:
-    """Return a fleet with these times; `others` are further fields of `Fleet`.
+    """Return a fleet with these times and energies; see `Fleet`.
 
-    By default, the upload also serves as the upload alone on a shared band, downloads take no time, and energies are
+    By default, downloads take no time, the upload also serves as the upload alone on a shared band, and energies are
     unknown. If the settings name a trace, times are those of each client's first local training in it.
     """
-    transmit_j = others.get("transmit_j", np.full(len(names), np.nan))
-    defaults = {
-        "shared_upload_s": upload_s,
-        "download_s": np.zeros(len(names)),
-        "compute_j": np.full(len(names), np.nan),
-        "transmit_j": transmit_j,
-        "shared_transmit_j": transmit_j,
-    }
+    transmit_j = np.full(len(names), np.nan) if transmit_j is None else transmit_j
     fleet = Fleet(
         names=names,
         compute_s=compute_s,
         upload_s=upload_s,
+        shared_upload_s=upload_s if shared_upload_s is None else shared_upload_s,
         latency_s=latency_s,
+        download_s=np.zeros(len(names)) if download_s is None else download_s,
+        compute_j=np.full(len(names), np.nan) if compute_j is None else compute_j,
+        transmit_j=transmit_j,
+        shared_transmit_j=transmit_j if shared_transmit_j is None else shared_transmit_j,
         num_samples=num_samples,
         client_weight=client_weight(settings, num_samples),
         local_steps=local_work(settings, num_samples)[0],
         model_bits=settings.upload.bits,
         ensure_first_tier=settings.strategy.ensure_first_tier,
-        **(defaults | others),
     )
     return _as_traced(fleet, settings)
 
@@ -261,14 +263,15 @@ def _as_traced(fleet: Fleet, settings: Settings) -> Fleet:
 
 
 def _drawn_fleet(settings: Settings, population: Population) -> Fleet:
-    _, charged = local_work(settings, population.num_samples)
-    if settings.training.latency_samples != "processed":
+    if settings.training.latency_samples == "processed":
+        _, charged = local_work(settings, population.num_samples)
+    else:
         charged = np.full(len(population), settings.training.latency_samples)
     cycles = latency.num_cycles(settings.training.local_iterations, population.cycles_per_sample, charged)
     compute_s = latency.compute_s(cycles, population.cpu_hz)
     upload_s, shared_s, download_s = _sent_s(settings, population)
     shared_s = np.nan_to_num(shared_s, nan=np.inf, posinf=np.inf)
-    return make_fleet(
+    fleet = make_fleet(
         settings,
         range(len(population)),
         population.num_samples,
@@ -280,8 +283,8 @@ def _drawn_fleet(settings: Settings, population: Population) -> Fleet:
         compute_j=latency.compute_j(settings.fleet.energy_kappa, cycles, population.cpu_hz),
         transmit_j=latency.transmit_j(population.power_w, upload_s),
         shared_transmit_j=latency.transmit_j(population.power_w, shared_s),
-        population=population,
     )
+    return replace(fleet, population=population)
 
 
 def _sent_s(settings: Settings, population: Population) -> tuple[FloatArray, FloatArray, FloatArray]:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from lesson.core.arrays import FloatArray, IntArray
-from lesson.core.errors import InputError
 from lesson.core.random import key, uniforms
 
 Positions = tuple[FloatArray, FloatArray]
@@ -73,10 +72,8 @@ class RandomWaypoint:
     def at(self, clients: IntArray, times_s: FloatArray) -> Positions:
         """Return positions x and y in km, each with the shape (num_clients, num_times) of `times_s`.
 
-        Times must ascend in each row.
+        Times must be finite and >= 0, and ascend in each row.
         """
-        if not np.all((times_s >= 0) & (times_s < np.inf)):
-            raise InputError("times_s must be finite and >= 0")
         starts = self._starts_at(clients, times_s[:, 0])
         x_km, y_km = np.empty_like(times_s), np.empty_like(times_s)
         rows = np.arange(len(clients))
@@ -158,14 +155,6 @@ class Itinerary:
     """
 
     def __init__(self, waypoints: Sequence[tuple[FloatArray, FloatArray, FloatArray]]) -> None:
-        for client, (times_s, x_km, y_km) in enumerate(waypoints):
-            if not 0 < len(times_s) == len(x_km) == len(y_km):
-                raise InputError(
-                    f"times_s, x_km and y_km of client {client} must have the same length, at least 1, "
-                    f"got {len(times_s)}, {len(x_km)} and {len(y_km)}"
-                )
-            if np.any(np.diff(times_s) <= 0):
-                raise InputError(f"times_s of client {client} must increase; sort its waypoints and remove duplicates")
         counts = np.array([len(times_s) for times_s, _, _ in waypoints])
         self._last = np.cumsum(counts) - 1
         self._first = self._last - counts + 1
