@@ -5,7 +5,7 @@ import pytest
 
 from lesson import Settings
 from lesson.radio import line_of_sight_probability, path_loss_db
-from lesson.radio.channel import NEAREST_KM, Channel, off_the_station
+from lesson.radio.channel import Channel
 
 X_KM, Y_KM = np.array([1.0, 0.3]), np.array([0.0, -0.4])  # 1 and 0.5 km from the base station
 
@@ -41,6 +41,6 @@ def test_frequency_of_line_of_sight() -> None:
     assert share == pytest.approx(line_of_sight_probability("umi", np.array([0.1]))[0], abs=0.06)
 
 
-def test_positions_at_the_base_station_are_moved_away() -> None:
-    x_km, y_km = off_the_station(np.array([0.0, 0.5]), np.array([0.0, 0.0]))
-    assert (x_km.tolist(), y_km.tolist()) == ([NEAREST_KM, 0.5], [0.0, 0.0])
+def test_loss_at_the_base_station_is_finite() -> None:
+    """At 1 mm: 128.1 + 37.6·log10(10⁻⁶) = −97.5 dB."""
+    assert Channel(Settings(), 0).loss_db(np.zeros(1), np.zeros(1)) == pytest.approx(128.1 - 6 * 37.6)

@@ -8,7 +8,6 @@ released, d = 1 km: path loss 128.1 + 37.6·log10(1) = 128.1 dB; gain 10^-12.81 
 import numpy as np
 import pytest
 
-from lesson.core.errors import InputError
 from lesson.radio import gain, log_distance_path_loss_db, rate_bps, signal_to_noise, upload_s, watts
 
 
@@ -53,8 +52,3 @@ def test_upload_without_signal_takes_forever() -> None:
     assert rate_bps(30e3, one(0.0))[0] == 0
     assert upload_s(100e3, one(0.0))[0] == np.inf
     assert signal_to_noise(one(1.0), one(1.0), watts(1e6))[0] == 0
-
-
-def test_error_names_the_client_at_the_base_station() -> None:
-    with pytest.raises(InputError, match=r"distance_km .* client 1"):
-        log_distance_path_loss_db(np.array([1.0, 0.0]), 128.1, 37.6)

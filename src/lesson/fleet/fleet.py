@@ -17,7 +17,7 @@ from lesson.fleet.measured import Measured, listed_clients
 from lesson.fleet.population import Population, draw_population
 from lesson.fleet.tiers import client_to_promote
 from lesson.fleet.traces import read_positions, read_work
-from lesson.radio.channel import Channel, off_the_station
+from lesson.radio.channel import Channel
 from lesson.settings.settings import Settings
 
 OUTLIER = 100.0
@@ -236,8 +236,7 @@ def _as_itinerary_begins(population: Population, settings: Settings) -> Populati
     everybody = np.arange(len(population))
     places = read_positions(Path(settings.fleet.positions), everybody.tolist(), settings.fleet.area_km)
     x_km, y_km = radio.Itinerary(places).at(everybody, np.zeros((len(population), 1)))
-    x_km, y_km = off_the_station(x_km[:, 0], y_km[:, 0])
-    return replace(population, x_km=x_km, y_km=y_km)
+    return replace(population, x_km=x_km[:, 0], y_km=y_km[:, 0])
 
 
 def _as_traced(fleet: Fleet, settings: Settings) -> Fleet:

@@ -12,12 +12,7 @@ SIGHT_KM = 0.05
 """Correlation distance of line of sight, TR 38.901, table 7.6.3.1-2."""
 
 NEAREST_KM = 1e-6
-"""Distance from the base station that is used for clients which are closer."""
-
-
-def off_the_station(x_km: FloatArray, y_km: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Move positions at the base station NEAREST_KM away from it, as path loss is undefined there."""
-    return np.where(np.hypot(x_km, y_km) < NEAREST_KM, NEAREST_KM, x_km), y_km
+"""Distance from the base station that is used for clients which are closer: path loss is undefined at the station."""
 
 
 class Channel:
@@ -30,7 +25,7 @@ class Channel:
 
     def loss_db(self, x_km: FloatArray, y_km: FloatArray) -> FloatArray:
         """Return path loss plus shadowing in dB at each position, with the shape of the positions."""
-        settings, distance_km = self._settings, np.hypot(x_km, y_km)
+        settings, distance_km = self._settings, np.maximum(np.hypot(x_km, y_km), NEAREST_KM)
         if settings.radio.path_loss == "log-distance":
             loss_db = log_distance_path_loss_db(
                 distance_km, settings.radio.path_loss_1km_db, settings.radio.path_loss_slope_db

@@ -3,7 +3,6 @@
 import numpy as np
 
 from lesson.core.arrays import FloatArray
-from lesson.core.errors import InputError
 
 
 def log_distance_path_loss_db(distance_km: FloatArray, at_1km_db: float, slope_db: float) -> FloatArray:
@@ -11,10 +10,4 @@ def log_distance_path_loss_db(distance_km: FloatArray, at_1km_db: float, slope_d
 
     The paper prints 128.1 + 37.6·d; without the logarithm, latencies would be hours.
     """
-    if np.any(distance_km <= 0):
-        client = int(np.argmax(distance_km <= 0))
-        raise InputError(
-            f"distance_km must be > 0, got {distance_km[client]} for client {client}; "
-            "path loss is undefined at the base station; move the client"
-        )
     return at_1km_db + slope_db * np.log10(distance_km)

@@ -11,7 +11,7 @@ from lesson.fleet.channels import snr_traces_of
 from lesson.fleet.fleet import Fleet
 from lesson.fleet.population import Population
 from lesson.fleet.traces import read_positions
-from lesson.radio.channel import Channel, off_the_station
+from lesson.radio.channel import Channel
 from lesson.settings.settings import Settings
 
 MAX_CACHED_CLIENTS = 4096
@@ -111,8 +111,7 @@ class Airtime:
         if self._mobility is None:
             return self._standing_snr[clients]
         times_s = np.broadcast_to(blocks * self.coherence_s, (len(clients), blocks.shape[1]))
-        x_km, y_km = off_the_station(*self._mobility.at(clients[:, 0], times_s))
-        return self._signal_to_noise(x_km, y_km, self._power_w[clients])
+        return self._signal_to_noise(*self._mobility.at(clients[:, 0], times_s), self._power_w[clients])
 
     def _signal_to_noise(self, x_km: FloatArray, y_km: FloatArray, power_w: FloatArray) -> FloatArray:
         """Return the SNR without fading at these positions, on a client's own band."""
