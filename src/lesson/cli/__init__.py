@@ -90,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: Sequence[str]) -> int:
     """Run a command; return 0, 1 if reruns differ, 2 if the input is invalid, or 3 if a run could not continue."""
-    _settle_terminal()
+    _prepare_terminal()
     try:
         if instruction := os.environ.get(COMPLETE_VARIABLE):
             return shell_complete(cli, {}, "lesson", COMPLETE_VARIABLE, instruction)
@@ -130,7 +130,7 @@ def _problem(error: OSError) -> str:
     return f"the output cannot be written: {error.strerror}"
 
 
-def _settle_terminal() -> None:
+def _prepare_terminal() -> None:
     """Handle unusual terminals: closed, very narrow, or without Unicode."""
     if sys.stdout is None:
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
