@@ -52,12 +52,6 @@ class Counting(FedAvg):
         self.count += 1
         return replace(super().open_round(view, rng), lr_scale=1 / self.count)
 
-    def state(self) -> dict[str, Any]:
-        return {"count": self.count}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self.count = state["count"]
-
 
 class DrawsByItself(Counting):
     def __init__(self) -> None:
@@ -66,7 +60,10 @@ class DrawsByItself(Counting):
 
 class ForgetsItsCount(Counting):
     def state(self) -> dict[str, Any]:
-        return {"count": 0}
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.count = 0
 
 
 class SharesItsHistory(FedAvg):

@@ -20,6 +20,9 @@ from lesson.strategies.base import AllOf, AnyOf, Arrivals, Closing, GroupMemory,
 
 _IDS, _NUMBERS = np.dtype(np.int64), np.dtype(np.float64)
 _CLOSINGS, _REAL = get_args(Closing), (float, int, np.floating, np.integer)
+_PER_START = {"lr_scale": (_NUMBERS, 0, True), "batches": (_IDS, 1, True), "local_steps": (_IDS, 1, False)}
+_PER_START |= {"tiers": (_IDS, 0, False)}
+"""Type and least value of fields with one entry per start, and whether a single one stands for all."""
 _LARGEST, _MAX_SUM = sys.float_info.max, 1 + 1e-9
 
 
@@ -46,15 +49,11 @@ class Contract:
         time at which the round opens.
         """
         self._require(isinstance(plan, RoundPlan), "open_round", "must return a RoundPlan", plan)
-        plan = self._with_arrays("RoundPlan", plan, starts=_IDS, drops=_IDS, local_steps=_IDS, batches=_IDS, tiers=_IDS)
-        if isinstance(plan.lr_scale, _REAL):
-            plan = plan if type(plan.lr_scale) is float else replace(plan, lr_scale=float(plan.lr_scale))
-        else:
-            plan = self._with_arrays("RoundPlan", plan, lr_scale=_NUMBERS)
+        plan = self._with_arrays(plan, starts=_IDS, drops=_IDS)
         self._check_clients("RoundPlan.drops", plan.drops)
         self._check_clients("RoundPlan.starts", plan.starts)
         self._check_states(plan)
-        self._check_local_training(plan, usual_steps)
+        plan = self._checked_training(plan, usual_steps)
         uploads, note = plan.uploads, plan.note
         self._require(uploads in ("parallel", "in-turn"), "RoundPlan.uploads", "must be parallel or in-turn", uploads)
         self._require(isinstance(note, str), "RoundPlan.note", "must be text", note)
@@ -67,10 +66,10 @@ class Contract:
         Raises ValueError if the merge is not valid.
         """
         self._require(isinstance(merge, Merge), "merge", "must return a Merge", merge)
-        merge = self._with_arrays("Merge", merge, updates=_IDS, drops=_IDS, weights=_NUMBERS)
+        merge = self._with_arrays(merge, updates=_IDS, drops=_IDS, weights=_NUMBERS)
         weights, scale, count = merge.weights, merge.step_scale, len(merge.updates)
-        valid = len(weights) == count and _all_between(weights, 0, _LARGEST)
-        self._require(valid, "Merge.weights", f"must be finite and >= 0, one per update ({count})", weights)
+        if len(weights) != count or not _all_between(weights, 0, _LARGEST):
+            raise self._error("Merge.weights", f"must be finite and >= 0, one per update ({count}), got {weights}")
         self._require(merge.of in ("models", "updates"), "Merge.of", "must be models or updates", merge.of)
         self._require(_is_finite(scale) and scale >= 0, "Merge.step_scale", "must be a finite number >= 0", scale)
         merge = merge if type(scale) is float else replace(merge, step_scale=float(scale))
@@ -105,11 +104,13 @@ class Contract:
 
     def _check_clients(self, field: str, clients: IntArray, distinct: bool = True) -> None:
         """Raise unless all ids are from 0 to num_clients − 1 and, with `distinct`, none is repeated."""
+        if not len(clients):
+            return
         last = len(self._ledger) - 1
         if not _all_between(clients, 0, last):
             wrong = clients[(clients < 0) | (clients > last)][0]
             raise self._error(field, f"must be ids of clients, from 0 to {last}, got {wrong}")
-        if distinct and len(clients) and not all_distinct(clients):
+        if distinct and not all_distinct(clients):
             client, count = Counter(clients.tolist()).most_common(1)[0]
             raise self._error(field, f"must not repeat a client, got client {client} {count} times")
 
@@ -127,21 +128,24 @@ class Contract:
             state = "is training" if ledger.busy[wrong] else "is not connected"
             raise self._error("RoundPlan.starts", f"must be idle clients, got client {wrong}, which {state}")
 
-    def _check_local_training(self, plan: RoundPlan, usual_steps: IntArray) -> None:
+    def _checked_training(self, plan: RoundPlan, usual_steps: IntArray) -> RoundPlan:
         """Raise unless `lr_scale`, `local_steps`, `batches` and `tiers` have valid values and one entry per start."""
-        count, scales = len(plan.starts), np.atleast_1d(plan.lr_scale)
-        fields = (("lr_scale", scales, 0), ("batches", plan.batches, 1), ("local_steps", plan.local_steps, 1))
-        for name, values, least in (*fields, ("tiers", plan.tiers, 0)):
-            if values is not None:
-                one_for_all = len(values) == 1 and name in ("lr_scale", "batches")
-                valid = (one_for_all or len(values) == count) and _all_between(values, least, _LARGEST)
-                self._require(
-                    valid, f"RoundPlan.{name}", f"must be finite, >= {least}, one per start ({count})", values
-                )
+        if isinstance(plan.lr_scale, _REAL):
+            valid = math.isfinite(plan.lr_scale) and plan.lr_scale >= 0
+            self._require(valid, "RoundPlan.lr_scale", "must be finite and >= 0", plan.lr_scale)
+            plan = plan if type(plan.lr_scale) is float else replace(plan, lr_scale=float(plan.lr_scale))
+        for name, (dtype, least, may_be_one) in _PER_START.items():
+            if (values := getattr(plan, name)) is None or type(values) is float:
+                continue
+            array, count = self._array(f"RoundPlan.{name}", values, dtype), len(plan.starts)
+            valid = (len(array) == count or (may_be_one and len(array) == 1)) and _all_between(array, least, _LARGEST)
+            self._require(valid, f"RoundPlan.{name}", f"must be >= {least}, one per start ({count})", values)
+            plan = plan if array is values else replace(plan, **{name: array})
         if plan.batches is not None:
             steps = usual_steps[plan.starts] if plan.local_steps is None else plan.local_steps
             valid = bool(np.all((plan.batches == 1) | (steps == 1)))
             self._require(valid, "RoundPlan.batches", "must be 1 for clients with several local steps", plan.batches)
+        return plan
 
     def _check_groups(self, groups: GroupMemory, merge: Merge) -> None:
         self._require(isinstance(groups, GroupMemory), "Merge.groups", "must be GroupMemory(…) or None", groups)
@@ -173,21 +177,19 @@ class Contract:
             raise self._error(field, f"must be distinct ids of updates at the server{other}")
         return Rows(merged, leaving, merge.weights[places])
 
-    def _with_arrays(self, kind: str, decision: Any, **dtypes: np.dtype[Any]) -> Any:
-        """Return a decision with arrays in place of sequences; optional fields may be None."""
+    def _with_arrays(self, decision: Any, **dtypes: np.dtype[Any]) -> Any:
+        """Return a decision with arrays in place of sequences."""
         fixed: dict[str, Any] = {}
         for name, dtype in dtypes.items():
             value = getattr(decision, name)
-            if (array := self._array(f"{kind}.{name}", value, dtype)) is not value:
-                fixed[name] = array
+            if not (type(value) is np.ndarray and value.dtype is dtype and value.ndim == 1):
+                fixed[name] = self._array(f"{type(decision).__name__}.{name}", value, dtype)
         return replace(decision, **fixed) if fixed else decision
 
     def _array(self, field: str, value: Any, dtype: np.dtype[Any]) -> Any:
-        """Return a sequence of numbers as an array; an array of this type and None, where it is allowed, unchanged."""
+        """Return a sequence of numbers as an array; an array of this type unchanged."""
         if type(value) is np.ndarray and value.dtype is dtype and value.ndim == 1:
             return value
-        if value is None and field in ("RoundPlan.local_steps", "RoundPlan.batches", "RoundPlan.tiers"):
-            return None
         try:
             array = np.asarray(value)
         except ValueError:  # rows of different lengths

@@ -168,9 +168,9 @@ def check_ledger(ledger: Ledger) -> None:
         "waiting counts updates at the server": ledger.waiting == waiting,
         f"versions in use are {sorted(used)}, got {ledger.versions}": ledger.versions == sorted(used),
     }
-    for rule, kept in rules.items():
-        if not np.all(kept):
-            who = "" if np.ndim(kept) == 0 else f": violated for client {np.flatnonzero(~np.asarray(kept))[0]}"
+    for rule, holds in rules.items():
+        if not np.all(holds):
+            who = "" if np.ndim(holds) == 0 else f": violated for client {np.flatnonzero(~np.asarray(holds))[0]}"
             raise AssertionError(f"ledger: {rule}{who}; change it through its methods")
 
 
