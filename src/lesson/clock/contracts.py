@@ -224,4 +224,4 @@ def copied(strategy: Strategy) -> Strategy:
         raise InputError(
             f"strategy {type(strategy).__name__} cannot be copied: {error}; give it a __deepcopy__ method, or do "
             "not keep open files or locks in its attributes"
-        ) from None
+        ) from error

@@ -77,14 +77,6 @@ class NormGuard:
             rejections += cohort.rejections(norm > limit, TOO_FAR)
         return accepted, rejections
 
-    def state(self) -> dict[str, npt.NDArray[np.floating]]:
-        """Return the norms as arrays by name, for `restore`; nothing without a limit."""
-        return {"guard.norms": self.norms} if self.rejects else {}
-
-    def restore(self, state: dict[str, npt.NDArray[np.floating]]) -> None:
-        """Continue from what `state` returned."""
-        self.norms = state.get("guard.norms", self.norms).astype(np.float64)
-
 
 def check_room(num_updates: int, num_parameters: int, who: str) -> None:
     """Raise InputError if this many models, and a copy of them, exceed MAX_BYTES; `who` needs them."""

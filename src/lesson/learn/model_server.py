@@ -236,7 +236,7 @@ class ModelServer:
         saved |= {f"moment.{name}": vector for name, vector in self._optimizer.moments.items()}
         vectors = {name: vector.cpu().numpy() for name, vector in saved.items()}
         check_finite("model", all(np.isfinite(vector).all() for vector in vectors.values()), self._newest_cohort)
-        return vectors | self._guard.state()
+        return vectors | {"guard.norms": self._guard.norms.copy()}
 
     def restore(self, state: State) -> None:
         """Continue from what `state` returned."""
@@ -258,7 +258,7 @@ class ModelServer:
         self._groups.filled = {json.loads(name): vector for name, vector in vectors("group.").items()}
         self._groups.total = vectors("groups.").get("total")
         self._optimizer.moments = vectors("moment.")
-        self._guard.restore(state)
+        self._guard.norms = state["guard.norms"].astype(np.float64)
 
     def close(self) -> None:
         """Close the source of updates."""

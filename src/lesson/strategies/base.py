@@ -7,7 +7,7 @@ versions from 0; every round that aggregates something creates a version. Stalen
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, fields
 from operator import attrgetter
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -148,23 +148,8 @@ class Updates:
 
 
 _columns = attrgetter(*Updates.__slots__)
-_NO_TIMES: FloatArray = np.empty(0)
-_NO_FLAGS: BoolArray = np.empty(0, dtype=np.bool_)
-NO_UPDATES = Updates(
-    id=NO_CLIENTS,
-    client=NO_CLIENTS,
-    base_version=NO_CLIENTS,
-    started_round=NO_CLIENTS,
-    started_s=_NO_TIMES,
-    expected_s=_NO_TIMES,
-    arrived_s=_NO_TIMES,
-    index=NO_CLIENTS,
-    lr_scale=_NO_TIMES,
-    local_steps=NO_CLIENTS,
-    batches=NO_CLIENTS,
-    compute_scale=_NO_TIMES,
-    in_turn=_NO_FLAGS,
-)
+_EMPTY: dict[Any, Any] = {IntArray: NO_CLIENTS, FloatArray: np.empty(0), BoolArray: np.empty(0, dtype=np.bool_)}
+NO_UPDATES = Updates(*(_EMPTY[column.type] for column in fields(Updates)))
 
 
 @dataclass(frozen=True, slots=True)
