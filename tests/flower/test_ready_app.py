@@ -136,7 +136,7 @@ def test_run_on_the_wall_clock(make_grid: MakeGrid, tmp_path: Path) -> None:
         ({"set": "fleet.latencies=fleet.csv"}, "latencies"),
         ({"set": "'open"}, "set must be"),
         ({"set": "faults.disconnect_before=0.1"}, "disconnect_before"),
-        ({"strategy": "fedcs", "deadline": "inf"}, "deadline_s must be finite"),
+        ({"strategy": "fedcs", "deadline": "inf"}, "deadline_s must be a finite number"),
         ({"min-nodes": 9}, "min-nodes is 9, but only 4 nodes are connected"),
     ],
 )
