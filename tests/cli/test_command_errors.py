@@ -22,7 +22,6 @@ from lesson.settings.settings import Settings
 
 INVALID = [
     ("plam", "'plan'"),
-    ("contest lesson", "lesson sweep --tune"),
     ("--version=1", "--version"),
     ("--json plan", "'--json'"),
     ("--print-completion tcsh", "--print-completion"),
@@ -108,7 +107,6 @@ INVALID = [
     ("record import fleet.csv -o x.csv", "--out"),
     ("strategies leson", "'lesson'"),
     ("settings noise_db", "'noise_dbm'"),
-    ("settings scenario.deadline_s", "strategy.deadline_s"),
 ]
 
 

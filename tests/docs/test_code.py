@@ -11,9 +11,7 @@ import pytest
 
 from helpers.resuming import StoppedError, stop_after
 from helpers.runs import PARTS, settings
-from lesson.core.errors import InputError
 from lesson.runs.execute import execute
-from lesson.settings import load_settings
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 Logged = dict[str, list[tuple[int, dict[str, float]]]]
@@ -96,14 +94,3 @@ def test_weights_and_biases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     (lines,) = runs.values()
     assert [step for step, _ in lines] == [1, 2, 3, 4, 5]
     assert ends == [1, 0]
-
-
-def test_settings_file_of_version_0_1(tmp_path: Path) -> None:
-    page = (DOCS / "how-to" / "migrate-from-0.1.md").read_text()
-    before, now = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
-    (tmp_path / "mine.toml").write_text(before)
-    with pytest.raises(InputError, match="preset is now preset, before all sections"):
-        load_settings(tmp_path / "mine.toml")
-    (tmp_path / "config.toml").write_text(f'{before}\n[versions]\nlesson = "0.1.0"\n')  # as a run wrote it
-    (tmp_path / "now.toml").write_text(now)
-    assert load_settings(tmp_path / "config.toml") == load_settings(tmp_path / "now.toml")

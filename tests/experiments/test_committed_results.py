@@ -20,7 +20,15 @@ from lesson.strategies import make_strategy
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 PAPER = EXPERIMENTS / "paper" / "results"
+ARCHIVES = sorted(path.parent for path in EXPERIMENTS.glob("*/results/**/runs.jsonl.gz"))
 TUNED = sorted(path.parent for path in EXPERIMENTS.glob("[rst]*/results/**/runs.jsonl.gz"))
+
+
+@pytest.mark.parametrize("folder", ARCHIVES, ids=lambda folder: folder.relative_to(EXPERIMENTS).as_posix())
+def test_archive_is_read(folder: Path) -> None:
+    study = load_as_study(folder)
+    assert study.runs
+    assert not study.failures
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 """Loading runs, studies and archives with `lesson.load`."""
 
+import gzip
+import re
 import shutil
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import pytest
 from helpers.engines import FakeEngine
 from helpers.run_folders import begin_run, load_as_study, make_run, make_sweep
 from helpers.tuned import small
-from lesson import InputError, Run, Settings
+from lesson import InputError, Run, Settings, load
 from lesson.experiments.archive import write_archive
 from lesson.experiments.folder import UNFINISHED
 from lesson.experiments.grid import compare_strategies
@@ -108,3 +110,18 @@ def test_folders_that_cannot_be_loaded(name: str, message: str, tmp_path: Path) 
     (tmp_path / "damaged" / "metrics.jsonl").write_text('{"round": 1}\n{"rou')
     with pytest.raises(InputError, match=message):
         load_study([tmp_path / name]).curves()
+
+
+@pytest.mark.parametrize("name", ["lesson-beta=0.1-seed0/config.toml", "study.toml", "runs.jsonl.gz"])
+def test_files_of_another_format_are_rejected_in_one_line(name: str, tmp_path: Path) -> None:
+    make_sweep(tmp_path)
+    write_archive(tmp_path / "runs.jsonl.gz", [Run.load(tmp_path / "lesson-beta=0.1-seed1")])
+    path = tmp_path / name
+    content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    content, count = re.subn(rb'("?format"?(?: = |: ))\d', rb"\g<1>99", content, count=1)
+    assert count == 1
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    with pytest.raises(InputError) as caught:
+        load(tmp_path)
+    assert re.match(rf"{re.escape(str(path))}: format must be \d, got 99", str(caught.value))
+    assert "\n" not in str(caught.value)

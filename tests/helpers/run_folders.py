@@ -15,6 +15,7 @@ from lesson.fleet.fleet import draw_fleet
 from lesson.learn.metric import ACCURACY as ACCURACY_METRIC
 from lesson.learn.metric import Metric
 from lesson.runs.summary import clients_of, summarize
+from lesson.settings.loading import FORMAT as SETTINGS_FORMAT
 from lesson.settings.settings import Settings
 
 ACCURACY = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -71,7 +72,7 @@ def write_run(
 def begin_run(path: Path, settings: Settings) -> None:
     """Write what a run leaves that was interrupted in its first round."""
     path.mkdir(parents=True, exist_ok=True)
-    (path / "config.toml").write_text(tomli_w.dumps(settings.to_sections()))
+    (path / "config.toml").write_text(tomli_w.dumps({"format": SETTINGS_FORMAT} | settings.to_sections()))
     (path / "metrics.jsonl").touch()
 
 

@@ -65,6 +65,6 @@ def test_settings_are_found_by_name_or_section() -> None:
         ("radioo.noise_dbm", "did you mean 'radio'"),
     ],
 )
-def test_unknown_and_old_names_are_errors(name: str, message: str) -> None:
+def test_unknown_names_are_errors(name: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         find_descriptions(name)

@@ -80,7 +80,6 @@ def test_invalid_changes(change: str, message: str) -> None:
         (b"[radio]\npowr_w = 1\n", "unknown setting 'powr_w'"),
         (b"power_w = 1\n", "'power_w' must be inside a section"),
         (b"[radoi]\npower_w = 1\n", "unknown section 'radoi'"),
-        (b"format = 3\n", "another version"),
         (b"[[radio]]\npower_w = 1\n", "radio must be one table"),
         (b"[radio\n", "cannot be read"),
         (b"\xff\xfe", "cannot be read"),
@@ -171,9 +170,3 @@ def test_numpy_values_become_plain_values(tmp_path: Path) -> None:
     assert type(settings.strategy.options["participation"]) is float
     assert (settings.run.rounds, settings.run.seed, settings.fleet.cpu_hz) == (3, 7, (1e9, 2e9))
     assert read_back(settings, tmp_path) == settings
-
-
-def test_run_folders_of_version_0_1_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "config.toml"
-    path.write_text('[scenario]\nnum_clients = 7\n[faults]\naway_s = 50.0\n[versions]\nlesson = "0.1.0"\n')
-    assert load_settings(path) == Settings(fleet={"num_clients": 7}, faults={"offline_s": 50.0})

@@ -19,8 +19,6 @@ from lesson.strategies import STRATEGIES
 
 MAX_SHOWN = 80
 """Maximum number of characters shown of an invalid value."""
-MOVED = {"contest": "lesson sweep --tune"}
-"""Former commands and their replacements."""
 
 
 class Number(click.ParamType[Any, Any]):
@@ -213,8 +211,6 @@ def input_error(error: click.UsageError) -> InputError:
     command, see = error.ctx.command, f"see '{error.ctx.command_path} --help'"
     params = {name: param for param in command.get_params(error.ctx) for name in param.opts}
     match error:
-        case click.NoSuchCommand() if error.command_name in MOVED:
-            return InputError(f"'lesson {error.command_name}' is now '{MOVED[error.command_name]}'")
         case click.NoSuchCommand() if isinstance(command, click.Group):
             return unknown("command", error.command_name, command.list_commands(error.ctx))
         case click.exceptions.NoArgsIsHelpError() if isinstance(command, click.Group):

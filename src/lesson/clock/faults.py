@@ -17,7 +17,7 @@ class Disconnections:
     def __init__(self, settings: FaultSettings, seed: int) -> None:
         self._settings = settings
         self.detection_delay_s = settings.detection_delay_s
-        # Keys of random streams keep their names from version 0.1: other names would change every draw.
+        # Keys of random streams keep their original names: other names would change every draw.
         self._keys = {what: key(seed, f"dropout/{what}") for what in ("before", "during", "moment", "gone", "away")}
 
     @classmethod

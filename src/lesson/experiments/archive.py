@@ -4,6 +4,7 @@ Figures, tables and claims are computed from these lines only, so they can be re
 """
 
 import gzip
+import io
 import json
 import math
 import zlib
@@ -15,6 +16,7 @@ import pandas as pd
 
 from lesson.core.errors import InputError
 from lesson.core.files import write_whole
+from lesson.core.version import check_format
 from lesson.experiments.run import Archived, Run, curve_columns
 from lesson.learn.metric import Metric
 from lesson.runs.read_back import BriefSummary, Shape, reason_of
@@ -52,10 +54,14 @@ class _Line(Shape):
 def read_archive(path: Path) -> list[Run]:
     """Return the runs of an archive; none if there is no such file."""
     runs: list[Run] = []
+    found: Any = FORMAT
     try:
-        if path.exists():
-            with gzip.open(path) as file:
-                runs.extend(map(_parsed, file))
+        with gzip.open(path) if path.exists() else io.BytesIO() as file:
+            for line in file:
+                values = json.loads(line)
+                if (found := values.get("format")) != FORMAT:
+                    break
+                runs.append(_parsed(values))
         if len({run.name for run in runs}) < len(runs):
             raise ValueError("two runs have the same name")
     except _DAMAGED as error:
@@ -63,6 +69,7 @@ def read_archive(path: Path) -> list[Run]:
         raise InputError(
             f"{path} is damaged ({where}); restore a copy, or remove it to use only the folders of runs"
         ) from None
+    check_format(path, found, FORMAT)
     return runs
 
 
@@ -90,10 +97,7 @@ def _line(run: Run) -> str:
     return json.dumps(stored_values(run), allow_nan=False, ensure_ascii=False)
 
 
-def _parsed(line: bytes) -> Run:
-    values = json.loads(line)
-    if (found := values.get("format")) != FORMAT:
-        raise ValueError(f"format must be {FORMAT}, got {found}: another version of lesson wrote it")
+def _parsed(values: dict[str, Any]) -> Run:
     _Line.model_validate(values)
     if Path(values["name"]).name != values["name"]:
         raise ValueError(f"name must be that of a folder, got {values['name']!r}")

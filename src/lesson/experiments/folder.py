@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError
 from lesson.core.errors import InputError
 from lesson.core.files import write_whole
 from lesson.core.toml import read_toml
-from lesson.core.version import __version__
+from lesson.core.version import __version__, check_format
 from lesson.experiments.archive import ARCHIVE, read_archive, write_archive
 from lesson.experiments.design import Design
 from lesson.experiments.run import Run
@@ -66,10 +66,7 @@ class StudyFolder:
             marker = Marker.model_validate(tables.get("study"))
         except ValidationError as error:
             raise InputError(f"{self.marker} is damaged: [study] {reason_of(error)}") from None
-        if marker.format != FORMAT:
-            raise InputError(
-                f"{self.marker}: format must be {FORMAT}, got {marker.format}: another version of lesson wrote it"
-            )
+        check_format(self.marker, marker.format, FORMAT)
         return marker
 
     def check(self, design: Design) -> None:

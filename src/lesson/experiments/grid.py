@@ -19,7 +19,6 @@ from lesson.experiments.run import Run
 from lesson.experiments.study import Study, hashable, value_at
 from lesson.learn.tasks import BUILT_IN
 from lesson.settings.loading import apply_changes, changed_keys, check_set_once, read_sections
-from lesson.settings.migration import check_name
 from lesson.settings.sections import COMMON, StrategySettings
 from lesson.settings.settings import DERIVED, SECTIONS, Settings, section_of, without_none
 from lesson.strategies import (
@@ -216,7 +215,6 @@ def flat_axes(table: Mapping[str, Any]) -> dict[str, Any]:
 def _check_axis(key: str, values: Any) -> None:
     """Raise InputError unless this key may be in [sweep] and has distinct values."""
     section, _, name = key.partition(".")
-    check_name(key)
     if section not in SECTIONS or not name:
         raise InputError(
             f"a key of [sweep] must be seeds or section.key, with one of {', '.join(SECTIONS)}, got '{key}'"

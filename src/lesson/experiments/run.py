@@ -56,9 +56,10 @@ class Run:
         """Load the finished run of a folder; raise InputError if there is none."""
         path = Path(path)
         folder = RunFolder(path)
+        settings = load_settings(str(folder.config))
         if (summary := folder.finished()) is None:
             raise InputError(f"{path} holds no finished run; resume it with the settings in {folder.config}")
-        return cls(path, load_settings(str(folder.config)), summary)
+        return cls(path, settings, summary)
 
     @classmethod
     def load_diverged(cls, path: Path, reason: str, metric: Metric = ACCURACY) -> "Run":

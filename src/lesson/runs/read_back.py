@@ -1,6 +1,6 @@
 """Reads the files of a run, which may be cut off, edited by mistake or of another version.
 
-An error names the file, the line and the field. Files of newer versions may have additional fields.
+An error names the file, the line and the field.
 """
 
 import json

@@ -7,12 +7,12 @@ from typing import Any
 
 from lesson.core.errors import InputError, unknown
 from lesson.core.toml import read_toml
-from lesson.settings.migration import check_name, check_names, migrate
+from lesson.core.version import check_format
 from lesson.settings.presets import PRESETS
 from lesson.settings.settings import SECTIONS, Settings, section_of, without_none
 
-FORMAT = 2
-"""Version of the names in a settings file that a run wrote; files without one are of format 1."""
+FORMAT = 3
+"""Version of the names in a settings file that a run wrote."""
 _FLAGS = {"deadline_s": "deadline", "num_clients": "clients", "time_budget_s": "time-budget", "name": "strategy"}
 """Settings whose flags have another name."""
 
@@ -88,21 +88,13 @@ def read_sections(path: Path, wanted: str, allowed: Sequence[str] = SECTIONS, al
     """Return the tables of a TOML file; `wanted` says what the file should be, for the error if it does not exist.
 
     Tables must be among `allowed`. With `also`, tables named like one of these strategies or like module:Class are
-    allowed, too. A file that a run wrote is migrated if it is of an older format.
+    allowed, too. A file that a run wrote must have today's format.
     """
     _, tables = read_toml(path, wanted)
     written_by_run = tables.pop("versions", None) is not None
     if written_by_run:
         tables = {name: table for name, table in tables.items() if name not in FOR_READERS}
-    file_format = tables.pop("format", None if written_by_run else FORMAT)
-    if file_format is None:
-        tables = migrate(tables)
-    elif file_format != FORMAT:
-        raise InputError(f"{path}: format must be {FORMAT}, got {file_format!r}: another version of lesson wrote it")
-    try:
-        check_names(tables)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+    check_format(path, tables.pop("format", None if written_by_run else FORMAT), FORMAT)
     for name, values in tables.items():
         if name == "preset" or (name == "derived" and written_by_run):
             continue
@@ -128,11 +120,9 @@ def _parse_change(change: str, allowed: Sequence[str] | None = None) -> tuple[st
     section, dot, key = name.strip().rpartition(".")
     if not (equals and key):
         raise InputError(f"a setting must be given as section.key=value, such as radio.power_w=0.2, got '{change}'")
-    check_name(name.strip())
     if not dot:
         section = "" if key == "preset" else section_of(key)
     elif allowed is not None and section not in allowed:
-        check_names({section: {}})
         raise unknown("section", section, allowed)
     try:
         parsed = tomllib.loads(f"value = {text}")

@@ -8,7 +8,6 @@ from pydantic import BaseModel
 
 from lesson.core.errors import unknown
 from lesson.core.validation import CheckedArguments, arguments_of, descriptions_of
-from lesson.settings.migration import check_name, check_names
 from lesson.settings.presets import PRESETS
 from lesson.settings.settings import NAMES, SECTIONS, Settings, section_of
 
@@ -100,9 +99,7 @@ def find_descriptions(name: str) -> list[Description]:
         return describe_section(name)
     if name == "preset":
         return [describe("", name)]
-    check_names({name: {}})
     section, dot, key = name.rpartition(".")
-    check_name(name)
     if not dot:
         return [describe(one, key) for one in NAMES.get(key) or (section_of(key),)]
     if section not in SECTIONS:

@@ -12,7 +12,6 @@ from lesson.core.validation import Text
 from lesson.experiments.grid import checked_settings
 from lesson.experiments.naming import in_words, short_name
 from lesson.experiments.tuned.rules import MAX_POINTS, Rules, Several, Table
-from lesson.settings.migration import new_name
 from lesson.settings.settings import SECTIONS, Settings
 
 FIXED = tuple(name for name in SECTIONS if name != "run")
@@ -102,8 +101,6 @@ def _check_keys(points: Iterable[Point], also: str = "") -> None:
     """Raise ValueError if a key is not a setting that an entry may fix."""
     for key in (key for point in points for key in point):
         section, _, name = key.partition(".")
-        if renamed := new_name(section, name):
-            raise ValueError(f"{also}must have the current names of settings, got '{key}', which is now {renamed}")
         if section not in FIXED or not name:
             allowed = f'"section.key" with one of {", ".join(FIXED)}'
             raise ValueError(f"{also}must have keys {allowed}, got '{key}'")

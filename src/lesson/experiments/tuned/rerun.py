@@ -225,7 +225,7 @@ def digest(runs: Sequence[Run], columns: Sequence[str] | None = None) -> str:
 def _as_stored(was: Run, now: Run) -> Run:
     """Return a repeated run as the archive stores it.
 
-    Archives of version 0.1 lack the evaluation of the final model, and their summaries end at the last evaluation.
+    The first archives lack the evaluation of the final model, and their summaries end at the last evaluation.
     """
     if "bytes_up" in was.summary or was.diverged or now.diverged or len(now.curve) != len(was.curve) + 1:
         return now
