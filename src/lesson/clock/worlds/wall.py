@@ -21,6 +21,7 @@ from lesson.clock.worlds.clients import (
     Clients,
     Event,
     Joined,
+    Key,
     Left,
     Reply,
     Reports,
@@ -90,7 +91,9 @@ class WallWorld:
         self._rejections: list[Rejection] = []
         """All rejections since the last round closed."""
         self._bytes_up = self._bytes_down = 0
-        """Bytes of updates that arrived, and of models that were sent, since the last round closed."""
+        """Bytes of rejected updates that arrived, and of models that were sent, since the last round closed."""
+        self._bytes_of: dict[Key, int] = {}
+        """Bytes of updates that have arrived and have not been collected."""
 
     @property
     def elapsed_s(self) -> float:
@@ -145,7 +148,7 @@ class WallWorld:
 
     def collect(self, due: Updates, ledger: Ledger, now_s: float) -> Collected:  # noqa: ARG002
         """Return the updates that have arrived, and those rejected since the last round closed."""
-        num_bytes = self._bytes_up, self._bytes_down
+        num_bytes = self._bytes_up + sum(self._bytes_of.pop(key, 0) for key in due.keys), self._bytes_down
         collected = Collected(due, unfit=self._unfit, rejections=tuple(self._rejections), num_bytes=num_bytes)
         self._unfit, self._rejections = NO_UPDATES, []
         self._bytes_up = self._bytes_down = 0
@@ -155,6 +158,7 @@ class WallWorld:
         """Discard the models of these updates."""
         self._clients.forget(updates)
         self.reports.release(updates)
+        self._bytes_up += sum(self._bytes_of.pop(key, 0) for key in updates.keys)  # canceled after their arrival
 
     def next_change_s(self, now_s: float) -> float:  # noqa: ARG002
         """Return inf: it is not known in advance when clients join or leave."""
@@ -214,14 +218,16 @@ class WallWorld:
         client, current = reply.client, reply.is_current(ledger)
         if reply.received is not None:  # a poll may take seconds
             now_s = reply.received - self._zero_s
-        self._bytes_up += reply.num_bytes
         if not reply.fault and ledger.was_received(*reply.key):
+            self._bytes_up += reply.num_bytes
             self._note_rejected(reply.rejection(ALREADY_SEEN))
         elif not reply.fault and current:
             ledger.arrive(client, now_s)
+            self._bytes_of[reply.key] = reply.num_bytes
             self.reports.add(reply)
             self._measure(client, ledger, now_s)
         else:
+            self._bytes_up += reply.num_bytes
             self._note_rejected(reply.rejection("" if reply.fault else TOO_LATE))
             if current:
                 self._reject(reply, ledger, now_s)
