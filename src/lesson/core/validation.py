@@ -20,7 +20,6 @@ from lesson.core.errors import InputError, unknown
 MAX_COUNT = 1_000_000_000
 MAX_SAMPLES = 10**12
 """Maximum number of samples a client may report: the sum over a million clients still fits into 64 bits."""
-MAX_TEXT = 10_000
 
 
 def _ordered(bounds: tuple[float, float]) -> tuple[float, float]:
@@ -29,26 +28,18 @@ def _ordered(bounds: tuple[float, float]) -> tuple[float, float]:
     return bounds
 
 
-def _storable_text(text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"must be text in UTF-8, got {shown(text)}") from None
-    if len(text) > MAX_TEXT:
-        raise ValueError(f"must have at most {MAX_TEXT} characters, got {len(text)}")
-    return text
-
-
 Positive = Annotated[float, Field(gt=0, strict=True)]
 NotNegative = Annotated[float, Field(ge=0, strict=True)]
 NotNegativeOrInf = Annotated[float, Field(ge=0, strict=True, allow_inf_nan=True)]
 PositiveOrInf = Annotated[float, Field(gt=0, strict=True, allow_inf_nan=True)]
 Fraction = Annotated[float, Field(gt=0, le=1, strict=True)]
 Share = Annotated[float, Field(ge=0, le=1, strict=True)]
+BelowOne = Annotated[float, Field(ge=0, lt=1, strict=True)]
 Finite = Annotated[float, Field(strict=True)]
 Count = Annotated[int, Field(ge=1, le=MAX_COUNT, strict=True)]
+CountFromZero = Annotated[int, Field(ge=0, le=MAX_COUNT, strict=True)]
 Flag = Annotated[bool, Field(strict=True)]
-Text = Annotated[str, Field(strict=True), AfterValidator(_storable_text)]
+Text = Annotated[str, Field(strict=True)]
 Range = Annotated[tuple[Positive, Positive], AfterValidator(_ordered)]
 CountRange = Annotated[tuple[Count, Count], AfterValidator(_ordered)]
 
@@ -83,32 +74,27 @@ class Checked(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     section: ClassVar[str] = ""
     """Table of the settings file that holds these settings, for error messages."""
-    wanted: ClassVar[dict[str, str]] = {}
-    """What a field must be, in words, where pydantic's message is not clear enough."""
 
     def __init__(self, /, **values: Any) -> None:
         try:
             super().__init__(**{name: plain(value) for name, value in values.items()})
         except ValidationError as error:
-            raise InputError(f"{self._where()}{self._one_line(error)}") from None
-        except RecursionError:
-            raise InputError(f"{self._where()}values are nested too deeply") from None
-
-    @classmethod
-    def _where(cls) -> str:
-        return f"[{cls.section}] " if cls.section else ""
+            where = f"[{self.section}] " if self.section else ""
+            raise InputError(f"{where}{self._one_line(error)}") from None
 
     @classmethod
     def _one_line(cls, error: ValidationError) -> str:
-        """Return the first error that pydantic found, in one line."""
-        first = error.errors(include_url=False)[0]
-        kind, got = first["type"], shown(first["input"])
-        if kind == "extra_forbidden":
-            return str(unknown("setting", str(first["loc"][0]), cls.model_fields))
-        name = str(first["loc"][0]) if first["loc"] else ""
-        if kind == "value_error":
-            return f"{name} {first.get('ctx', {})['error']}".strip()
-        return f"{name} must be {cls.wanted.get(name) or wanted_by(first)}, got {got}"
+        """Return what is wrong with the first invalid field, in one line."""
+        errors = error.errors(include_url=False)
+        first, name = errors[0], str(errors[0]["loc"][0]) if errors[0]["loc"] else ""
+        if first["type"] == "extra_forbidden":
+            return str(unknown("setting", name, cls.model_fields))
+        mine = [one for one in errors if one["loc"][:1] == first["loc"][:1]]  # one for each type that it may have
+        for one in mine:
+            if one["type"] == "value_error":
+                return f"{name} {one['ctx']['error']}".strip()
+        wanted = dict.fromkeys(map(wanted_by, mine))
+        return f"{name} must be {' or '.join(wanted)}, got {shown(first['input'])}"
 
 
 class CheckedArguments:
@@ -154,7 +140,7 @@ def descriptions_of(kind: type) -> dict[str, str]:
 
 
 def wanted_by(error: ErrorDetails) -> str:
-    """Return what a value must be according to an error that pydantic found."""
+    """Return what a value must be according to an error that pydantic found; all tuples are ranges."""
     context = error.get("ctx", {})
     words = {
         "greater_than": f"> {context.get('gt', 0):.10g}",
@@ -169,6 +155,9 @@ def wanted_by(error: ErrorDetails) -> str:
         "string_too_short": "text that is not empty",
         "string_too_long": f"text of at most {context.get('max_length')} characters",
         "list_type": "a list",
+        "tuple_type": "[low, high]",
+        "missing": "[low, high]",
+        "too_long": "[low, high]",
         "model_type": "a JSON object",
         "literal_error": f"{context.get('expected')}",
     }
@@ -187,9 +176,6 @@ def plain(value: Any) -> Any:
 
 
 def shown(value: Any) -> str:
-    """Return a value as text of at most 80 characters; Python refuses to print numbers with thousands of digits."""
-    try:
-        text = "a huge number" if isinstance(value, int) and abs(value) > 10**100 else repr(value)
-    except (ValueError, RecursionError):
-        text = "a value that cannot be printed"
+    """Return a value as text of at most 80 characters."""
+    text = repr(value)
     return text if len(text) <= 80 else f"{text[:79]}…"

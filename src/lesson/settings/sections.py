@@ -10,16 +10,19 @@ from pydantic import Field, field_validator, model_validator
 
 from lesson.core.errors import InputError
 from lesson.core.validation import (
-    MAX_COUNT,
+    BelowOne,
     Checked,
     Count,
+    CountFromZero,
     CountRange,
     Finite,
     Flag,
+    Fraction,
     NotNegative,
     Positive,
     PositiveOrInf,
     Range,
+    Share,
     Text,
     setting,
     shown,
@@ -30,15 +33,13 @@ MIN_COHERENCE_S = 0.01
 MAX_S = 1e9
 COMMON = ("name", "deadline_s", "ensure_first_tier")
 """Settings of [strategy] that are not options of one strategy."""
-Share = Annotated[float, Field(ge=0, le=1, strict=True)]
-Speed = Annotated[float, Field(ge=0, le=1000, strict=True)]
+UpTo1000 = Annotated[float, Field(ge=0, le=1000, strict=True)]
 
 
 class FleetSettings(Checked):
     """The clients: how many, where, how fast, and when they are available."""
 
     section: ClassVar[str] = "fleet"
-    wanted: ClassVar[dict[str, str]] = {"cpu_hz": "[low, high], both > 0", "cycles_per_sample": "[low, high], both > 0"}
 
     num_clients: Annotated[int, Field(ge=1, le=MAX_CLIENTS, strict=True)] = setting(50, "number of clients")
     area_km: Positive = setting(
@@ -51,10 +52,8 @@ class FleetSettings(Checked):
         (3e8, 5e8), "CPU cycles C to train on one sample, uniform in [low, high]", requires="no latencies"
     )
     energy_kappa: Positive = setting(1e-28, "κ of the compute energy κ·f²·cycles", requires="no latencies")
-    slowdown: Annotated[float, Field(ge=0, le=1000, strict=True)] = setting(
-        0.0,
-        "each local training takes 1 + E times the usual compute time; E is exponential with this mean",
-        varies=True,
+    slowdown: UpTo1000 = setting(
+        0.0, "mean of E; a local training takes 1 + E times the usual compute time, with E exponential", varies=True
     )
     positions: Text = setting(
         "",
@@ -70,8 +69,7 @@ class FleetSettings(Checked):
     )
     latencies: Text = setting(
         "",
-        "CSV file (client,latency_s) of measured clients, which replace drawn ones; optional columns are "
-        "compute_s, upload_s, num_samples, compute_j and transmit_j",
+        "CSV file (client,latency_s[,compute_s,upload_s,num_samples,compute_j,transmit_j]) of measured clients",
         excludes={
             "path_loss shadowing_db download fading speed_mps positions spectrum": "measured clients have no positions",
             "snr_trace throughput": "measured latencies include upload times",
@@ -79,8 +77,7 @@ class FleetSettings(Checked):
     )
     trace: Text = setting(
         "",
-        "CSV file (client,round,compute_s,upload_s[,lost]) of measured times that replace those of the "
-        "model; lost is 1 for a local training that failed",
+        "CSV file (client,round,compute_s,upload_s[,lost]) of measured times; lost is 1 for a training that failed",
         varies=True,
         excludes={"fading spectrum slowdown speed_mps positions": "the trace already sets all times"},
     )
@@ -90,7 +87,6 @@ class RadioSettings(Checked):
     """The channel between a client and the base station."""
 
     section: ClassVar[str] = "radio"
-    wanted: ClassVar[dict[str, str]] = {"speed_mps": "[low, high], both from 0 to 1000"}
 
     bandwidth_hz: Positive = setting(30e3, "bandwidth b of each client", requires=("throughput=model", "no latencies"))
     power_w: Positive = setting(0.1, "transmit power p of a client", requires="no latencies")
@@ -139,14 +135,14 @@ class RadioSettings(Checked):
         "time for which a channel stays constant when it fades or clients move",
         requires="fading or speed_mps or positions or snr_trace",
     )
-    speed_mps: tuple[Speed, Speed] = setting(
+    speed_mps: tuple[UpTo1000, UpTo1000] = setting(
         (0.0, 0.0), "random-waypoint mobility: speed of a leg, uniform in [low, high]; [0, 0] for none", varies=True
     )
     pause_s: NotNegative = setting(0.0, "pause at each waypoint", requires="speed_mps")
     snr_trace: Text = setting(
         "",
-        "CSV file (trace,time_s,snr_db) of measured SNR over time that replaces path loss, shadowing, "
-        "fading and mobility; client i follows trace i, and clients beyond the last trace begin again at the first",
+        "CSV file (trace,time_s,snr_db) of measured SNR, which replaces the channel model; client i follows trace i, "
+        "and clients beyond the last trace begin again at the first",
         varies=True,
         excludes={"throughput fading shadowing_db speed_mps positions trace": "the trace already sets the channel"},
     )
@@ -157,15 +153,13 @@ class RadioSettings(Checked):
     )
     throughput: Literal["model", "phones"] = setting(
         "model",
-        "data rates: model: Eq. (5); phones: drawn for each transfer from the distribution of one of 19 "
-        "measured phones",
+        "data rates: model: Eq. (5); phones: drawn per transfer from the distribution of one of 19 measured phones",
         varies=True,
         excludes={"fading shadowing_db speed_mps spectrum positions trace": "measured data rates replace the channel"},
     )
     spectrum: Literal["fixed", "equal", "in-turn"] = setting(
         "fixed",
-        "a fixed band per client; or the total bandwidth, split equally among uploading clients or used "
-        "by one client at a time",
+        "a fixed band per client, or the total bandwidth: split equally among uploads, or used by one at a time",
         varies=True,
     )
     download: Flag = setting(False, "whether clients wait for the model download; the paper neglects it")
@@ -190,11 +184,10 @@ class TrainingSettings(Checked):
     """Local training, and the compute time that is charged for it."""
 
     section: ClassVar[str] = "training"
-    wanted: ClassVar[dict[str, str]] = {"latency_samples": f"a whole number from 1 to {MAX_COUNT} or 'processed'"}
 
     batch_size: Count = setting(20, "samples in a minibatch")
     local_steps: Count = setting(1, "minibatches of one local training, at most 10^8 samples in all")
-    local_epochs: Annotated[int, Field(ge=0, le=MAX_COUNT, strict=True)] = setting(
+    local_epochs: CountFromZero = setting(
         0, "passes over the client's data, at most 10^8 samples in all; replaces local_steps unless 0"
     )
     learning_rate: Positive = setting(0.1, "step size δ")
@@ -203,24 +196,22 @@ class TrainingSettings(Checked):
         0.0, "μ of FedProx, which adds μ·(w − initial model) to each local gradient; 0 for none"
     )
     local_optimizer: Literal["sgd", "adamw"] = setting("sgd", "optimizer of local training")
-    momentum: Annotated[float, Field(ge=0, lt=1, strict=True)] = setting(
-        0.0, "momentum of sgd; its state is reset at the start of each local training"
-    )
+    momentum: BelowOne = setting(0.0, "momentum of sgd; its state is reset at the start of each local training")
     nesterov: Flag = setting(False, "whether momentum is that of Nesterov", requires="momentum")
     weight_decay: Annotated[float, Field(ge=0, le=1e3, strict=True)] = setting(
         0.0, "weight decay: added to the gradient by sgd, decoupled from it by adamw"
     )
-    adam_beta1: Annotated[float, Field(ge=0, lt=1, strict=True)] = setting(
+    adam_beta1: BelowOne = setting(
         0.9, "decay rate of adamw's running mean of gradients", requires="local_optimizer=adamw"
     )
-    adam_beta2: Annotated[float, Field(ge=0, lt=1, strict=True)] = setting(
+    adam_beta2: BelowOne = setting(
         0.999, "decay rate of adamw's running mean of squared gradients", requires="local_optimizer=adamw"
     )
     adam_epsilon: Annotated[float, Field(ge=1e-30, le=1, strict=True)] = setting(
         1e-8, "added to the denominator in adamw's steps", requires="local_optimizer=adamw"
     )
     clip_norm: PositiveOrInf = setting(
-        float("inf"), "maximum norm of a gradient, to which larger gradients are scaled down; inf for none"
+        math.inf, "maximum norm of a gradient, to which larger gradients are scaled down; inf for none"
     )
     schedule: Literal["constant", "step", "exponential", "cosine"] = setting(
         "constant", "how the step size changes over the run", requires="schedule_period"
@@ -231,13 +222,9 @@ class TrainingSettings(Checked):
         requires="schedule",
     )
     schedule_period: PositiveOrInf = setting(
-        float("inf"),
-        "length of a period in rounds or seconds; cosine stays constant after one period",
-        requires="schedule",
+        math.inf, "length of a period in rounds or seconds; cosine stays constant after one period", requires="schedule"
     )
-    schedule_factor: Annotated[float, Field(ge=0, le=1, strict=True)] = setting(
-        0.1, "factor by which the step size changes in a period", requires="schedule"
-    )
+    schedule_factor: Share = setting(0.1, "factor by which the step size changes in a period", requires="schedule")
     weighting: Literal["uniform", "samples"] = setting(
         "uniform", "weight of a client in an aggregation: equal for all, or its number of samples"
     )
@@ -277,15 +264,13 @@ class DataSettings(Checked):
     """What is learned, and how the samples are distributed over the clients."""
 
     section: ClassVar[str] = "data"
-    wanted: ClassVar[dict[str, str]] = {"samples_per_client": f"a whole number from 1 to {MAX_COUNT} or [low, high]"}
 
     dataset: Text = setting("mnist", "a built-in task, as 'lesson tasks' lists them, or module:function")
     split: Literal[
         "dirichlet-per-class", "dirichlet-per-client", "dirichlet-pool", "iid", "quantity-skew", "natural"
     ] = setting(
         "dirichlet-per-class",
-        "how the training samples are divided among clients; natural: each client holds the samples that "
-        "the task lists for it; this replaces the default for tasks that list them",
+        "how samples are divided among clients; natural: as the task lists them, the default if it does",
     )
     beta: Positive = setting(1.0, "concentration β of the Dirichlet split; smaller is more unequal")
     samples_per_client: Count | CountRange = setting(
@@ -302,7 +287,6 @@ class UploadSettings(Checked):
     """The size of an upload."""
 
     section: ClassVar[str] = "upload"
-    wanted: ClassVar[dict[str, str]] = {"model_bits": "a number > 0 or 'actual'"}
 
     model_bits: Positive | Literal["actual"] = setting(
         100e3, "size s of an upload; actual: 32 bits for each value that clients exchange"
@@ -323,23 +307,19 @@ class ServerSettings(Checked):
 
     optimizer: Literal["none", "momentum", "adagrad", "adam", "yogi", "amsgrad"] = setting(
         "none",
-        "server optimizer; with none, the aggregated model becomes the global model, except with fadas, "
-        "which uses amsgrad",
+        "server optimizer; none: the aggregated model becomes the global one, except with fadas, which uses amsgrad",
     )
     learning_rate: Positive | None = setting(
         None, "step size of the optimizer; by default 1 for momentum and 0.01 for adaptive ones"
     )
-    beta1: Annotated[float, Field(ge=0, lt=1, strict=True)] = setting(0.9, "decay of the mean gradient m")
-    beta2: Annotated[float, Field(ge=0, lt=1, strict=True)] = setting(
-        0.99, "decay of the mean square v, for adam, yogi and amsgrad"
-    )
+    beta1: BelowOne = setting(0.9, "decay of the mean gradient m")
+    beta2: BelowOne = setting(0.99, "decay of the mean square v, for adam, yogi and amsgrad")
     epsilon: Annotated[float, Field(ge=1e-30, le=1e15, strict=True)] = setting(
         1e-3, "limits the steps of adagrad, adam, yogi and amsgrad; τ in Reddi et al."
     )
     aggregate: Literal["strategy", "models", "updates"] = setting(
         "strategy",
-        "models: average models as in Eq. (10); updates: add each update to the newest model; strategy: "
-        "as the strategy prescribes",
+        "models: average models, Eq. (10); updates: add updates to the newest model; strategy: as it prescribes",
     )
     estimate: Literal["last", "mean", "quantile"] = setting(
         "last",
@@ -349,11 +329,11 @@ class ServerSettings(Checked):
     estimate_window: Annotated[int, Field(ge=1, le=1000, strict=True)] = setting(
         5, "number of observations that mean and quantile use", requires="estimate=mean/quantile"
     )
-    estimate_quantile: Annotated[float, Field(gt=0, le=1, strict=True)] = setting(
+    estimate_quantile: Fraction = setting(
         0.8, "quantile of the observations, for estimate = quantile", requires="estimate=quantile"
     )
     refresh_estimates_every_s: PositiveOrInf = setting(
-        float("inf"),
+        math.inf,
         "time after which the server asks idle clients for their current times; inf for never",
         requires="times vary",
         excludes={"spectrum": "shared upload times depend on which other clients upload"},
@@ -374,23 +354,14 @@ class ServerSettings(Checked):
 
 
 def _storable(value: Any) -> Any:
-    """Return a plain value as it reads back from a settings file; raise TypeError or ValueError if it cannot be stored.
-
-    NaN cannot: it does not equal itself, so a run with it could never be resumed.
-    """
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, int):
-        return int(value)
-    if isinstance(value, float) and not math.isnan(value):
-        return float(value)
-    if isinstance(value, str):
-        return "".join(value).encode().decode()
+    """Return a plain value as it reads back from a settings file; raise TypeError if it cannot be stored."""
     if isinstance(value, list | tuple):
         return [_storable(one) for one in value]
     if isinstance(value, dict) and all(isinstance(name, str) for name in value):
-        return {_storable(name): _storable(one) for name, one in value.items()}
-    raise TypeError
+        return {name: _storable(one) for name, one in value.items()}
+    if not isinstance(value, bool | int | float | str):
+        raise TypeError
+    return value
 
 
 class _WithOptions(Checked):
@@ -410,7 +381,7 @@ class _WithOptions(Checked):
                 continue
             try:
                 stored |= _storable({name: value})
-            except (TypeError, ValueError):
+            except TypeError:
                 kinds = "text, a number, true, false, or a list or table of those"
                 raise ValueError(f"{str(name)[:80]} must be {kinds}, got {shown(value)}") from None
         return values | {"options": stored}
@@ -451,23 +422,19 @@ class RunSettings(Checked):
     """Seed, length, evaluation, checkpoints and hardware of a run."""
 
     section: ClassVar[str] = "run"
-    wanted: ClassVar[dict[str, str]] = {"eval_every_s": "a number >= 0.001 or 'auto'"}
 
     seed: Annotated[int, Field(ge=0, strict=True)] = setting(0, "random seed")
-    rounds: Annotated[int, Field(ge=1, le=MAX_COUNT, strict=True)] | None = setting(
-        None, "number of rounds after which the run ends"
-    )
-    time_budget_s: PositiveOrInf = setting(float("inf"), "simulated time after which the run ends")
+    rounds: Count | None = setting(None, "number of rounds after which the run ends")
+    time_budget_s: PositiveOrInf = setting(math.inf, "simulated time after which the run ends")
     eval_every_s: Literal["auto"] | Annotated[float, Field(ge=1e-3, strict=True)] = setting(
         "auto", "simulated time between evaluations; auto: 40 evaluations at times drawn from the seed"
     )
-    eval_jitter: Annotated[float, Field(ge=0, le=1, strict=True)] = setting(
+    eval_jitter: Share = setting(
         0.0,
-        "largest share of eval_every_s and of client_scores_every_s by which an evaluation is moved to an "
-        "earlier time, at random; no effect on auto",
+        "largest share of the interval by which an evaluation is moved to an earlier time, at random; not with auto",
     )
     client_scores_every_s: Annotated[float, Field(ge=1e-3, strict=True, allow_inf_nan=True)] = setting(
-        float("inf"), "simulated time between evaluations on every client's own data; inf for none"
+        math.inf, "simulated time between evaluations on every client's own data; inf for none"
     )
     checkpoint_every_s: Positive = setting(20.0, "wall-clock time between checkpoints")
     trainer: Literal["auto", "reference", "fused", "batched"] = setting(
@@ -480,13 +447,13 @@ class RunSettings(Checked):
 
     @model_validator(mode="after")
     def _check_end(self) -> Self:
-        if self.rounds is None and self.time_budget_s == float("inf"):
+        if self.rounds is None and self.time_budget_s == math.inf:
             raise ValueError("rounds or a finite time_budget_s must be given: otherwise the run would never end")
         return self
 
     def share_done(self, num_rounds: int, time_s: float) -> float:
         """Return the fraction of a run that is complete after some rounds, at a simulated time."""
-        by_time = 0.0 if self.time_budget_s == float("inf") else time_s / self.time_budget_s
+        by_time = 0.0 if self.time_budget_s == math.inf else time_s / self.time_budget_s
         return min(1.0, max(by_time, num_rounds / self.rounds if self.rounds else 0.0))
 
 
@@ -537,7 +504,7 @@ class GuardSettings(Checked):
     norm_window: Count = setting(
         200, "number of recent updates over which the median is computed", requires="norm_limit"
     )
-    exclude_after_rejections: Annotated[int, Field(ge=0, le=MAX_COUNT, strict=True)] = setting(
+    exclude_after_rejections: CountFromZero = setting(
         5, "consecutive rejected updates after which a client is excluded; 0 for never"
     )
 
