@@ -90,7 +90,7 @@ def test_derived_values_do_not_hide_other_settings() -> None:
 def test_resumed_run_keeps_what_it_has_derived(tmp_path: Path) -> None:
     """The folder's run was evaluated every 7 s; "auto" asks for no other interval."""
     RunFolder(tmp_path).begin(resolve(settings(eval_every_s=7.0), PARTS["task"]).settings, {})
-    resumed = resolve(settings(eval_every_s="auto"), PARTS["task"], folder=RunFolder(tmp_path)).settings
+    resumed = resolve(settings(eval_every_s="auto"), PARTS["task"], begun=RunFolder(tmp_path).begun).settings
     assert resumed.run.eval_every_s == 7.0
 
 

@@ -21,11 +21,10 @@ from lesson.flower.identity import NODES
 from lesson.flower.replies import tell
 from lesson.report.metric_words import final_score
 from lesson.report.page.study_page import REPORT, write_study_page
-from lesson.runs.execute import execute_here
-from lesson.runs.folder import RunFolder, Words
+from lesson.runs.execute import execute_in
+from lesson.runs.folder import RunFolder
 from lesson.runs.read_back import each_line
 from lesson.runs.trackers import Tracker
-from lesson.settings.loading import load_settings
 from lesson.settings.sections import GuardSettings, ServerSettings
 from lesson.settings.settings import Settings, without_none
 from lesson.strategies import STRATEGIES, option_values
@@ -33,7 +32,7 @@ from lesson.strategies.base import Strategy
 
 OWN_APP = "own app"
 """Data set in the settings of a run whose data only its clients know."""
-WORDS = Words("pass resume=True to continue it", "choose another folder for out")
+RESUME, ANOTHER = "pass resume=True to continue it", "choose another folder for out"
 CHECKPOINT_EVERY_S = 20.0
 
 
@@ -56,11 +55,11 @@ class AppFolder:
 
     def __post_init__(self) -> None:
         self.path = self.path.absolute()
-        self._folder = RunFolder(self.path, WORDS)
-        begun = load_settings(str(self._folder.config)) if self._folder.config.exists() else None
+        self._folder = RunFolder(self.path, RESUME, ANOTHER)
+        begun = self._folder.begun
         self.num_nodes = None if begun is None else begun.fleet.num_clients
         """Number of nodes with which the run in the folder was started; None if there is none."""
-        self._folder.check(self.settings(self.num_nodes or 1), self.resume, may_extend=True)
+        self._begun = self._folder.check(self.settings(self.num_nodes or 1), self.resume, may_extend=True)
 
     @property
     def nodes(self) -> Path:
@@ -70,14 +69,12 @@ class AppFolder:
     @property
     def is_begun(self) -> bool:
         """Whether there is a checkpoint from which the run continues."""
-        return self._folder.checkpoint.exists() or self._folder.before.exists()
+        return self._folder.is_resumable
 
     def finished(self, layout: Layout) -> Result | None:
         """Return the result of the run in the folder if it has finished and is as long as it should be."""
         folder = self._folder
-        if self.num_nodes is None or folder.is_shorter_than(self.settings(self.num_nodes)):
-            return None
-        if (summary := folder.finished()) is None:
+        if self._begun is None or self._begun.is_shorter or (summary := folder.finished()) is None:
             return None
         tell(f"the run in {folder.path} has already finished; it is not executed again")
         arrays = self._arrays(layout)
@@ -100,14 +97,13 @@ class AppFolder:
     def execute(self, run: AppRun, num_nodes: int) -> None:
         """Execute a run, or the rest of it, and write its report."""
         settings = self.settings(self.num_nodes or num_nodes)
-        summary = execute_here(
+        summary = execute_in(
+            self._folder,
             settings,
-            self._folder.path,
             lambda _: (settings, run),
             resume=self.resume,
             may_extend=True,
             trackers=self.trackers,
-            words=WORDS,
         )
         write_latencies_and_report(self._folder, fleet_csv(run.fleet))
         _log_score(summary)
@@ -118,9 +114,9 @@ class AppFolder:
         try:
             found = safetensors.numpy.load(path.read_bytes())
         except (OSError, ValueError, safetensors.SafetensorError) as error:
-            raise InputError(f"{path} cannot be read: {error}; restore a copy, or {WORDS.another}") from None
+            raise InputError(f"{path} cannot be read: {error}; restore a copy, or {ANOTHER}") from None
         if found.keys() != set(layout.names):
-            raise InputError(f"{path} holds a different model than initial_arrays; {WORDS.another}")
+            raise InputError(f"{path} holds a different model than initial_arrays; {ANOTHER}")
         return ArrayRecord({name: Array(found[name]) for name in layout.names})
 
 

@@ -42,16 +42,15 @@ from lesson.learn.workload import Workload
 from lesson.planning.plan import make_plan, propose_deadline_s
 from lesson.report.metric_words import final_score
 from lesson.report.plan.text import print_plan
-from lesson.runs.execute import execute_here
-from lesson.runs.folder import RunFolder, Words
+from lesson.runs.execute import execute_in
+from lesson.runs.folder import RunFolder
 from lesson.runs.resolve import Resolved, resolve
-from lesson.settings.loading import load_settings
 from lesson.settings.sections import FaultSettings
 from lesson.settings.settings import Settings
 from lesson.strategies import STRATEGIES, fleet_for, make_strategy
 
 Clock = Literal["virtual", "wall"]
-WORDS = Words("set resume=true to continue it", "choose another out")
+RESUME, ANOTHER = "set resume=true to continue it", "choose another out"
 REMEDY = "check the logs of the clients, fix the cause and start the run again with resume=true"
 WAIT_S = 300.0
 """Seconds to wait for nodes before the run is aborted."""
@@ -85,7 +84,7 @@ def serve(grid: Grid, context: Context, task: Task | Callable[..., Task] | None 
     config = check_config(context.run_config)
     wished = settings_of(config, max(2, config["min-nodes"]))  # an invalid config fails here, not on the clients
     _check_strategy(wished)
-    folder = RunFolder(Path(config["out"] or f"runs/flower-{context.run_id}").absolute(), WORDS)
+    folder = RunFolder(Path(config["out"] or f"runs/flower-{context.run_id}").absolute(), RESUME, ANOTHER)
     if (ended := _ended(folder, config)) is not None:
         tell(f"the run in {folder.path} has already finished; it is not executed again")
         return _whole(ended)
@@ -98,11 +97,11 @@ def serve(grid: Grid, context: Context, task: Task | Callable[..., Task] | None 
     clock = clock_of(config["clock"], grid, WAIT_S)
     _check_faults(wished.faults, clock)
     profiles = find_clients(grid, profiler, config["min-nodes"], everybody=clock == "virtual")
-    num_clients = max(profile.num_clients for profile in profiles.values())
-    first = resolve(settings_of(config, num_clients), own, folder=folder)  # the deadline may follow from the fleet
+    num_clients, begun = max(profile.num_clients for profile in profiles.values()), folder.begun
+    first = resolve(settings_of(config, num_clients), own, begun=begun)  # the deadline may follow from the fleet
     workload, fleet = make_workload_and_fleet(first, clock, profiles)
-    deadline_s = deadline_of(config) or _deadline_s(folder, fleet)
-    resolved = resolve(settings_of(config, num_clients, deadline_s), own, folder=folder)
+    deadline_s = deadline_of(config) or (begun.strategy.deadline_s if begun else propose_deadline_s(fleet))
+    resolved = resolve(settings_of(config, num_clients, deadline_s), own, begun=begun)
     settings = resolved.settings
     _tell_plan(fleet, settings)
     recorder = record_run(grid, folder.path, settings.strategy.name, deadline_s) if clock == "wall" else None
@@ -124,9 +123,9 @@ def serve(grid: Grid, context: Context, task: Task | Callable[..., Task] | None 
         return {}
 
     run = replace(run, after_round=after_round)
-    options: dict[str, Any] = {"resume": config["resume"], "may_extend": True, "words": WORDS}
+    options: dict[str, Any] = {"resume": config["resume"], "may_extend": True}
     with configured_process():
-        summary = execute_here(settings, folder.path, lambda _: (settings, run), progress=progress, **options)
+        summary = execute_in(folder, settings, lambda _: (settings, run), progress=progress, **options)
     tell_clients(run.loop.fleet, deadline_s, summary["rejected_by"])
     tell(f"{final_score(summary)} after {summary['rounds']} rounds, {summary['time_s']:g} s")
     write_latencies_and_report(folder, fleet_csv(run.loop.fleet))
@@ -163,12 +162,11 @@ def _ended(folder: RunFolder, config: Mapping[str, Any]) -> dict[str, Any] | Non
 
     Raises InputError if the folder belongs to another run, or to an unfinished one without `resume`.
     """
-    if folder.config.exists():
-        begun = load_settings(str(folder.config))
+    if (begun := folder.begun) is not None:
         deadline_s = deadline_of(config) or begun.strategy.deadline_s
         settings = settings_of(config, begun.fleet.num_clients, deadline_s)
-        folder.check(settings, config["resume"], may_extend=True)
-        if folder.is_shorter_than(settings):
+        found = folder.check(settings, config["resume"], may_extend=True)
+        if found is not None and found.is_shorter:
             return None
     return folder.finished()
 
@@ -310,13 +308,6 @@ def make_workload_and_fleet(
     if clock == "virtual":
         return workload, fleet_of(settings, population, num_samples)
     return workload, make_fleet(settings, range(settings.fleet.num_clients), num_samples, **seconds)
-
-
-def _deadline_s(folder: RunFolder, fleet: Fleet) -> float:
-    """Return the deadline of the run in this folder, or for a new run one that suits the fleet."""
-    if folder.config.exists():
-        return load_settings(str(folder.config)).strategy.deadline_s
-    return propose_deadline_s(fleet)
 
 
 def _tell_answer(profile: Profile) -> None:

@@ -17,7 +17,7 @@ from lesson.learn.scores import ClientScores, Pending, PendingScore
 from lesson.learn.task import Task
 from lesson.runs.evaluation_times import EvaluationGrid
 from lesson.runs.executable import ExecutableRun
-from lesson.runs.folder import PLAIN_WORDS, RunFolder, Words
+from lesson.runs.folder import RunFolder
 from lesson.runs.interrupts import Interrupt, StoppedBySignal
 from lesson.runs.metrics import client_fields, metrics_line
 from lesson.runs.resolve import Resolved, resolve
@@ -27,8 +27,8 @@ from lesson.settings.settings import Settings
 from lesson.strategies import option_values
 
 Progress = Callable[[dict[str, Any]], None]
-Start = Callable[[RunFolder], tuple[Settings, ExecutableRun]]
-"""Returns the resolved settings and the run, given its folder."""
+Start = Callable[[Settings | None], tuple[Settings, ExecutableRun]]
+"""Returns the resolved settings and the run, given the settings of the run in the folder, if there is one."""
 MAX_WINDOW_ROUNDS = 256
 """Largest number of rounds in a window."""
 MAX_NAMED = 1000
@@ -46,42 +46,27 @@ def execute(
     make: Callable[[Resolved, int | None], ExecutableRun] = Resolved.build,
     **options: Any,
 ) -> dict[str, Any]:
-    """Resolve the settings, build the run with `make` and call `execute_here`, with the same options.
+    """Resolve the settings, build the run with `make` and call `execute_in`, with the same options.
 
     `task` replaces the one that the settings name. `tell` is called with notes on the settings. A finished run is not
     resolved, so that it needs no data.
     """
 
-    def start(folder: RunFolder) -> tuple[Settings, ExecutableRun]:
-        resolved = resolve(settings, task, data_dir, folder)
+    def start(begun: Settings | None) -> tuple[Settings, ExecutableRun]:
+        resolved = resolve(settings, task, data_dir, begun)
         for note in resolved.notes:
             tell(note)
         return resolved.settings, make(resolved, num_threads)
 
     with configured_process():
-        return execute_here(settings, path, start, **options)
+        return execute_in(RunFolder(path), settings, start, **options)
 
 
-def execute_here(
-    settings: Settings,
-    path: Path | str,
-    start: Start,
-    *,
-    resume: bool = False,
-    may_extend: bool = False,
-    progress: Progress | None = None,
-    trackers: Sequence[Tracker] = (),
-    words: Words = PLAIN_WORDS,
-) -> dict[str, Any]:
-    """Execute a run in a folder and return its summary; a finished run is not executed again.
-
-    `start` returns the resolved settings and the run. With `may_extend`, a finished run keeps its last checkpoint, and
-    if `resume` is set, a run may be continued with more rounds or a larger time budget than before. `words` says how
-    the user resumes a run.
-    """
-    folder = RunFolder(path, words)
+@contextlib.contextmanager
+def _as_errors_of_runs() -> Iterator[None]:
+    """Pass on a signal that stopped a run, and say in one line that it lacks memory."""
     try:
-        return _execute(settings, folder, resume, may_extend, progress, trackers, start)
+        yield
     except StoppedBySignal as stopped:
         stopped.pass_on()
         raise KeyboardInterrupt from None
@@ -95,23 +80,30 @@ def execute_here(
         ) from None
 
 
-def _execute(
-    settings: Settings,
+@_as_errors_of_runs()
+def execute_in(
     folder: RunFolder,
-    resume: bool,
-    may_extend: bool,
-    progress: Progress | None,
-    trackers: Sequence[Tracker],
+    settings: Settings,
     start: Start,
+    *,
+    resume: bool = False,
+    may_extend: bool = False,
+    progress: Progress | None = None,
+    trackers: Sequence[Tracker] = (),
 ) -> dict[str, Any]:
-    folder.check(settings, resume, may_extend)
-    if not folder.is_shorter_than(settings) and (summary := folder.finished()) is not None:
+    """Execute a run in a folder and return its summary; a finished run is not executed again.
+
+    With `may_extend`, a finished run keeps its last checkpoint, and if `resume` is set, a run may be continued with
+    more rounds or a larger time budget than before.
+    """
+    begun = folder.check(settings, resume, may_extend)
+    if begun is not None and not begun.is_shorter and (summary := folder.finished()) is not None:
         if not may_extend:
             folder.delete_checkpoints()  # a kill may have come before this was done
         print(f"note: reusing the finished run in {folder.path}", file=sys.stderr)
         return summary
     begin = time.perf_counter()
-    settings, run = start(folder)
+    settings, run = start(None if begun is None else begun.settings)
     try:
         folder.begin(settings, option_values(run.loop.strategy), may_extend)
         with folder.owned(), folder.withdrawn_if_rejected():

@@ -35,7 +35,7 @@ from lesson.runs.executable import ExecutableRun
 from lesson.runs.inputs import input_digests
 from lesson.runs.read_back import ClientsFile, Summary, read_json
 from lesson.runs.summary import clients_of
-from lesson.settings.loading import FORMAT, load_settings
+from lesson.settings.loading import FOR_READERS, FORMAT, load_settings
 from lesson.settings.sections import RunSettings
 from lesson.settings.settings import Settings
 
@@ -43,53 +43,58 @@ _REMEDY = "free some disk space or repair the folder, then resume the run from i
 _SUMMARY, _CLIENTS = TypeAdapter(Summary), TypeAdapter(ClientsFile)
 NUMERIC = ("torch", "numpy", "cpu_capability")
 """Versions on which the exact results of a run depend."""
+LIMITS = ("run.rounds", "run.time_budget_s")
 
 
 @dataclass(frozen=True)
-class Words:
-    """How the user resumes a run, and chooses another folder, for error messages."""
+class Begun:
+    """The run that a folder holds, according to its config.toml."""
 
-    resume: str = "resume it"
-    another: str = "choose another output folder"
-
-
-PLAIN_WORDS = Words()
+    settings: Settings
+    tables: dict[str, dict[str, Any]]
+    """How it was started: `strategy_defaults`, `versions` and `inputs`."""
+    is_shorter: bool
+    """Whether it has fewer rounds or a smaller time budget than the settings for which the folder was checked."""
 
 
 class RunFolder:
     """The files of one run."""
 
-    def __init__(self, path: Path | str, words: Words = PLAIN_WORDS) -> None:
-        self.path, self.words = (path := Path(path)), words
+    def __init__(
+        self, path: Path | str, resume: str = "resume it", another: str = "choose another output folder"
+    ) -> None:
+        """`resume` and `another` say in errors how the user resumes a run and chooses another folder."""
+        self.path, self._resume, self._another = (path := Path(path)), resume, another
         self.config, self.metrics = path / "config.toml", path / "metrics.jsonl"
         self.summary, self.model = path / "summary.json", path / "model.safetensors"
         self.clients, self.recording = path / "clients.json", path / "flight.jsonl"
         self.checkpoint, self.before = path / "checkpoint.safetensors", path / "checkpoint-before.safetensors"
 
-    def check(self, settings: Settings, resume: bool, may_extend: bool = False) -> None:
-        """Raise InputError if the folder cannot be used for these settings, or needs `resume`. Writes nothing.
+    def check(self, settings: Settings, resume: bool, may_extend: bool = False) -> Begun | None:
+        """Return the run in the folder, if any; raise InputError if it is another run, or needs `resume`.
 
         With `may_extend`, these settings may have more rounds or a larger time budget than the folder's run.
         """
-        another, has_summary = self.words.another, self.summary.exists()
-        if self.config.exists():
-            begun = load_settings(str(self.config))
-            longer = may_extend and _is_longer(settings.run, begun.run)
-            if different := settings.differences(_with_limits(begun, settings) if longer else begun):
-                raise InputError(f"{self.path} holds a run with other settings ({different[0]}); {another}")
-            if (has_summary or self._is_resumable) and (changed := self.changed_input(settings)):
-                raise InputError(
-                    f"{self.path} holds a run with another version of {changed}; {another}, or remove this one"
-                )
-            if not resume and (longer or not has_summary):
-                what = f"a run of {_length(begun.run)}" if longer else "an unfinished run"
-                raise InputError(f"{self.path} holds {what}; {self.words.resume}, or {another}")
-            if longer and has_summary and not self._is_resumable:
-                raise InputError(f"{self.path} holds a finished run without a checkpoint to continue from; {another}")
-        elif self.path.exists() and not self.path.is_dir():
-            raise InputError(f"{self.path} is a file, not a folder; {another}")
-        elif self.path.exists() and any(self.path.glob("[!.]*")):
-            raise InputError(f"{self.path} is not empty and holds no run; {another}")
+        if (found := self.begun) is None:
+            if self.path.exists() and not self.path.is_dir():
+                raise InputError(f"{self.path} is a file, not a folder; {self._another}")
+            if self.path.exists() and any(self.path.glob("[!.]*")):
+                raise InputError(f"{self.path} is not empty and holds no run; {self._another}")
+            return None
+        has_summary = self.summary.exists()
+        longer = may_extend and _is_longer(settings.run, found.run)
+        if different := settings.differences(found, ignored=LIMITS if longer else ()):
+            raise InputError(f"{self.path} holds a run with other settings ({different[0]}); {self._another}")
+        if (has_summary or self.is_resumable) and (changed := self.changed_input(settings)):
+            raise InputError(
+                f"{self.path} holds a run with another version of {changed}; {self._another}, or remove this one"
+            )
+        if not resume and (longer or not has_summary):
+            what = f"a run of {_length(found.run)}" if longer else "an unfinished run"
+            raise InputError(f"{self.path} holds {what}; {self._resume}, or {self._another}")
+        if longer and has_summary and not self.is_resumable:
+            raise InputError(f"{self.path} holds a finished run without a checkpoint to continue from; {self._another}")
+        return Begun(found, self._tables(), longer)
 
     def changed_input(self, settings: Settings) -> str:
         """Return the first input or source file that has changed since the folder's run started; empty if none has.
@@ -97,15 +102,11 @@ class RunFolder:
         A run without the table [inputs], which the user may remove, counts as unchanged.
         """
         now = input_digests(settings)
-        then = self._begun_with("inputs") if now else {}
+        then = self._tables().get("inputs", {}) if now else {}
         return next((name for name in now | then if then and now.get(name) != then.get(name)), "")
 
-    def is_shorter_than(self, settings: Settings) -> bool:
-        """Return whether the folder holds a run with fewer rounds or a smaller time budget than these settings."""
-        return self.config.exists() and _is_longer(settings.run, load_settings(str(self.config)).run)
-
     @property
-    def _is_resumable(self) -> bool:
+    def is_resumable(self) -> bool:
         """Whether there is a checkpoint."""
         return self.checkpoint.exists() or self.before.exists()
 
@@ -119,7 +120,7 @@ class RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(f"{self.path} cannot be created: {error.strerror}; {self.words.another}") from None
+            raise InputError(f"{self.path} cannot be created: {error.strerror}; {self._another}") from None
 
     def begin(self, settings: Settings, options: Mapping[str, Any], may_extend: bool = False) -> None:
         """Create the folder of this run or check an existing one; raise InputError if another process is writing it.
@@ -136,33 +137,28 @@ class RunFolder:
         }
         with self.owned():
             # Another process may have started a run here since the first check.
-            self.check(settings, resume=True, may_extend=may_extend)
+            begun = self.check(settings, resume=True, may_extend=may_extend)
             remove_leftovers(self.path)
-            if self.config.exists():
-                if self.changed_input(settings):  # no results depend on it yet
-                    self._write_config(load_settings(str(self.config)), here)
-                self._note_other_versions(here["versions"])
-                if self.is_shorter_than(settings):
-                    begun = load_settings(str(self.config))
-                    # Without a summary, the run counts as unfinished, whatever happens before its limits are written.
-                    self.summary.unlink(missing_ok=True)
-                    there = {name: self._begun_with(name) for name in here}
-                    self._write_config(_with_limits(begun, settings), there)
-            else:
+            if begun is not None and self.is_resumable:
+                self._note_other_versions(begun.tables.get("versions", {}), here["versions"])
+            if begun is not None and begun.is_shorter:
+                # Without a summary, the run counts as unfinished, whatever happens before its limits are written.
+                self.summary.unlink(missing_ok=True)
+                self._write_config(settings, begun.tables)
+            elif not self.is_resumable and not self.summary.exists():
                 self._write_config(settings, here)
 
-    def _write_config(self, settings: Settings, begun_with: Mapping[str, dict[str, Any]]) -> None:
-        tables = {name: table for name, table in begun_with.items() if table}
-        write_whole(self.config, tomli_w.dumps({"format": FORMAT} | settings.to_sections() | tables).encode())
+    def _write_config(self, settings: Settings, tables: Mapping[str, dict[str, Any]]) -> None:
+        known = {name: table for name, table in tables.items() if table}
+        write_whole(self.config, tomli_w.dumps({"format": FORMAT} | settings.to_sections() | known).encode())
 
-    def _begun_with(self, name: str) -> dict[str, Any]:
-        """Return a table of config.toml that describes how the run was started; empty if there is none."""
-        begun: dict[str, Any] = read_toml(self.config, "")[1].get(name, {})
-        return begun
+    def _tables(self) -> dict[str, dict[str, Any]]:
+        """Return the tables of config.toml that describe how the run was started."""
+        tables = read_toml(self.config, "")[1]
+        return {name: tables[name] for name in FOR_READERS if name in tables}
 
-    def _note_other_versions(self, here: dict[str, str]) -> None:
+    def _note_other_versions(self, begun: dict[str, str], here: dict[str, str]) -> None:
         """Print a note if the run was started with versions that may compute differently."""
-        begun = self._begun_with("versions")
         other = [name for name in NUMERIC if begun.get(name, here[name]) != here[name]]
         if other:
             versions = ", ".join(f"{name} {begun[name]} (here {here[name]})" for name in other)
@@ -171,7 +167,7 @@ class RunFolder:
 
     def finished(self) -> dict[str, Any] | None:
         """Return the summary of a finished run; None if the run has not finished. Deletes nothing."""
-        remedy = "remove it to resume from the checkpoint" if self._is_resumable else "remove the folder and rerun"
+        remedy = "remove it to resume from the checkpoint" if self.is_resumable else "remove the folder and rerun"
         summary: dict[str, Any] | None = read_json(self.summary, _SUMMARY, remedy, None)
         return summary
 
@@ -190,7 +186,7 @@ class RunFolder:
         try:
             yield
         except InputError:
-            if not self._is_resumable and not (self.metrics.exists() and self.metrics.stat().st_size):
+            if not self.is_resumable and not (self.metrics.exists() and self.metrics.stat().st_size):
                 for file in (self.config, self.metrics, self.recording):
                     file.unlink(missing_ok=True)
             raise
@@ -299,12 +295,6 @@ def _is_longer(limits: RunSettings, before: RunSettings) -> bool:
         return (math.inf if limits.rounds is None else limits.rounds), limits.time_budget_s
 
     return of(limits) != of(before) and all(now >= then for now, then in zip(of(limits), of(before), strict=True))
-
-
-def _with_limits(settings: Settings, other: Settings) -> Settings:
-    """Return settings with the limits of others."""
-    limits = {"rounds": other.run.rounds, "time_budget_s": other.run.time_budget_s}
-    return settings.model_copy(update={"run": settings.run.model_copy(update=limits)})
 
 
 def _length(limits: RunSettings) -> str:

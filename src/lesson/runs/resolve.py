@@ -14,7 +14,6 @@ from lesson.learn.device import device_of
 from lesson.learn.task import Task
 from lesson.learn.tasks import count_values, task_of
 from lesson.learn.workload import BITS_PER_VALUE
-from lesson.runs.folder import RunFolder
 from lesson.settings.settings import DERIVED, Settings
 from lesson.strategies import Strategy, make_strategy
 
@@ -37,20 +36,20 @@ class Resolved:
 
 
 def resolve(
-    settings: Settings, task: Task | None = None, data_dir: Path | str | None = None, folder: RunFolder | None = None
+    settings: Settings, task: Task | None = None, data_dir: Path | str | None = None, begun: Settings | None = None
 ) -> Resolved:
     """Return what a run with these settings uses, on this machine.
 
     Whatever was given is kept, or is an error. Else, the number of clients is that of the file of latencies, and at
     most that of a task that lists its clients; such a task has the natural split; "actual" is the size of the task's
-    model; "auto" is the value of the folder's run or, without one, the best choice for this machine. Everything else
-    has the default of the preset.
+    model; "auto" is the value of the run that is resumed or, without one, the best choice for this machine. Everything
+    else has the default of the preset.
 
     Args:
         settings: Given settings; values that an earlier run derived are derived again.
         task: Task that replaces the one in the settings.
         data_dir: Folder for data sets.
-        folder: Folder of the run, which may be resumed.
+        begun: Settings of the run that is resumed, if any.
 
     Raises:
         InputError: The strategy, the task or an input file is invalid, or a setting does not fit them or this machine.
@@ -63,7 +62,7 @@ def resolve(
         notes.append(f"num_clients = {clients['fleet.num_clients']}, the number of clients of the task")
     if "data.split" in clients:
         notes.append("split = natural: the task lists the samples of its clients; another split ignores them")
-    derived = given.with_derived(clients | _hardware(given, folder))
+    derived = given.with_derived(clients | _hardware(given, begun))
     num_bits = float(BITS_PER_VALUE * count_values(given, own, data_dir))
     if given.upload.model_bits == "actual":
         derived = derived.with_derived({"upload.model_bits": num_bits})
@@ -97,18 +96,18 @@ def _clients(given: Settings, task: Task) -> dict[str, Any]:
     return values
 
 
-def _hardware(given: Settings, folder: RunFolder | None) -> dict[str, Any]:
+def _hardware(given: Settings, begun: Settings | None) -> dict[str, Any]:
     """Return values for those settings of [run] that are "auto", as far as they are known."""
-    begun, limits = None if folder is None else folder.begun, given.run
+    limits = given.run
     names = [key.partition(".")[2] for key in DERIVED if key.startswith("run.")]
     values = {} if begun is None else {name: getattr(begun.run, name) for name in names}
     values = {name: value for name, value in values.items() if getattr(limits, name) == "auto"}
     try:
         here = dict(zip(("device", "precision"), device_of(limits.model_copy(update=values)), strict=True))
     except InputError as error:
-        if folder is None or values.get("device") != "cuda":
+        if values.get("device") != "cuda":
             raise
-        raise InputError(f"{folder.path} holds a run that was started on a GPU: {error}") from None
+        raise InputError(f"the run was started on a GPU: {error}") from None
     values |= {name: value for name, value in here.items() if getattr(limits, name) == "auto"}
     return {f"run.{name}": value for name, value in values.items() if value != "auto"}
 

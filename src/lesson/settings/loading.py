@@ -80,7 +80,7 @@ def check_set_once(changes: Sequence[str], flags: Mapping[str, Any] | None = Non
         raise InputError(f"{name} must be set only once, got {both}")
 
 
-FOR_READERS = ("inputs", "strategy_defaults")
+FOR_READERS = ("strategy_defaults", "versions", "inputs")
 """Tables that a run writes into its config.toml and that are not settings."""
 
 
@@ -91,7 +91,7 @@ def read_sections(path: Path, wanted: str, allowed: Sequence[str] = SECTIONS, al
     allowed, too. A file that a run wrote must have today's format.
     """
     _, tables = read_toml(path, wanted)
-    written_by_run = tables.pop("versions", None) is not None
+    written_by_run = "versions" in tables
     if written_by_run:
         tables = {name: table for name, table in tables.items() if name not in FOR_READERS}
     check_format(path, tables.pop("format", None if written_by_run else FORMAT), FORMAT)

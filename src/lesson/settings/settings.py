@@ -1,6 +1,6 @@
 """`Settings`: everything that determines the result of a run, in eleven sections."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Self
 
 from pydantic import Field, model_validator
@@ -234,8 +234,8 @@ class Settings(Checked):
             made.model_fields_set.difference_update(tables[section])
         return self.model_copy(update={**sections, "derived": tuple(dict.fromkeys((*self.derived, *values)))})
 
-    def differences(self, other: "Settings") -> list[str]:
-        """Return one line per setting whose values differ, with both values; `checkpoint_every_s` is ignored.
+    def differences(self, other: "Settings", ignored: Collection[str] = ()) -> list[str]:
+        """Return one line per setting whose values differ, with both values; `checkpoint_every_s` never counts.
 
         Where these settings leave a value to be derived, the one that `other` derived matches; where they say "auto" or
         "actual", any value does.
@@ -245,7 +245,8 @@ class Settings(Checked):
             f"{section}.{name} = {theirs[section].get(name)!r} there, {ours[section].get(name)!r} here"
             for section in SECTIONS
             for name in ours[section] | theirs[section]
-            if ours[section].get(name) != theirs[section].get(name) and not self.leaves_open(f"{section}.{name}", other)
+            if ours[section].get(name) != theirs[section].get(name)
+            and not (f"{section}.{name}" in ignored or self.leaves_open(f"{section}.{name}", other))
         ]
 
     def leaves_open(self, key: str, other: "Settings") -> bool:
