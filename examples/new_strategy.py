@@ -16,11 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 
 import lesson
-from lesson import Arrivals, Merge, RoundPlan, ServerView, Stateless, Updates
+from lesson import Arrivals, CheckedOptions, Merge, RoundPlan, ServerView, Updates
 
 
 @dataclass
-class Quorum(Stateless):
+class Quorum(CheckedOptions):
     """Closes a round when updates of a given share of the connected clients have arrived."""
 
     share: float = 0.5

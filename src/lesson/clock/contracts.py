@@ -8,7 +8,7 @@ import math
 import sys
 from collections import Counter
 from dataclasses import replace
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,14 +16,13 @@ import numpy.typing as npt
 from lesson.clock.ledger import Ledger
 from lesson.core.arrays import BoolArray, FloatArray, IntArray, all_distinct, membership
 from lesson.core.errors import InputError
-from lesson.strategies.base import AllOf, AnyOf, Arrivals, Closing, GroupMemory, Merge, RoundPlan, Strategy
+from lesson.strategies.base import AllOf, AnyOf, Closing, GroupMemory, Merge, RoundPlan, Strategy
 
-_IDS, _NUMBERS = np.dtype(np.int64), np.dtype(np.float64)
-_CLOSINGS, _REAL = get_args(Closing), (float, int, np.floating, np.integer)
-_PER_START = {"lr_scale": (_NUMBERS, 0, True), "batches": (_IDS, 1, True), "local_steps": (_IDS, 1, False)}
-_PER_START |= {"tiers": (_IDS, 0, False)}
-"""Type and least value of fields with one entry per start, and whether a single one stands for all."""
-_LARGEST, _MAX_SUM = sys.float_info.max, 1 + 1e-9
+_IDS, _NUMBERS, _REAL = np.dtype(np.int64), np.dtype(np.float64), (float, int, np.floating, np.integer)
+_PER_START = {"lr_scale": (_NUMBERS, 0), "local_steps": (_IDS, 1), "batches": (_IDS, 1), "tiers": (_IDS, 0)}
+"""Type and least value of fields with one entry per start, or one for all."""
+_MAX_SUM = 1 + 1e-9
+Decision = TypeVar("Decision", RoundPlan, Merge, AllOf)
 
 
 class Rows(NamedTuple):
@@ -49,16 +48,20 @@ class Contract:
         time at which the round opens.
         """
         self._require(isinstance(plan, RoundPlan), "open_round", "must return a RoundPlan", plan)
-        plan = self._with_arrays(plan, starts=_IDS, drops=_IDS)
-        self._check_clients("RoundPlan.drops", plan.drops)
-        self._check_clients("RoundPlan.starts", plan.starts)
-        self._check_states(plan)
-        plan = self._checked_training(plan, usual_steps)
-        uploads, note = plan.uploads, plan.note
-        self._require(uploads in ("parallel", "in-turn"), "RoundPlan.uploads", "must be parallel or in-turn", uploads)
-        self._require(isinstance(note, str), "RoundPlan.note", "must be text", note)
-        closes = self._checked_closing(plan.closes, len(plan.starts), now_s)
-        return plan if closes is plan.closes else replace(plan, closes=closes)
+        drops, starts = self._clients("RoundPlan.drops", plan.drops), self._clients("RoundPlan.starts", plan.starts)
+        self._check_states(starts, drops)
+        checked: dict[str, Any] = {"starts": starts, "drops": drops}
+        for name, (dtype, least) in _PER_START.items():
+            if (value := getattr(plan, name)) is not None:
+                checked[name] = self._entries(f"RoundPlan.{name}", value, dtype, least, len(starts))
+        if plan.batches is not None:
+            steps = checked.get("local_steps", usual_steps[starts])
+            valid = bool(np.all((checked["batches"] == 1) | (steps == 1)))
+            self._require(valid, "RoundPlan.batches", "must be 1 for clients with several local steps", plan.batches)
+        known = plan.uploads in ("parallel", "in-turn")
+        self._require(known, "RoundPlan.uploads", "must be parallel or in-turn", plan.uploads)
+        checked["closes"] = self._checked_closing(plan.closes, len(starts), now_s)
+        return _with(plan, checked)
 
     def checked_merge(self, merge: Merge) -> tuple[Merge, Rows]:
         """Return the merge with arrays in place of sequences, and the rows of its updates at the server.
@@ -66,13 +69,15 @@ class Contract:
         Raises ValueError if the merge is not valid.
         """
         self._require(isinstance(merge, Merge), "merge", "must return a Merge", merge)
-        merge = self._with_arrays(merge, updates=_IDS, drops=_IDS, weights=_NUMBERS)
-        weights, scale, count = merge.weights, merge.step_scale, len(merge.updates)
-        if len(weights) != count or not _all_between(weights, 0, _LARGEST):
-            raise self._error("Merge.weights", f"must be finite and >= 0, one per update ({count}), got {weights}")
+        updates, drops = self._array("Merge.updates", merge.updates), self._array("Merge.drops", merge.drops)
+        weights, scale = self._array("Merge.weights", merge.weights, _NUMBERS), merge.step_scale
+        if len(weights) != len(updates) or not _all_between(weights, 0, sys.float_info.max):
+            what = f"must be finite and >= 0, one per update ({len(updates)})"
+            raise self._error("Merge.weights", f"{what}, got {weights}")
         self._require(merge.of in ("models", "updates"), "Merge.of", "must be models or updates", merge.of)
         self._require(_is_finite(scale) and scale >= 0, "Merge.step_scale", "must be a finite number >= 0", scale)
-        merge = merge if type(scale) is float else replace(merge, step_scale=float(scale))
+        checked = {"updates": updates, "drops": drops, "weights": weights}
+        merge = _with(merge, checked if type(scale) is float else checked | {"step_scale": float(scale)})
         if merge.groups is not None:
             self._check_groups(merge.groups, merge)
         elif merge.of == "models":
@@ -81,71 +86,31 @@ class Contract:
         return merge, self._rows_at_server(merge)
 
     def _checked_closing(self, closes: Closing, num_starts: int, now_s: float) -> Closing:
-        self._require(isinstance(closes, _CLOSINGS), "RoundPlan.closes", "must be a closing condition", closes)
+        self._require(isinstance(closes, Closing), "RoundPlan.closes", "must be a closing condition", closes)
         by_s = closes.by_s
         if not isinstance(by_s, _REAL) or not by_s >= now_s or (by_s == now_s and num_starts):
             remedy = "times count from the start of the run, as in Deadline(view.now_s + 20.0)"
             raise self._error("by_s of RoundPlan.closes", f"must be later than {now_s:g} s, got {by_s!r:.80}; {remedy}")
-        if isinstance(closes, Arrivals):
-            is_whole = isinstance(closes.count, int | np.integer)
-            self._require(is_whole, "count of RoundPlan.closes", "must be a whole number", closes.count)
-        elif isinstance(closes, AllOf):
-            clients = self._array("AllOf.clients", closes.clients, _IDS)
-            self._check_clients("AllOf.clients", clients, distinct=False)
-            closes = closes if clients is closes.clients else AllOf(clients, by_s)
-        elif isinstance(closes, AnyOf):
-            is_list = isinstance(closes.groups, list | tuple)
-            self._require(is_list, "AnyOf.groups", "must be a list of arrays", closes.groups)
-            groups = [self._array("AnyOf.groups", group, _IDS) for group in closes.groups]
-            for group in groups:
-                self._check_clients("AnyOf.groups", group, distinct=False)
-            closes = AnyOf(groups, by_s)
+        match closes:
+            case AllOf(clients=clients):
+                return _with(closes, {"clients": self._clients("AllOf.clients", clients, distinct=False)})
+            case AnyOf(groups=groups):
+                return AnyOf([self._clients("AnyOf.groups", group, distinct=False) for group in groups], by_s)
         return closes
 
-    def _check_clients(self, field: str, clients: IntArray, distinct: bool = True) -> None:
-        """Raise unless all ids are from 0 to num_clients − 1 and, with `distinct`, none is repeated."""
-        if not len(clients):
-            return
-        last = len(self._ledger) - 1
-        if not _all_between(clients, 0, last):
-            wrong = clients[(clients < 0) | (clients > last)][0]
-            raise self._error(field, f"must be ids of clients, from 0 to {last}, got {wrong}")
-        if distinct and not all_distinct(clients):
-            client, count = Counter(clients.tolist()).most_common(1)[0]
-            raise self._error(field, f"must not repeat a client, got client {client} {count} times")
-
-    def _check_states(self, plan: RoundPlan) -> None:
+    def _check_states(self, starts: IntArray, drops: IntArray) -> None:
         """Raise unless clients to drop are training, and those to start are idle or dropped by the same plan."""
         ledger = self._ledger
-        if len(plan.drops) and not (training := ledger.in_flight(plan.drops)).all():
-            wrong = plan.drops[~training][0]
-            raise self._error("RoundPlan.drops", f"must be clients that are training, got client {wrong}")
-        startable = ledger.idle[plan.starts]
-        if len(plan.drops):
-            startable |= np.isin(plan.starts, plan.drops) & ledger.connected[plan.starts]
+        startable = ledger.idle[starts]
+        if len(drops):
+            if not (training := ledger.in_flight(drops)).all():
+                wrong = drops[~training][0]
+                raise self._error("RoundPlan.drops", f"must be clients that are training, got client {wrong}")
+            startable |= np.isin(starts, drops) & ledger.connected[starts]
         if np.count_nonzero(startable) < len(startable):
-            wrong = plan.starts[~startable][0]
+            wrong = starts[~startable][0]
             state = "is training" if ledger.busy[wrong] else "is not connected"
             raise self._error("RoundPlan.starts", f"must be idle clients, got client {wrong}, which {state}")
-
-    def _checked_training(self, plan: RoundPlan, usual_steps: IntArray) -> RoundPlan:
-        """Raise unless `lr_scale`, `local_steps`, `batches` and `tiers` have valid values and one entry per start."""
-        if isinstance(plan.lr_scale, _REAL):
-            valid = math.isfinite(plan.lr_scale) and plan.lr_scale >= 0
-            self._require(valid, "RoundPlan.lr_scale", "must be finite and >= 0", plan.lr_scale)
-            plan = plan if type(plan.lr_scale) is float else replace(plan, lr_scale=float(plan.lr_scale))
-        for name, (dtype, least, may_be_one) in _PER_START.items():
-            if (values := getattr(plan, name)) is None or type(values) is float:
-                continue
-            array, count = self._array(f"RoundPlan.{name}", values, dtype), len(plan.starts)
-            valid = (len(array) == count or (may_be_one and len(array) == 1)) and _all_between(array, least, _LARGEST)
-            self._require(valid, f"RoundPlan.{name}", f"must be >= {least}, one per start ({count})", values)
-            plan = plan if array is values else replace(plan, **{name: array})
-        if plan.batches is not None:
-            steps = usual_steps[plan.starts] if plan.local_steps is None else plan.local_steps
-            valid = bool(np.all((plan.batches == 1) | (steps == 1)))
-            self._require(valid, "RoundPlan.batches", "must be 1 for clients with several local steps", plan.batches)
-        return plan
 
     def _check_groups(self, groups: GroupMemory, merge: Merge) -> None:
         self._require(isinstance(groups, GroupMemory), "Merge.groups", "must be GroupMemory(…) or None", groups)
@@ -157,8 +122,7 @@ class Contract:
         self._require(largest <= _MAX_SUM, "Merge.weights", "must sum to at most 1 in each group", largest)
         total = {"": groups.previous_total}
         for field, weights in (("weights", groups.weights), ("previous", groups.previous), ("previous_total", total)):
-            may_be_negative = field != "weights"
-            valid = all(_is_finite(one) and (one >= 0 or may_be_negative) for one in weights.values())
+            valid = all(_is_finite(one) and (one >= 0 or field != "weights") for one in weights.values())
             self._require(valid, f"GroupMemory.{field}", "must be finite, and >= 0 for weights", weights)
         if merge.of == "models":
             valid = sum(groups.weights.values()) <= _MAX_SUM
@@ -173,20 +137,30 @@ class Contract:
         leaving = merged | membership(here, merge.drops)[0] if len(merge.drops) else merged
         if np.count_nonzero(leaving) != len(merge.updates) + len(merge.drops):
             field = "Merge.updates" if np.count_nonzero(merged) != len(merge.updates) else "Merge.drops"
-            other = "" if field == "Merge.updates" else " that are not in Merge.updates"
-            raise self._error(field, f"must be distinct ids of updates at the server{other}")
+            raise self._error(field, "must be distinct ids of updates at the server, each aggregated or dropped")
         return Rows(merged, leaving, merge.weights[places])
 
-    def _with_arrays(self, decision: Any, **dtypes: np.dtype[Any]) -> Any:
-        """Return a decision with arrays in place of sequences."""
-        fixed: dict[str, Any] = {}
-        for name, dtype in dtypes.items():
-            value = getattr(decision, name)
-            if not (type(value) is np.ndarray and value.dtype is dtype and value.ndim == 1):
-                fixed[name] = self._array(f"{type(decision).__name__}.{name}", value, dtype)
-        return replace(decision, **fixed) if fixed else decision
+    def _clients(self, field: str, value: Any, distinct: bool = True) -> IntArray:
+        """Return ids of clients as an array; raise unless all are valid and, with `distinct`, none is repeated."""
+        clients: IntArray = self._array(field, value)
+        if not _all_between(clients, 0, last := len(self._ledger) - 1):
+            wrong = clients[(clients < 0) | (clients > last)][0]
+            raise self._error(field, f"must be ids of clients, from 0 to {last}, got {wrong}")
+        if distinct and not all_distinct(clients):
+            client, count = Counter(clients.tolist()).most_common(1)[0]
+            raise self._error(field, f"must not repeat a client, got client {client} {count} times")
+        return clients
 
-    def _array(self, field: str, value: Any, dtype: np.dtype[Any]) -> Any:
+    def _entries(self, field: str, value: Any, dtype: np.dtype[Any], least: float, count: int) -> Any:
+        """Return an array with one entry per start, or a float for all; raise unless all are at least `least`."""
+        if type(value) is float and least <= value < np.inf:
+            return value
+        array = self._array(field, [value] if isinstance(value, _REAL) else value, dtype)
+        valid = len(array) in (1, count) and _all_between(array, least, sys.float_info.max)
+        self._require(valid, field, f"must be finite and >= {least}, one per start ({count}) or one for all", value)
+        return array if len(array) == count else np.full(count, array[0])
+
+    def _array(self, field: str, value: Any, dtype: np.dtype[Any] = _IDS) -> Any:
         """Return a sequence of numbers as an array; an array of this type unchanged."""
         if type(value) is np.ndarray and value.dtype is dtype and value.ndim == 1:
             return value
@@ -205,6 +179,12 @@ class Contract:
 
     def _error(self, field: str, why: str) -> ValueError:
         return ValueError(f"round {self._round}: {type(self._strategy).__name__}: {field} {' '.join(why.split())}")
+
+
+def _with(decision: Decision, checked: dict[str, Any]) -> Decision:
+    """Return a decision with the checked fields; the same object if none of them has changed."""
+    changed = {name: value for name, value in checked.items() if value is not getattr(decision, name)}
+    return replace(decision, **changed) if changed else decision
 
 
 def _all_between(values: npt.NDArray[Any], low: float, high: float) -> bool:

@@ -11,8 +11,7 @@ same types and bits. Attributes that are functions, classes or other callables d
 
 import dataclasses
 import math
-import sys
-from operator import attrgetter
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ import numpy.typing as npt
 from lesson.core.errors import InputError
 
 Arrays = dict[str, npt.NDArray[Any]]
-_COLLECTIONS = {"tuple": tuple, "set": set, "frozenset": frozenset}
 
 
 def state_of(thing: object) -> tuple[dict[str, Any], Arrays]:
@@ -33,93 +31,88 @@ def state_of(thing: object) -> tuple[dict[str, Any], Arrays]:
 
 def restore_state(thing: object, values: dict[str, Any], arrays: Arrays) -> None:
     """Restore what `state_of` returned. Arrays whose shape has not changed are overwritten in place."""
-    _load(values | {"class": _class_name(thing)} if "class" in values else values, arrays, thing)
+    _load(values, arrays, thing)
 
 
 def _save(value: Any, name: str, arrays: Arrays) -> Any:
     """Return a value as JSON can represent it; its arrays go to `arrays`, under names that begin with `name`."""
     kind = type(value)
+    content: Any
     if value is None or kind in (bool, int, str) or (kind is float and math.isfinite(value)):
-        saved = value
-    elif kind is float:
-        saved = {"float": repr(value)}
-    elif isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
+        return value
+    if kind is list:
+        return [_save(one, f"{name}.{place}", arrays) for place, one in enumerate(value)]
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
         arrays[name] = np.array(value, ndmin=1)
-        saved = {"array" if value.ndim else "scalar": name}
-    elif kind is list:
-        saved = [_save(one, f"{name}.{place}", arrays) for place, one in enumerate(value)]
+        return {"array" if value.ndim else "scalar": name}
+    if kind is float:
+        content = repr(value)
+    elif kind in (tuple, set, frozenset):
+        content = _save(list(value) if kind is tuple else sorted(value, key=repr), name, arrays)
     elif kind is dict:
-        names = [f"{name}.{key if isinstance(key, str) else place}" for place, key in enumerate(value)]
-        items = zip(names, value.items(), strict=True)
-        saved = {"dict": [[_save(key, one, arrays), _save(content, one, arrays)] for one, (key, content) in items]}
-    elif kind.__name__ in _COLLECTIONS:
-        saved = {kind.__name__: _save(list(value) if kind is tuple else sorted(value, key=repr), name, arrays)}
-    elif not hasattr(kind, "SAVED") and hasattr(kind, "state") and hasattr(kind, "restore"):
-        saved = {"own": _save(value.state(), name, arrays)}
+        content = _save([list(item) for item in value.items()], name, arrays)
+    elif _has_own_state(kind):
+        content = [_save(value.state(), name, arrays)]
     else:
-        fields = {one: getattr(value, one) for one in _names(value, name)}
-        kept = {one: field for one, field in fields.items() if not callable(field)}
-        fields = {one: _save(field, f"{name}.{one}".removeprefix("."), arrays) for one, field in kept.items()}
-        saved = {"class": _class_name(value), "fields": fields}
+        attributes = {one: getattr(value, one) for one in _saved_names(value, name)}
+        kept = {one: attribute for one, attribute in attributes.items() if not callable(attribute)}
+        content = {one: _save(kept[one], f"{name}.{one}".removeprefix("."), arrays) for one in kept}
+    return {"type": f"{kind.__module__}:{kind.__qualname__}", "content": content}
+
+
+def _load(saved: Any, arrays: Arrays, before: Any = None) -> Any:
+    """Return what `_save` was given. `before` is the present value: its objects and arrays are restored in place."""
+    match saved:
+        case list():
+            return [_load(one, arrays) for one in saved]
+        case {"scalar": name}:
+            return arrays[name][0]
+        case {"array": name}:
+            array, fits = arrays[name], isinstance(before, np.ndarray) and before.flags.writeable
+            if not fits or (before.shape, before.dtype) != (array.shape, array.dtype):
+                return array.copy()
+            before[:] = array
+            return before
+        case {"type": "builtins:dict", "content": items}:
+            present = before if isinstance(before, dict) else {}
+            pairs = [(_load(key, arrays), content) for key, content in items]
+            return {key: _load(content, arrays, present.get(key)) for key, content in pairs}
+        case {"type": name, "content": content}:
+            is_same = before is not None and name.endswith(f":{type(before).__qualname__}")
+            kind: Any = type(before) if is_same else resolve_name(name)
+            if isinstance(content, dict):
+                return _load_object(kind, content, arrays, before if is_same else None)
+            if not _has_own_state(kind):
+                return kind(_load(content, arrays))
+            before.restore(*_load(content, arrays))
+            return before
     return saved
 
 
-def _names(value: Any, name: str) -> list[str]:
-    """Return the names of an object's attributes that are saved."""
-    if hasattr(value, "SAVED") or hasattr(value, "_fields"):  # named tuples have _fields
-        return list(value.SAVED if hasattr(value, "SAVED") else value._fields)
-    fields = {field.name: field for field in dataclasses.fields(value)} if dataclasses.is_dataclass(value) else {}
-    if not fields and (not hasattr(value, "__dict__") or hasattr(value, "__array__")):
-        remedy = 'mark its field with metadata={"cache": True}, or write methods state and restore'
-        raise InputError(f"a checkpoint cannot hold {name}, got {value!r:.80}; {remedy}")
-    caches = {name for name, field in fields.items() if field.metadata.get("cache")}
-    return [one for one in getattr(value, "__dict__", fields) if one not in caches]
-
-
-def _load(value: Any, arrays: Arrays, before: Any) -> Any:
-    """Return what `_save` was given. `before` is the present value: its objects and arrays are restored in place."""
-    match value:
-        case list():
-            value = [_load(one, arrays, None) for one in value]
-        case {"float": text}:
-            value = float(text)
-        case {"scalar": name}:
-            value = arrays[name][0]
-        case {"array": name}:
-            value, fits = arrays[name], isinstance(before, np.ndarray) and before.flags.writeable
-            if fits and (before.shape, before.dtype) == (value.shape, value.dtype):
-                before[:] = value
-                return before
-            value = value.copy()
-        case {"dict": items}:
-            pairs = [(_load(key, arrays, None), one) for key, one in items]
-            present = before if isinstance(before, dict) else {}
-            value = {key: _load(one, arrays, present.get(key)) for key, one in pairs}
-        case {"own": state}:
-            before.restore(_load(state, arrays, None))
-            value = before
-        case {"class": name, "fields": fields}:
-            value = _load_object(name, fields, arrays, before)
-        case dict():
-            ((name, items),) = value.items()
-            value = _COLLECTIONS[name](_load(items, arrays, None))
-    return value
-
-
-def _load_object(name: str, fields: dict[str, Any], arrays: Arrays, before: Any) -> Any:
-    """Return an object of a class with these fields: `before`, if it is one that can be changed, or a new one."""
-    frozen = isinstance(before, tuple) or getattr(getattr(before, "__dataclass_params__", None), "frozen", False)
-    if name != _class_name(before) or frozen:
-        kind = attrgetter(name.partition(":")[2])(sys.modules[name.partition(":")[0]])
-        if issubclass(kind, tuple):
-            return kind(*(_load(field, arrays, None) for field in fields.values()))
+def _load_object(kind: Any, attributes: dict[str, Any], arrays: Arrays, before: Any) -> Any:
+    """Return an object with these attributes: `before`, if it can be changed, or a new one."""
+    if issubclass(kind, tuple):
+        return kind(*(_load(attribute, arrays) for attribute in attributes.values()))
+    if before is None or getattr(getattr(kind, "__dataclass_params__", None), "frozen", False):
         before = kind.__new__(kind)
-    for one, field in fields.items():
-        present = getattr(before, one, None)
-        if (now := _load(field, arrays, present)) is not present:
-            object.__setattr__(before, one, now)  # frozen dataclasses, too
+    for name, attribute in attributes.items():
+        present = getattr(before, name, None)
+        if (now := _load(attribute, arrays, present)) is not present:
+            object.__setattr__(before, name, now)  # frozen dataclasses, too
     return before
 
 
-def _class_name(thing: object) -> str:
-    return f"{type(thing).__module__}:{type(thing).__qualname__}"
+def _has_own_state(kind: type) -> bool:
+    return not hasattr(kind, "SAVED") and hasattr(kind, "state") and hasattr(kind, "restore")
+
+
+def _saved_names(value: Any, name: str) -> list[str]:
+    """Return the names of an object's attributes that are saved; raise InputError if it has none."""
+    if hasattr(value, "SAVED") or hasattr(value, "_fields"):  # named tuples have _fields
+        return list(value.SAVED if hasattr(value, "SAVED") else value._fields)
+    fields = dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
+    if not fields and (not hasattr(value, "__dict__") or hasattr(value, "__array__")):
+        remedy = 'mark its field with metadata={"cache": True}, or write methods state and restore'
+        raise InputError(f"a checkpoint cannot hold {name}, got {value!r:.80}; {remedy}")
+    caches = {field.name for field in fields if field.metadata.get("cache")}
+    return [one for one in getattr(value, "__dict__", [field.name for field in fields]) if one not in caches]

@@ -311,10 +311,10 @@ class Merge:
 class Strategy(Protocol):
     """Decides which clients train, when a round closes and which updates are aggregated.
 
-    Derive from `Stateless` if a strategy reads no signals and keeps no state between rounds. Of other strategies, a
-    checkpoint holds all attributes: numbers, text, arrays, lists, tuples, sets, dicts and other dataclasses, but no
-    functions and no fields marked with `field(metadata={"cache": True})`. A strategy can decide itself what is saved:
-    `state()` returns it, and `restore(state)` restores it. `lesson.testing.check_strategy` tests a strategy.
+    A checkpoint holds all attributes of a strategy: numbers, text, arrays, lists, tuples, sets, dicts and other
+    dataclasses, but no functions and no fields marked with `field(metadata={"cache": True})`. A strategy can decide
+    itself what is saved: `state()` returns it, and `restore(state)` restores it. `lesson.testing.check_strategy` tests
+    a strategy.
 
     A strategy whose rule includes a server optimizer can name it in an attribute `server_optimizer`, such as "amsgrad".
     It is used unless `[server] optimizer` sets another one.
@@ -342,19 +342,6 @@ class CheckedOptions(CheckedArguments):
     """
 
     needs: ClassVar[frozenset[str]] = frozenset()
-
-
-class Stateless:
-    """Base class of strategies that read no signals and keep no state between rounds."""
-
-    needs: ClassVar[frozenset[str]] = frozenset()
-
-    def state(self) -> dict[str, Any]:
-        """Return an empty state."""
-        return {}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Ignore the state, which is empty."""
 
 
 def average(view: ServerView, updates: Updates, drops: IntArray = NO_CLIENTS) -> Merge:
