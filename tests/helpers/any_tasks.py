@@ -72,9 +72,14 @@ class TorchLstm(nn.Module):
 
 
 def margin_loss(outputs: Tensor, targets: Tensor) -> Tensor:
-    """A loss whose single samples LESSON does not know: the mean of squares over the largest one."""
+    """The squared cross-entropy of each sample."""
+    return functional.cross_entropy(outputs, targets, reduction="none").square()
+
+
+def contrast_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    """A loss that depends on the whole minibatch: the cross-entropy of each sample, relative to the largest one."""
     losses = functional.cross_entropy(outputs, targets, reduction="none")
-    return losses.square().mean() / losses.max().detach()
+    return losses.square() / losses.max().detach()
 
 
 def rmse(outputs: Tensor, targets: Tensor) -> dict[str, float]:
@@ -149,6 +154,7 @@ INDEPENDENT: dict[str, Callable[[], Task]] = {
 COUPLED: dict[str, Callable[[], Task]] = {
     "batch norm": lambda: feature_task(partial(Mlp, norm=True)),
     "dropout": lambda: feature_task(partial(Mlp, dropout=0.3)),
+    "contrast": lambda: feature_task(loss=contrast_loss),
 }
 """Tasks whose clients need a pass of their own."""
 

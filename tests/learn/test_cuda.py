@@ -385,6 +385,7 @@ class Waits(Mlp):
     [
         (feature_task, ["fused", "batched"], ""),
         (COUPLED["batch norm"], ["reference"] * 2, "influence each other"),
+        (COUPLED["contrast"], ["reference"] * 2, "influence each other"),
         (COUPLED["dropout"], ["reference"] * 2, "draws random numbers"),
         (lambda: feature_task(Waits), ["reference"] * 2, "CUDA graph"),
     ],

@@ -230,7 +230,7 @@ def test_every_client_update_and_step_draws_its_own_random_numbers() -> None:
         def forward(self, features: Tensor) -> Tensor:
             return self.scale * torch.rand(len(features), 1)
 
-    workload = make(feature_task(Noisy, loss=lambda outputs, targets: outputs.mean(), metrics=lambda *_: 1.0))
+    workload = make(feature_task(Noisy, loss=lambda outputs, targets: outputs[:, 0], metrics=lambda *_: 1.0))
     one_step = [float(train(workload, client, index=index)[0]) for client, index in ((0, 0), (0, 1), (1, 0))]
     assert len(set(one_step)) == 3
     two_steps = float(train(workload, 0, local_steps=2)[0])
@@ -295,25 +295,23 @@ def test_sequences_and_torchs_own_lstm(tmp_path: Path) -> None:
     assert run.summary["wall_trainer"] == "fused"
 
 
-def test_padding_does_not_count_for_accuracy() -> None:
+def test_padding_does_not_count() -> None:
     outputs = functional.one_hot(torch.tensor([[1, 2, 0, 0], [1, 1, 1, 1]]), 3).transpose(1, 2).float()
     targets = torch.tensor([[1, 0, -100, -100], [-100, -100, -100, -100]])
     assert correct(outputs, targets).tolist() == [0.5, 0.0]
-    assert not TaskLoss(None, targets).is_separable
-    assert TaskLoss(None, targets.abs()).is_separable
+    loss, expected = TaskLoss(None, targets), float(functional.cross_entropy(outputs[0, :, :2].T, targets[0, :2]))
+    assert loss.each(outputs, targets).tolist() == [pytest.approx(expected), 0.0]
+    assert float(loss.mean(outputs, targets)) == pytest.approx(expected / 2)
+    assert float(loss.total(outputs, targets)) == pytest.approx(expected)
 
 
-def test_losses_by_sample_need_an_unweighted_loss_of_torch() -> None:
-    """Otherwise, the loss of each client's minibatch is computed on its own."""
-    targets, outputs = torch.tensor([0, 2, 1]), torch.eye(3)
-    for loss in (functional.cross_entropy, nn.CrossEntropyLoss()):
-        separable = TaskLoss(loss, targets)
-        assert separable.is_separable
-        assert torch.allclose(
-            separable.each(outputs, targets), functional.cross_entropy(outputs, targets, reduction="none")
-        )
-    for other in (nn.CrossEntropyLoss(torch.ones(3)), nn.CrossEntropyLoss(reduction="sum"), lambda out, _: out.sum()):
-        assert not TaskLoss(other, targets).is_separable
+def test_loss_of_a_minibatch_is_the_mean_of_its_samples() -> None:
+    outputs, targets = torch.arange(12.0).reshape(3, 4), torch.ones(3, 4)
+    for given in (functional.mse_loss, nn.MSELoss(reduction="none"), lambda *both: (both[0] - both[1]).square()):
+        loss = TaskLoss(given, targets)
+        assert torch.allclose(loss.each(outputs, targets), (outputs - 1).square().mean(1))
+        assert torch.allclose(loss.mean(outputs, targets), (outputs - 1).square().mean())
+        assert torch.allclose(loss.total(outputs, targets), (outputs - 1).square().mean(1).sum())
 
 
 # Data
@@ -364,8 +362,9 @@ BAD: dict[str, Any] = {
     "metric must be 'accuracy'": lambda: feature_task(metric="f1"),
     "loss must be given": lambda: regression_task(loss=None),
     "split must be": lambda: make(regression_task(), split="dirichlet-per-class"),
-    "loss must return a scalar": lambda: make(feature_task(loss=lambda *_: 3.0)),
-    "loss must depend": lambda: make(feature_task(loss=lambda *_: torch.ones(()))),
+    "loss must return one value per sample, got 3.0": lambda: make(feature_task(loss=lambda *_: 3.0)),
+    "loss must .* got float32 .* use reduction='none'": lambda: make(feature_task(loss=nn.CrossEntropyLoss())),
+    "loss must depend": lambda: make(feature_task(loss=lambda _, targets: torch.ones(len(targets)))),
     "loss cannot compare .* KeyError": lambda: make(feature_task(loss=raises)),
     "at least 3 logits": lambda: make(feature_task(partial(Mlp, 2))),
     "model must have trainable": lambda: make(feature_task(lambda: nn.Flatten(0))),

@@ -106,7 +106,7 @@ def batched() -> Iterator[tuple[BatchedTrainer, ReferenceTrainer, Workload]]:
 
     task = feature_task(
         Local,
-        loss=lambda outputs, targets: functional.cross_entropy(outputs, targets) * scale,
+        loss=lambda outputs, targets: functional.cross_entropy(outputs, targets, reduction="none") * scale,
         prepare=lambda features: features / scale,
     )
     workload = workload_of(task, local_optimizer="adamw", clip_norm=0.5, proximal_mu=0.5)
@@ -228,6 +228,7 @@ def run_once(task: lesson.Task, out: Path, **changes: Any) -> lesson.Run:
     ("task", "changes", "reason"),
     [
         (COUPLED["batch norm"], {}, "influence each other"),
+        (COUPLED["contrast"], {}, "influence each other"),
         (COUPLED["dropout"], {}, "draws random numbers"),
         (feature_task, {"weight_decay": 0.1}, "not a step of plain SGD"),
         (feature_task, {"local_steps": 2}, "several local steps"),
@@ -245,7 +246,7 @@ def test_auto_explains_its_choice_of_another_trainer(tmp_path: Path) -> None:
 
     def stuck(outputs: Tensor, targets: Tensor) -> Tensor:
         with lock:  # which cannot be pickled
-            return functional.cross_entropy(outputs, targets)
+            return functional.cross_entropy(outputs, targets, reduction="none")
 
     usual = run_once(feature_task(), tmp_path / "fused")
     assert usual.summary["wall_trainer"] == "fused"
@@ -262,7 +263,7 @@ def test_loss_that_fails_in_training_is_reported_with_its_client(trainer: str, t
     def picky(outputs: Tensor, targets: Tensor) -> Tensor:
         if len(targets) == 1:
             raise ValueError("too few")
-        return functional.cross_entropy(outputs, targets)
+        return functional.cross_entropy(outputs, targets, reduction="none")
 
     task = feature_task(loss=picky, clients=[range(6), range(6, 12)])
     with pytest.raises(RunStoppedError, match=r"client 0 .* size 1: ValueError: too few"):

@@ -69,11 +69,8 @@ class Backend(Protocol):
 
 def why_not(workload: Workload, name: TrainerName, one_step: bool) -> str:
     """Return why a trainer cannot be used for updates of one local step, or of several; empty if it can."""
-    on_gpu = workload.device == "cuda"
-    if name == "reference" or (name == "batched" and not on_gpu):
+    if name == "reference" or (name == "batched" and workload.device == "cpu"):
         return ""
-    if on_gpu and not (workload.loss.is_separable or workload.has_full_minibatches):
-        return "the loss of each sample is unknown, and minibatches differ in size"
     if name == "fused" and not one_step:
         return "clients take several local steps"
     if name == "fused" and not workload.training.is_plain:

@@ -73,8 +73,7 @@ class FusedTrainer:
         workload, scale = self.workload, torch.from_numpy(cohort.weight * cohort.lr)
         batch = workload.batch(workload.ids(cohort), padded, torch.from_numpy(cohort.first))
         outputs, weights = replica.outputs(batch.inputs, training=True), sample_weights(padded, scale)
-        sizes = batch.counts.tolist()
-        loss = workload.loss.weighted(outputs, batch.targets, sizes, scale, weights[padded != NO_SAMPLE])
+        loss = workload.loss.weighted(outputs, batch.targets, weights[padded != NO_SAMPLE])
         return replica.gradient(loss)
 
     def _begin_models(self, cohort: Cohort, models: Tensor) -> "list[Future[None]]":

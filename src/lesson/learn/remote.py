@@ -1,5 +1,6 @@
 """Training on remote clients: one local training on a client, and the models that the server has received."""
 
+import contextlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -66,8 +67,8 @@ def evaluate_on_client(
     Returns their number, and the mean loss and, for tasks that have it, the accuracy.
     """
     samples = (workload.holdings if workload.held_out is None else workload.held_out)[client]
-    backend = CpuBackend(workload, num_threads=1)
-    scores = client_scores(workload, backend, torch.from_numpy(model), Partition.of([samples]))
+    with contextlib.closing(CpuBackend(workload, num_threads=1)) as backend:
+        scores = client_scores(workload, backend, torch.from_numpy(model), Partition.of([samples]))
     values = {"loss": float(scores.loss[0]), "accuracy": float(scores.accuracy[0])}
     return len(samples), {name: value for name, value in values.items() if not np.isnan(value)}
 

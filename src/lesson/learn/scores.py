@@ -10,11 +10,11 @@ from torch import Tensor
 
 from lesson.core.arrays import FloatArray
 from lesson.core.errors import InputError, describe
-from lesson.learn.losses import as_floats, check_rows, correct
+from lesson.learn.losses import as_floats, correct
 from lesson.learn.metric import check_metric_name
 from lesson.learn.task import ACCURACY, MAX_METRICS, TEST_LOSS, Arrays, Task
 from lesson.learn.template import Replica, prepared
-from lesson.learn.trees import join, map_tensors, num_samples, split
+from lesson.learn.trees import describe_tree, join, leaves_of, map_tensors, num_samples, split
 from lesson.learn.workload import Workload
 
 Result = TypeVar("Result")
@@ -125,7 +125,11 @@ def make_score(workload: Workload, sums: Tensor, outputs: Sequence[Any] = ()) ->
     right, loss = (one / count for one in sums.tolist())
     if task.metrics is None:
         return Score({ACCURACY: right} if task.metric == ACCURACY else {TEST_LOSS: loss}, loss)
-    check_rows(outputs[0])
+    if not all(isinstance(leaf, Tensor) and leaf.dim() for leaf in leaves_of(outputs[0])):
+        raise InputError(
+            "model must return tensors with one row per sample, or tuples or dicts of them, for these metrics, got "
+            f"{describe_tree(outputs[0])}"
+        )
     whole, targets = map_tensors(Tensor.cpu, (join(outputs), workload.test_targets))
     return Score(measured(task, whole, targets), loss)
 

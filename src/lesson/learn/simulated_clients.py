@@ -45,6 +45,8 @@ class SimulatedClients:
                 try:
                     self._trainers[name] = self._backend.trainer(name)
                 except InputError as error:
+                    if self.trainer != "auto":
+                        raise InputError(f"[run] trainer must not be '{name}' here: {error}; use 'auto'") from error
                     reason = str(error)
             if not reason:
                 expected = "fused" if one_step else "batched"

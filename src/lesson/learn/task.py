@@ -37,8 +37,9 @@ class Task:
             float buffers that training changes, such as the running means of BatchNorm.
         clients: Indices of the training samples of each client. By default, the training samples are split as the
             settings of [data] prescribe. If there are more clients than [fleet] num_clients, some of them are drawn.
-        loss: Function of outputs and targets that returns the mean loss of a minibatch. The default is cross-entropy,
-            for integer targets.
+        loss: Function of outputs and targets that returns one value per sample, or an array of values per sample,
+            whose mean counts. Functions of `torch.nn.functional` are called with reduction="none". The default is
+            cross-entropy, for integer targets.
         metrics: Function of all outputs and targets of the test set that returns numbers by name, or one number. The
             default is `accuracy` for integer targets, otherwise `test_loss`.
         metric: Name of the metric by which runs are compared, in tables, figures and times to target scores. The

@@ -21,7 +21,7 @@ from lesson.core.errors import InputError, describe
 from lesson.core.random import stream
 from lesson.learn.losses import TaskLoss
 from lesson.learn.task import ACCURACY, Arrays, Task
-from lesson.learn.trees import describe_tree, map_tensors, num_samples, split
+from lesson.learn.trees import describe_tree, join, leaves_of, map_tensors, num_samples, split
 
 GENERATORS = threading.Lock()
 """Held while torch's generators are seeded: they belong to the process, and Flower may train clients in threads."""
@@ -46,11 +46,9 @@ class Traits:
     random_scores: bool = False
     """Whether it draws random numbers in evaluation, too."""
     coupled: bool = False
-    """Whether the output of a sample depends on the other samples of its minibatch."""
+    """Whether the output or the loss of a sample depends on the other samples of its minibatch."""
     refuses_one: bool = False
     """Whether the model cannot train on a single sample."""
-    one_tensor: bool = True
-    """Whether the output is a single tensor with one row per sample."""
     channels_last: bool = True
     """Whether all convolutions are known to work in channels-last layout on a CPU; see `_Convolutions`."""
 
@@ -59,9 +57,7 @@ class Traits:
         """Why clients cannot share a forward pass; empty if they can."""
         if self.random:
             return "the model draws random numbers, such as dropout"
-        if self.coupled or self.buffers:
-            return "samples of a minibatch influence each other, as in BatchNorm"
-        return "" if self.one_tensor else "the model's output is not a single tensor with one row per sample"
+        return "samples of a minibatch influence each other, as in BatchNorm" if self.coupled or self.buffers else ""
 
 
 class Template:
@@ -71,7 +67,8 @@ class Template:
         with GENERATORS, torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(stream(seed, "model").integers(2**63)))
             model = _made(task)
-        self.traits = _probed(task, model)
+        self.loss = TaskLoss(task.loss, task.train[1])
+        self.traits = _probed(task, model, self.loss)
         self.channels_last = self.traits.channels_last or device != "cpu"
         """Whether weights and images are stored channels-last, in which convolutions are fastest."""
         self.model = model.to(device)
@@ -252,7 +249,7 @@ def _made(task: Task) -> nn.Module:
     return model
 
 
-def _probed(task: Task, model: nn.Module) -> Traits:
+def _probed(task: Task, model: nn.Module, loss: TaskLoss) -> Traits:
     """Try a model on a few samples; raise InputError if model, loss and data do not fit together."""
     try:
         model = copy.deepcopy(model).train()
@@ -268,18 +265,18 @@ def _probed(task: Task, model: nn.Module) -> Traits:
             "model must not pass channels-last images to a 1 × 1 convolution with a stride above 1, unless its number "
             "of input channels is a multiple of 16: torch crashes on some CPUs; call .contiguous() on them first"
         )
-    _check_loss(task, model, outputs, targets)
+    if task.metric == ACCURACY and task.metrics is None:
+        _check_classes(task, outputs, targets)
+    _check_loss(loss, model, outputs, targets)
     changed = [name for name, buffer in model.named_buffers() if name in before and _differs(buffer, before[name])]
     floats = {name for name, buffer in model.named_buffers() if buffer.is_floating_point()}
-    one_tensor = isinstance(outputs, Tensor) and outputs.dim() > 0 and len(outputs) == count
     return Traits(
         buffers=tuple(name for name in changed if name in floats),
         counters=tuple(name for name in changed if name not in floats),
         random=is_random,
         refuses_one=_refuses_one(task, model, raw),
-        coupled=not is_random and one_tensor and count > 1 and _is_coupled(task, model, raw),
+        coupled=not is_random and _is_coupled(task, model, loss, raw, targets),
         random_scores=is_random and _watched(task, model.eval(), raw)[1],
-        one_tensor=one_tensor,
         channels_last=convolutions.channels_last,
     )
 
@@ -309,26 +306,27 @@ def _outputs(task: Task, model: nn.Module, raw: Arrays) -> Any:
         raise InputError(f"model cannot process inputs {describe_tree(inputs)}: {describe(error)}") from error
 
 
-def _check_loss(task: Task, model: nn.Module, outputs: Any, targets: Arrays) -> None:
-    if task.metric == ACCURACY and task.metrics is None:
-        _check_classes(task, outputs, targets)
+def _check_loss(loss: TaskLoss, model: nn.Module, outputs: Any, targets: Arrays) -> None:
     shapes = f"outputs {describe_tree(outputs)} and targets {describe_tree(targets)}"
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("error", "Using a target size")  # shape (n,) and (n, 1) would become (n, n)
-            loss = TaskLoss(task.loss, task.train[1]).mean(outputs, targets)
+            values = loss.values(outputs, targets)
     except UserWarning as error:
         raise InputError(f"outputs and targets must have the same shape for this loss, got {shapes}") from error
     except Exception as error:
         raise InputError(f"loss cannot compare {shapes}: {describe(error)}") from error
-    if not isinstance(loss, Tensor) or loss.numel() != 1 or loss.dim():
-        got = describe_tree(loss) if isinstance(loss, Tensor) else repr(loss)[:80]
-        raise InputError(f"loss must return a scalar tensor, got {got}; return the mean of the minibatch")
-    if not loss.requires_grad:
-        raise InputError("loss must depend on the model's parameters; got a value without a gradient")
+    if not isinstance(values, Tensor) or values.shape[:1] != (num_samples(targets),):
+        got = describe_tree(values) if isinstance(values, Tensor) else repr(values)[:80]
+        raise InputError(
+            f"loss must return one value per sample, got {got} for {num_samples(targets)} samples; use "
+            "reduction='none' for losses of torch"
+        )
+    if not values.requires_grad:
+        raise InputError("loss must depend on the model's parameters; got values without a gradient")
     trainable = [one for one in model.parameters() if one.requires_grad]
     try:
-        torch.autograd.grad(loss, trainable, allow_unused=True)
+        torch.autograd.grad(values.mean(), trainable, allow_unused=True)
     except RuntimeError as error:
         raise InputError(f"the gradient of the loss cannot be computed: {describe(error)}") from error
 
@@ -364,8 +362,8 @@ def _refuses_one(task: Task, model: nn.Module, raw: Arrays) -> bool:
 
 
 @torch.no_grad()
-def _is_coupled(task: Task, model: nn.Module, raw: Arrays) -> bool:
-    """Return whether the output of a sample changes if it is alone in its minibatch.
+def _is_coupled(task: Task, model: nn.Module, loss: TaskLoss, raw: Arrays, targets: Arrays) -> bool:
+    """Return whether the outputs or the loss of a sample change if it is alone in its minibatch.
 
     The model's parameters are changed at random first: a gate or an adapter that starts at 0 would hide the influence.
     """
@@ -373,12 +371,18 @@ def _is_coupled(task: Task, model: nn.Module, raw: Arrays) -> bool:
     for one in model.parameters():
         if one.requires_grad:
             one.add_(NUDGE * torch.randn(one.shape, generator=generator).to(one.dtype))
-    together = call(model, prepared(task, raw))
+    ones = [1] * num_samples(targets)
+    outputs = call(model, prepared(task, raw))
+    losses = loss.each(outputs, targets)
     try:
-        alone = [call(model, prepared(task, sample)) for sample in split(raw, [1] * num_samples(raw))]
-    except Exception:  # BatchNorm rejects a single sample
+        alone = join([call(model, prepared(task, sample)) for sample in split(raw, ones)])
+        each = torch.cat(list(map(loss.each, split(outputs, ones), split(targets, ones))))
+        pairs = zip(leaves_of((alone, each)), leaves_of((outputs, losses)), strict=True)
+        return any(_is_far(*pair) for pair in pairs)
+    except Exception:  # BatchNorm rejects a single sample, and some outputs are not tensors with one row per sample
         return True
-    if any(not isinstance(one, Tensor) or one.shape != together[:1].shape for one in alone):
-        return True
-    scale, difference = float(together.abs().max()), float((torch.cat(alone) - together).abs().max())
-    return not difference <= COUPLING * max(scale, 1e-6)
+
+
+def _is_far(alone: Tensor, together: Tensor) -> bool:
+    scale = max(float(together.abs().max()), 1e-6)
+    return alone.shape != together.shape or not float((alone - together).abs().max()) <= COUPLING * scale

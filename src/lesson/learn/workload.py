@@ -14,7 +14,6 @@ from lesson.core.random import number_of, stream
 from lesson.learn.cohort import Cohort
 from lesson.learn.device import to_device
 from lesson.learn.dropout import draw_factors
-from lesson.learn.losses import TaskLoss
 from lesson.learn.minibatch import NO_SAMPLE, Sampler
 from lesson.learn.partition import Holdings, Partition, make_partition
 from lesson.learn.task import Arrays, Task
@@ -89,7 +88,7 @@ class Workload:
         self.task, self.holdings, self.training, self.seed = task, holdings, training, seed
         self.device, self.held_out, self.batch_size = device, held_out, training.batch_size
         self.template = Template(task, seed, device)
-        self.loss = TaskLoss(task.loss, task.train[1])
+        self.loss = self.template.loss
         self.sampler = Sampler(holdings, self.batch_size, training.local_epochs > 0, seed, device)
         if self.template.traits.refuses_one:
             _check_pairs(self.batch_size, holdings)
@@ -100,11 +99,6 @@ class Workload:
     def model_bits(self) -> float:
         """Actual size of an upload in bits."""
         return float(BITS_PER_VALUE * self.template.num_values)
-
-    @property
-    def has_full_minibatches(self) -> bool:
-        """Whether every minibatch has `batch_size` samples."""
-        return not self.sampler.epochs and int(self.holdings.num_samples.min()) >= self.batch_size
 
     def steps_at_once(self, cohort: Cohort) -> int:
         """Return how many steps of this cohort can be drawn together in limited memory."""

@@ -138,10 +138,9 @@ class CudaBatchedTrainer:
         minibatch = self._first[:size] + self._step
         padded = self._samples[:size] if work.sampler.epochs else work.sampler.batches(*ids, 1, first=minibatch)[0]
         going = self._step < self._num_steps[:size]
-        scale = going.to(torch.float32)
         samples = work.padded_batch(ids, padded, minibatch)
         batch: list[Any] = [map_tensors(lambda part: part.unflatten(0, shape), one) for one in samples]
-        batch += [scale[:, None], sample_weights(padded, scale)]
+        batch.append(sample_weights(padded, going.to(torch.float32)))
         parameters = replica.named_views(self._models[:size])
         gradients = vmap(grad(self._loss))(parameters, *batch)
         if training.proximal_mu:
@@ -160,10 +159,10 @@ class CudaBatchedTrainer:
             take_step(training, parameters[name], gradient, mine, _column(lr, gradient), self._step + 1)
         self._step += 1
 
-    def _loss(self, parameters: dict[str, Tensor], inputs: Any, targets: Any, scale: Tensor, weights: Tensor) -> Tensor:
-        """Return the loss of one client's minibatch, multiplied by `scale`, shape (1,)."""
+    def _loss(self, parameters: dict[str, Tensor], inputs: Any, targets: Any, weights: Tensor) -> Tensor:
+        """Return the weighted sum of the losses of one client's samples."""
         outputs = as_floats(functional_call(self._replica.model, parameters, *arguments_of(inputs)))
-        return self._workload.loss.weighted(outputs, targets, [len(weights)], scale, weights)
+        return self._workload.loss.weighted(outputs, targets, weights)
 
 
 def _own_convolutions() -> ModuleType | None:

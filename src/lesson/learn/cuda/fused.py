@@ -128,8 +128,8 @@ class _FusedStep:
         (padded,) = work.sampler.batches(client, index, 1, first=first)
         inputs, targets = work.padded_batch((client, index), padded, first)
         replica.load(self._base)
-        outputs, sizes = as_floats(replica.outputs(inputs, training=True)), [padded.shape[1]] * len(padded)
-        weighted = work.loss.weighted(outputs, targets, sizes, scale, sample_weights(padded, scale).flatten())
+        outputs = as_floats(replica.outputs(inputs, training=True))
+        weighted = work.loss.weighted(outputs, targets, sample_weights(padded, scale).flatten())
         moved: Tensor = self._base * weights[0].to(torch.float32) - replica.gradient(weighted)
         return moved
 
