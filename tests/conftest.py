@@ -81,11 +81,11 @@ def few_test_images() -> Iterator[None]:
     """
     from lesson.learn import tasks
 
-    tasks.forget_tasks()
+    tasks._task.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tasks, "load_samples", _few_test_images_of)
         yield
-    tasks.forget_tasks()
+    tasks._task.cache_clear()
 
 
 @pytest.fixture(autouse=True)

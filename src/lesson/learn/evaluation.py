@@ -54,21 +54,19 @@ class Evaluator:
         """Start to evaluate a model on the test data; a GPU can continue training meanwhile."""
         return _Checked(self._backend.begin_score(model.vector), model.newest_cohort)
 
-    def client_scores(self, model: GlobalModel) -> ClientScores:
-        """Evaluate a model on the samples that each client trains on; waits for the result."""
-        return self._client_scores(model, self.workload.holdings)
+    def client_scores(self, model: GlobalModel, holdings: Holdings | None = None) -> ClientScores:
+        """Evaluate a model on the samples of each client, by default those that it trains on; wait for the result."""
+        held = self.workload.holdings if holdings is None else holdings
+        scores = client_scores(self.workload, self._backend, model.vector, held)
+        losses = scores.loss[held.num_samples > 0]
+        check_finite("loss", bool(np.isfinite(losses).all()), model.newest_cohort)
+        return scores
 
     def class_accuracy(self, model: GlobalModel) -> FloatArray:
         """Return a model's test accuracy per class, shape (num_classes,); NaN for a class without test samples."""
-        num_classes = self.num_classes or 0
-        work = self.workload
-        right = (
-            self._backend.sample_scores(model.vector, work.test_inputs, work.test_targets)[:, 0]
-            .cpu()
-            .numpy()
-            .astype(np.float64)
-        )
-        labels = self.workload.task.test[1].numpy()
+        num_classes, work = self.num_classes or 0, self.workload
+        scores = self._backend.sample_scores(model.vector, work.test_inputs, work.test_targets)
+        right, labels = scores[:, 0].double().cpu().numpy(), work.task.test[1].numpy()
         totals = np.bincount(labels, minlength=num_classes)
         return np.asarray(np.bincount(labels, right, num_classes) / np.where(totals, totals, np.nan))
 
@@ -89,7 +87,7 @@ class Evaluator:
             return signals
         if self.workload.task.metric != ACCURACY:
             raise InputError("strategy must not need the clients' accuracy: the task has no accuracy")
-        return signals | {"client_accuracy": lambda model: self._client_scores(model, held_out).accuracy}
+        return signals | {"client_accuracy": lambda model: self.client_scores(model, held_out).accuracy}
 
     def update_loss(self, model: GlobalModel, updates: Updates) -> FloatArray:
         """Return the root mean square of a model's losses on the first minibatch of each update.
@@ -113,12 +111,6 @@ class Evaluator:
     def close(self) -> None:
         """Close the backend."""
         self._backend.close()
-
-    def _client_scores(self, model: GlobalModel, holdings: Holdings) -> ClientScores:
-        scores = client_scores(self.workload, self._backend, model.vector, holdings)
-        losses = scores.loss[holdings.num_samples > 0]
-        check_finite("loss", bool(np.isfinite(losses).all()), model.newest_cohort)
-        return scores
 
 
 def client_scores(workload: Workload, backend: Backend, vector: Tensor, holdings: Holdings) -> ClientScores:

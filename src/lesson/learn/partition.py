@@ -63,16 +63,8 @@ class Partition:
 
     def lookup(self, device: str) -> Lookup:
         """Return a function that maps clients and positions among their samples to samples, on a device."""
-        return _StoredLookup(torch.as_tensor(self.samples, device=device), torch.as_tensor(self.offsets, device=device))
-
-
-@dataclass(frozen=True, eq=False)
-class _StoredLookup:
-    samples: Tensor
-    offsets: Tensor
-
-    def __call__(self, clients: Tensor, positions: Tensor) -> Tensor:
-        return self.samples[self.offsets[clients] + positions]
+        samples, offsets = (torch.as_tensor(array, device=device) for array in (self.samples, self.offsets))
+        return lambda clients, positions: samples[offsets[clients] + positions]
 
 
 def make_partition(
@@ -236,22 +228,15 @@ class Pool:
     def lookup(self, device: str) -> Lookup:
         """Return a function that maps clients and positions among their samples to samples, on a device."""
         arrays = (self.thresholds, self.members, self.starts[:-1], np.diff(self.starts))
-        return _PoolLookup(self.secret, *(torch.as_tensor(array, device=device) for array in arrays))
+        thresholds, members, starts, sizes = (torch.as_tensor(array, device=device) for array in arrays)
 
+        def samples_at(clients: Tensor, positions: Tensor) -> Tensor:
+            clients, positions = torch.broadcast_tensors(clients, positions)
+            drawn = words(self.secret, 2, positions, clients)
+            chosen = (drawn[..., :1] >= thresholds[clients]).sum(-1)
+            return members[starts[chosen] + ((drawn[..., 1] * sizes[chosen]) >> 32)]
 
-@dataclass(frozen=True, eq=False)
-class _PoolLookup:
-    secret: Key
-    thresholds: Tensor
-    members: Tensor
-    starts: Tensor
-    class_sizes: Tensor
-
-    def __call__(self, clients: Tensor, positions: Tensor) -> Tensor:
-        clients, positions = torch.broadcast_tensors(clients, positions)
-        drawn = words(self.secret, 2, positions, clients)
-        chosen = (drawn[..., :1] >= self.thresholds[clients]).sum(-1)
-        return self.members[self.starts[chosen] + ((drawn[..., 1] * self.class_sizes[chosen]) >> 32)]
+        return samples_at
 
 
 def draw_pool(labels: IntArray, num_samples: IntArray, beta: float, seed: int) -> Pool:

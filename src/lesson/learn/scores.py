@@ -12,12 +12,13 @@ from lesson.core.arrays import FloatArray
 from lesson.core.errors import InputError, describe
 from lesson.learn.losses import as_floats, correct
 from lesson.learn.metric import check_metric_name
-from lesson.learn.task import ACCURACY, MAX_METRICS, TEST_LOSS, Arrays, Task
+from lesson.learn.task import ACCURACY, TEST_LOSS, Arrays, Task
 from lesson.learn.template import Replica, prepared
 from lesson.learn.trees import describe_tree, join, leaves_of, map_tensors, num_samples, split
 from lesson.learn.workload import Workload
 
 Result = TypeVar("Result")
+MAX_METRICS = 20
 
 
 @dataclass(frozen=True)

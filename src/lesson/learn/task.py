@@ -19,7 +19,6 @@ Arrays = Tensor | tuple[Tensor, ...] | dict[str, Tensor]
 Loss = Callable[[Any, Any], Tensor]
 Metrics = Callable[[Any, Any], Mapping[str, float] | float | Tensor]
 ACCURACY, TEST_LOSS = "accuracy", "test_loss"
-MAX_METRICS = 20
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -202,6 +201,4 @@ def _target_scores(given: Sequence[float]) -> tuple[float, ...]:
     scores = np.asarray(given)
     if scores.dtype.kind not in "iuf" or scores.ndim != 1 or not np.isfinite(scores).all():
         raise InputError(f"target_scores must be a list of finite numbers, got {given!r}")
-    if len(scores) > MAX_METRICS or len(np.unique(scores)) != len(scores):
-        raise InputError(f"target_scores must be at most {MAX_METRICS} different numbers, got {given!r}")
     return tuple(map(float, scores))

@@ -17,7 +17,7 @@ from lesson.core.plugins import load_named
 from lesson.learn.data.load import data_dir, load_samples
 from lesson.learn.data.samples import Samples
 from lesson.learn.data.shakespeare import read_shakespeare
-from lesson.learn.data.synthetic import draw_synthetic
+from lesson.learn.data.synthetic import NUM_CLASSES, NUM_FEATURES, draw_synthetic
 from lesson.learn.models import cifar_net, mnist_net
 from lesson.learn.networks import CharLstm, CharTransformer, FemnistNet, GroupNormResNet, LogisticRegression
 from lesson.learn.task import ModelFactory, Task
@@ -107,7 +107,7 @@ def _synthetic(folder: Folder, alpha: float = 1.0, beta: float = 1.0, num_client
 _resnet_100 = partial(GroupNormResNet, num_classes=100)
 _char_lstm = partial(CharLstm, NUM_CHARACTERS)
 _char_transformer = partial(CharTransformer, NUM_CHARACTERS)
-_logistic_regression = partial(LogisticRegression, num_features=60, num_classes=10)
+_logistic_regression = partial(LogisticRegression, NUM_FEATURES, NUM_CLASSES)
 BUILT_IN: dict[str, BuiltInTask] = {
     "mnist": _images("MNIST digits with the paper's network, LeNet-5", mnist_net, "mnist"),
     "fashion-mnist": _images("Fashion-MNIST with LeNet-5", mnist_net, "fashion-mnist"),
@@ -146,11 +146,6 @@ def task_of(settings: Settings, folder: Folder = None, given: Task | Callable[..
 def _task(name: str, make: Any, options: str, folder: str | None) -> Task:
     """Return the task of a function; a function that was edited and reloaded is called again."""
     return _called(name, make, json.loads(options), folder)
-
-
-def forget_tasks() -> None:
-    """Free the task that `task_of` loaded last."""
-    _task.cache_clear()
 
 
 def load_task(name: str, options: Mapping[str, Any] | None = None, data_dir: Folder = None) -> Task:
@@ -205,10 +200,7 @@ def call_maker(name: str, make: Any, options: dict[str, Any]) -> Task:
 
 def _check_options(name: str, make: Callable[..., Any], options: Mapping[str, Any]) -> None:
     """Raise InputError if an option is not an argument of the function, or if a required argument is missing."""
-    try:
-        parameters = inspect.signature(make).parameters.values()
-    except (TypeError, ValueError):  # some functions written in C have none
-        return
+    parameters = inspect.signature(make).parameters.values()
     if not any(one.kind is one.VAR_KEYWORD for one in parameters):
         known = [one.name for one in parameters]
         for option in options:

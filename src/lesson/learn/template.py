@@ -79,11 +79,6 @@ class Template:
         self.num_dropout_units = int(getattr(model, "num_dropout_units", 0))
 
     @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of the exchanged tensors by name."""
-        return {name: tuple(one.shape) for name, one in self.exchanged.items()}
-
-    @property
     def num_values(self) -> int:
         """Number of values that clients exchange."""
         return sum(one.numel() for one in self.exchanged.values())
@@ -95,10 +90,8 @@ class Template:
     def named_arrays(self, vector: Tensor) -> dict[str, npt.NDArray[np.float32]]:
         """Return the exchanged tensors of a vector by name, in the model's own shapes."""
         parts = vector.detach().cpu().split([one.numel() for one in self.exchanged.values()])
-        return {
-            name: part.reshape(shape).numpy().copy()
-            for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
-        }
+        pairs = zip(self.exchanged.items(), parts, strict=True)
+        return {name: part.reshape(one.shape).numpy().copy() for (name, one), part in pairs}
 
     def copy_model(self) -> nn.Module:
         """Return a copy of the model that shares its frozen parameters and constant buffers."""

@@ -25,8 +25,6 @@ from lesson.settings.settings import Settings
 SHARE = 0.1
 BITS_PER_VALUE = 32
 REFUSES_ONE = "it cannot train on a single sample, for example because of BatchNorm"
-MAX_LOCAL_SAMPLES = 10**8
-"""Maximum number of samples that one local training processes: more than 1,000 passes over all of MNIST."""
 
 
 def hold_out(holdings: Holdings, seed: int) -> tuple[Partition, Partition]:
@@ -92,13 +90,8 @@ class Workload:
         self.sampler = Sampler(holdings, self.batch_size, training.local_epochs > 0, seed, device)
         if self.template.traits.refuses_one:
             _check_pairs(self.batch_size, holdings)
-        self.train_inputs, self.train_targets = (_on_device(part, device) for part in task.train)
-        self.test_inputs, self.test_targets = (_on_device(part, device) for part in task.test)
-
-    @property
-    def model_bits(self) -> float:
-        """Actual size of an upload in bits."""
-        return float(BITS_PER_VALUE * self.template.num_values)
+        on_device: tuple[Arrays, ...] = map_tensors(lambda one: one.to(device), (*task.train, *task.test))
+        self.train_inputs, self.train_targets, self.test_inputs, self.test_targets = on_device
 
     def steps_at_once(self, cohort: Cohort) -> int:
         """Return how many steps of this cohort can be drawn together in limited memory."""
@@ -232,7 +225,6 @@ def make_workload(
         holdings = Partition.of(chosen_clients(task.clients, num_clients, seed))
     else:
         holdings = make_partition(settings, num_samples(task.train[1]), task.labels, num_clients, seed, num_held)
-    _check_work(settings.training, holdings)
     held_out = None
     if holding_out:
         holdings, held_out = hold_out(holdings, seed)
@@ -249,30 +241,12 @@ def chosen_clients(clients: Sequence[IntArray], num_clients: int, seed: int) -> 
     return [clients[place] for place in np.sort(chosen).tolist()]
 
 
-def _check_work(training: TrainingSettings, holdings: Holdings) -> None:
-    """Raise InputError if a local training would take so long that the run seems to hang."""
-    most = max(1, int(holdings.num_samples.max()))
-    name, per_pass = (
-        ("local_epochs", most) if training.local_epochs else ("local_steps", min(training.batch_size, most))
-    )
-    if getattr(training, name) > MAX_LOCAL_SAMPLES // per_pass:
-        raise InputError(
-            f"[training] {name} must be <= {MAX_LOCAL_SAMPLES // per_pass}, got {getattr(training, name)}: one local "
-            "training may process at most 10^8 samples"
-        )
-
-
 def _check_pairs(batch_size: int, holdings: Holdings) -> None:
     """Raise InputError if every minibatch of a client would have a single sample."""
     if batch_size < 2:
         raise InputError(f"[training] batch_size must be >= 2 for this model, got {batch_size}: {REFUSES_ONE}")
     if alone := int(np.count_nonzero(holdings.num_samples == 1)):
-        remedy = "leave out clients with one sample"
         raise InputError(
-            f"every client must have at least 2 samples for this model, but {alone} have one: {REFUSES_ONE}; {remedy}"
+            f"every client must have at least 2 samples for this model, but {alone} have one: {REFUSES_ONE}; leave out "
+            "clients with one sample"
         )
-
-
-def _on_device(arrays: Arrays, device: str) -> Arrays:
-    moved: Arrays = map_tensors(lambda one: one.to(device), arrays)
-    return moved

@@ -186,10 +186,8 @@ class TrainingSettings(Checked):
     section: ClassVar[str] = "training"
 
     batch_size: Count = setting(20, "samples in a minibatch")
-    local_steps: Count = setting(1, "minibatches of one local training, at most 10^8 samples in all")
-    local_epochs: CountFromZero = setting(
-        0, "passes over the client's data, at most 10^8 samples in all; replaces local_steps unless 0"
-    )
+    local_steps: Count = setting(1, "minibatches of one local training")
+    local_epochs: CountFromZero = setting(0, "passes over the client's data; replaces local_steps unless 0")
     learning_rate: Positive = setting(0.1, "step size δ")
     lr_cap: PositiveOrInf = setting(1.0, "upper bound of the scaled step size δ·j; inf for none")
     proximal_mu: Annotated[float, Field(ge=0, le=1e30, strict=True)] = setting(

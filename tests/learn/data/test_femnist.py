@@ -46,8 +46,6 @@ def test_missing_and_damaged_converted_files_are_named(archive: Path) -> None:
         read_femnist(archive.parent.parent)
     path = archive.with_name(CONVERTED)
     convert(archive, path)
-    good = path.read_bytes()
-    for content, message in ((good[:-1] + bytes([good[-1] ^ 1]), "SHA-256"), (good[:-1], "cannot be read")):
-        path.write_bytes(content)
-        with pytest.raises(InputError, match=rf"femnist.safetensors .*{message}"):
-            read_femnist(path.parent.parent)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(InputError, match=r"femnist.safetensors cannot be read"):
+        read_femnist(path.parent.parent)

@@ -28,8 +28,8 @@ def idx_bytes(shape: tuple[int, ...], content: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (idx_bytes((3,), b"ab"), "3 bytes.* got 2"),
-        (idx_bytes((3,), b"abcd"), "3 bytes.* got 4"),
+        (idx_bytes((3,), b"ab"), "damaged"),
+        (idx_bytes((3,), b"abcd"), "damaged"),
         (gzip.compress(b"x", mtime=0), "not an IDX file"),
         (gzip.compress(bytes([0, 0, 9, 1, 0, 0, 0, 0]), mtime=0), "not an IDX file"),
         (idx_bytes((3,), b"abc")[:-9], "damaged"),

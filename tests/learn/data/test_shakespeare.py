@@ -62,9 +62,10 @@ def test_sequences_of_three_characters(text: str, rows: list[list[int]]) -> None
     assert sequences.dtype == np.int64
 
 
-def test_last_sequences_of_each_speaker_are_test_data(small: Path) -> None:
+def test_last_sequences_of_each_speaker_are_test_data(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """First Citizen has 43 characters, so 8 sequences of 5, of which a quarter is 2; All has 14, so 2, of which 1."""
-    samples = read_shakespeare(small, sequence_length=5, min_chars=0, test_share=0.25)
+    monkeypatch.setattr(shakespeare, "TEST_SHARE", 0.25)
+    samples = read_shakespeare(small, sequence_length=5, min_chars=0)
 
     def decoded(tokens: np.ndarray) -> list[str]:
         return ["".join(samples.class_names[token] for token in row) for row in tokens]
@@ -93,7 +94,7 @@ def test_speaker_with_one_sequence_only_trains(small: Path) -> None:
     assert len(samples.test_inputs) == 1
 
 
-@pytest.mark.parametrize("options", [{"sequence_length": 0}, {"min_chars": -1}, {"test_share": 1.0}])
+@pytest.mark.parametrize("options", [{"sequence_length": 0}, {"min_chars": -1}])
 def test_invalid_options(small: Path, options: dict[str, float]) -> None:
     (name,) = options
     with pytest.raises(InputError, match=f"{name} must"):

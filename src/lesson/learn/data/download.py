@@ -112,7 +112,6 @@ def get_femnist(folder: Path, source: Source = FEMNIST) -> Path:
     with contextlib.suppress(InputError):
         femnist.read_femnist(folder)
         return folder / femnist.FOLDER
-    femnist.check_disk_space(folder)
     archive = folder / femnist.FOLDER / Path(source.url).name
     download(source, archive)
     femnist.convert(archive, folder / femnist.FOLDER / femnist.CONVERTED)

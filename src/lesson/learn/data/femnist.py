@@ -10,14 +10,11 @@ is white: 255.
 """
 
 import contextlib
-import hashlib
 import lzma
-import shutil
 import sqlite3
 import string
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +34,6 @@ SPLITS = {"train": "all_train", "test": "all_test"}
 ARRAYS = ("train_images", "train_labels", "train_sizes", "test_images", "test_labels")
 """Arrays of the converted file. `train_sizes` has the number of training images of each writer; they are adjacent."""
 DATABASE_BYTES = 4_708_990_976
-CONVERTED_BYTES = 600_000_000
 CHUNK_BYTES = 1 << 20
 
 
@@ -49,14 +45,11 @@ def read_femnist(folder: Path) -> Samples:
     path, remedy = folder / FOLDER / CONVERTED, "run 'lesson data femnist' to download it"
     try:
         with safetensors.safe_open(path, "numpy") as file:
-            expected = (file.metadata() or {}).get("sha256")
             arrays = {name: file.get_tensor(name) for name in ARRAYS}
     except FileNotFoundError:
         raise InputError(f"{path} does not exist; {remedy}, or set LESSON_DATA_DIR to its folder") from None
     except (OSError, safetensors.SafetensorError) as error:
         raise InputError(f"{path} cannot be read: {error}; {remedy} again") from None
-    if expected != _digest(arrays):
-        raise InputError(f"{path} is damaged: its SHA-256 does not match its content; {remedy} again")
     return Samples(
         arrays["train_images"],
         arrays["train_labels"].astype(np.int64),
@@ -65,28 +58,6 @@ def read_femnist(folder: Path) -> Samples:
         consecutive(arrays["train_sizes"].tolist()),
         CLASS_NAMES,
     )
-
-
-def _digest(arrays: Mapping[str, npt.NDArray[Any]]) -> str:
-    """Return the SHA-256 of the arrays of a converted file, as hexadecimal digits."""
-    sha256 = hashlib.sha256()
-    for name in ARRAYS:
-        sha256.update(f"{name} {arrays[name].dtype.str} {arrays[name].shape}\n".encode())
-        sha256.update(np.ascontiguousarray(arrays[name]).data)
-    return sha256.hexdigest()
-
-
-def check_disk_space(folder: Path) -> None:
-    """Raise InputError unless there is space for the database, which is deleted after the conversion."""
-    needed = DATABASE_BYTES + 2 * CONVERTED_BYTES
-    there = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
-    free = shutil.disk_usage(there).free
-    if free < needed:
-        raise InputError(
-            f"FEMNIST needs {needed / 1e9:.1f} GB of disk space in {folder} while it is converted "
-            f"({CONVERTED_BYTES / 1e9:.1f} GB afterwards), but only {free / 1e9:.1f} GB are free; choose another "
-            "folder with --dir"
-        )
 
 
 def convert(archive: Path, output: Path) -> None:
@@ -100,7 +71,7 @@ def convert(archive: Path, output: Path) -> None:
         raise InputError(f"{archive} cannot be decompressed: {error}; choose another folder with --dir") from None
     finally:
         database.unlink(missing_ok=True)
-    write_whole(output, safetensors.numpy.save(arrays, {"sha256": _digest(arrays)}))
+    write_whole(output, safetensors.numpy.save(arrays))
 
 
 def _decompress(archive: Path, output: Path) -> None:

@@ -1,7 +1,6 @@
 """The IDX format of MNIST and Fashion-MNIST: gzip files with a header of big-endian sizes, followed by bytes."""
 
 import gzip
-import math
 import struct
 import zlib
 from pathlib import Path
@@ -34,21 +33,17 @@ def read_idx_folder(folder: Path) -> Samples:
 
 def read_idx(path: Path, num_axes: int) -> Bytes:
     """Return the array in a file; raise InputError unless it matches its header."""
-    remedy, header_bytes = "download the file again", 4 + 4 * num_axes
     try:
         with gzip.open(path) as file:
             content = file.read()
+        if content[:4] != bytes([0, 0, UNSIGNED_BYTE, num_axes]):
+            raise ValueError(f"it is not an IDX file of bytes with {num_axes} axes")
+        shape = struct.unpack_from(f">{num_axes}I", content, 4)
+        return np.frombuffer(content, np.uint8, offset=4 + 4 * num_axes).reshape(shape)
     except FileNotFoundError:
         raise InputError(
             f"{path} does not exist; put the four IDX files of the data set into that folder, "
             "or run 'lesson data fashion-mnist' to download those of Fashion-MNIST"
         ) from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"{path} is damaged ({error}); {remedy}") from None
-    if len(content) < header_bytes or content[:4] != bytes([0, 0, UNSIGNED_BYTE, num_axes]):
-        raise InputError(f"{path} is not an IDX file of bytes with {num_axes} axes; {remedy}")
-    shape = struct.unpack_from(f">{num_axes}I", content, 4)
-    wanted, got = math.prod(shape), len(content) - header_bytes
-    if got != wanted:
-        raise InputError(f"{path} must hold {wanted} bytes after its header, got {got}; {remedy}")
-    return np.frombuffer(content, np.uint8, offset=header_bytes).reshape(shape)
+    except (OSError, EOFError, ValueError, struct.error, zlib.error) as error:
+        raise InputError(f"{path} is damaged ({error}); download the file again") from None

@@ -14,33 +14,30 @@ from lesson.core.errors import ArgumentError, InputError
 from lesson.learn.data.samples import Samples, consecutive, read_verified
 
 FILE = Path("shakespeare") / "input.txt"
+TEST_SHARE = 0.1
+"""Share of a speaker's sequences that are test data."""
 NUM_BYTES = 1_115_394
 SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 
 
-def read_shakespeare(
-    folder: Path | str, *, sequence_length: int = 80, min_chars: int = 1000, test_share: float = 0.1
-) -> Samples:
+def read_shakespeare(folder: Path, *, sequence_length: int = 80, min_chars: int = 1000) -> Samples:
     """Read `shakespeare/input.txt` in a folder of data sets; raise InputError unless its SHA-256 is the expected one.
 
     Inputs are sequences of tokens, targets the same sequences shifted by one, both of shape (num, sequence_length).
     A token is the index of a character in `class_names`, which are the 65 characters of the text. A speaker's sequences
-    do not overlap; the last ones are test data.
+    do not overlap; the last ones are test data. A speaker with two or more sequences contributes at least one to the
+    test data and keeps at least one for training.
 
     Args:
         folder: Folder of data sets.
         sequence_length: Number of characters per sequence.
         min_chars: A speaker is a client if it has more characters than this: 141 of 309 speakers by default.
-        test_share: Share of a speaker's sequences used as test data. A speaker with two or more sequences contributes
-            at least one to the test data and keeps at least one for training.
     """
     if sequence_length < 1:
         raise ArgumentError("sequence_length", f"must be >= 1, got {sequence_length}")
     if min_chars < 0:
         raise ArgumentError("min_chars", f"must be >= 0, got {min_chars}")
-    if not 0 < test_share < 1:
-        raise ArgumentError("test_share", f"must be > 0 and < 1, got {test_share}")
-    text = read_verified(Path(folder) / FILE, SHA256, "shakespeare").decode("ascii")
+    text = read_verified(folder / FILE, SHA256, "shakespeare").decode("ascii")
     vocabulary = "".join(sorted(set(text)))
     spoken = (lines for lines in split_by_speaker(text).values() if len(lines) > min_chars)
     sequences = [cut_into_sequences(lines, vocabulary, sequence_length) for lines in spoken]
@@ -50,7 +47,7 @@ def read_shakespeare(
             f"no speaker has more than {min_chars} characters and a sequence of {sequence_length}; "
             "choose a smaller min_chars or sequence_length"
         )
-    num_test = [_num_test(len(own), test_share) for own in clients]
+    num_test = [min(max(round(TEST_SHARE * len(own)), 1), len(own) - 1) for own in clients]
     train = np.concatenate([own[: len(own) - num] for own, num in zip(clients, num_test, strict=True)])
     test = np.concatenate([own[len(own) - num :] for own, num in zip(clients, num_test, strict=True)])
     return Samples(
@@ -83,7 +80,3 @@ def cut_into_sequences(text: str, vocabulary: str, length: int) -> IntArray:
     tokens = np.array([index[char] for char in text], dtype=np.int64)
     num = max(len(tokens) - 1, 0) // length
     return tokens[np.add.outer(length * np.arange(num), np.arange(length + 1))]
-
-
-def _num_test(num: int, share: float) -> int:
-    return min(max(round(share * num), 1), num - 1)
