@@ -194,6 +194,7 @@ def test_script_needs_no_main_guard(tmp_path: Path) -> None:
         (lambda: lesson.run("leson"), "'lesson'"),
         (lambda: lesson.run(settings={"beta": 1}), "settings"),
         (lambda: lesson.run(task=5, out="x"), "task"),
+        (lambda: lesson.compare(["lesson"], task="math:pi"), "^task 'math:pi'"),
         (lambda: lesson.run(dataset="cifar10", out="x", **TINY), "dataset and task"),
         (lambda: lesson.run(trackers=["tb"]), "'tb'"),
         (lambda: lesson.compare("lesson"), "strategies"),

@@ -37,7 +37,7 @@ from lesson.report.paper.write import write_reproduction
 from lesson.report.progress import RunProgress, StudyProgress
 from lesson.report.tuned.write import write_tuned
 from lesson.runs.execute import execute
-from lesson.runs.resolve import with_actual_bits
+from lesson.runs.resolve import resolve, with_actual_bits
 from lesson.runs.trackers import Tracker, checked_trackers
 from lesson.settings.settings import Settings
 from lesson.strategies import options_of
@@ -135,6 +135,7 @@ def compare(
     design = compare_strategies(base, strategies, num_seeds, options, own_task=own is not None)
     path = Path(out) if out is not None else out_of_comparison(base)
     followers = checked_trackers(trackers)
+    check_first_run(design, path, own, data_dir)
     return _with_runs(execute_design(design, path, engine, on_error="stop", resume=resume, trackers=followers))
 
 
@@ -353,6 +354,15 @@ def execute_design(
             trackers=trackers,
             command=command or f"python {Path(sys.argv[0]).name}",
         )
+
+
+def check_first_run(
+    design: Design, out: Path, task: Task | None = None, data_dir: Path | str | None = None
+) -> list[str]:
+    """Return notes on the first run of a new study; raise InputError if its task or an input file is invalid."""
+    if (out / MARKER).exists():  # finished runs need no data
+        return []
+    return resolve(next(iter(design.runs({}).values())), task, data_dir).notes
 
 
 def _with_runs(study: Study) -> Study:

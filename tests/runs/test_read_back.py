@@ -29,7 +29,7 @@ def edit(path: Path, change: dict[str, Any], line: int = 0) -> None:
         ("metrics.jsonl", {"round": 2}, "round"),
         ("summary.json", {"rejected_by": 5}, "rejected_by"),
         ("summary.json", {"loss": float("nan")}, "loss"),
-        ("clients.json", {"clients": {}}, "clients.number"),
+        ("clients.json", {"clients": 3}, "clients"),
     ],
 )
 def test_edited_files_are_reported_in_one_line(

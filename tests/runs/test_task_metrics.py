@@ -49,7 +49,7 @@ def test_metrics_are_written_under_their_names(tmp_path: Path) -> None:
     assert (summary["metric"], summary["higher_is_better"]) == ("rmse", False)
     scores = [summary[name] for name in ("rmse", "rmse_last10", "metrics", "loss")]
     assert scores == [1.0, 1.0, {"mae": 0.5}, 1.0]
-    lines = read_metrics(tmp_path / "run" / "metrics.jsonl", RMSE)
+    lines = read_metrics(tmp_path / "run" / "metrics.jsonl")
     assert [(line["rmse"], line["mae"], line["loss"]) for line in lines[:2]] == [(6.0, 3.0, 36.0), (5.0, 2.5, 25.0)]
     assert reported[0] == lines[0] | {"metric": "rmse", "higher_is_better": False}
     # Means of three consecutive evaluations are 5, 4 and 3 up to the fourth line; the last line has 1 instead of 2.

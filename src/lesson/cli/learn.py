@@ -189,16 +189,14 @@ class CompareCommand(_Learning):
     seeds: int = _experiment("--seeds", type=WHOLE, default=3, help="Number of seeds, starting with --seed.")
 
     def run(self) -> None:
-        from lesson.api import out_of_comparison
+        from lesson.api import check_first_run, out_of_comparison
         from lesson.experiments.engines import make_engine
-        from lesson.experiments.folder import MARKER
         from lesson.experiments.grid import compare_strategies
         from lesson.experiments.study import TABLE, write_table
         from lesson.report.study.compare_text import comparison_table
         from lesson.report.study.groups import title_of
         from lesson.report.study.sweep_text import failure_table
         from lesson.report.words import count
-        from lesson.runs.resolve import resolve
         from lesson.runs.trackers import checked_trackers
 
         trackers = checked_trackers(self.log)
@@ -213,9 +211,8 @@ class CompareCommand(_Learning):
         settings = self.settings(changes)
         out = self.out or out_of_comparison(settings)
         design, engine = compare_strategies(settings, names, self.seeds, options), make_engine(data_dir=self.data_dir)
-        if not (out / MARKER).exists():  # finished runs need no data
-            for note in resolve(next(iter(design.trials.values())), data_dir=self.data_dir).notes:
-                _tell(note)
+        for note in check_first_run(design, out, data_dir=self.data_dir):
+            _tell(note)
         flags = f"--out {out} --resume"
         study, _ = execute_design(design, out, engine, flags, on_error="stop", resume=self.resume, trackers=trackers)
         title = title_of(settings)

@@ -65,7 +65,7 @@ class Run:
     def load_diverged(cls, path: Path, reason: str, metric: Metric = ACCURACY) -> "Run":
         """Load the folder of a run that diverged for this reason."""
         settings = load_settings(str(RunFolder(path).config))
-        curve = curve_of(each_line(RunFolder(path).metrics, metric), metric)
+        curve = curve_of(each_line(RunFolder(path).metrics), metric)
         return cls(path, settings, summary_of(settings, curve, reason, metric), reason)
 
     @property
@@ -120,7 +120,7 @@ class Run:
         """Yield its lines of metrics.jsonl; for an archived run, one line per evaluation."""
         if self.path is None:
             return _lines_of(self.curve)
-        lines = each_line(RunFolder(self.path).metrics, self.metric)
+        lines = each_line(RunFolder(self.path).metrics)
         if self.diverged:
             return lines
         scores = (self.metric.name, "loss")

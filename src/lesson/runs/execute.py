@@ -108,7 +108,7 @@ def execute_in(
         folder.begin(settings, option_values(run.loop.strategy), may_extend)
         with folder.owned(), folder.withdrawn_if_rejected():
             folder.load(run)
-            earlier = read_metrics(folder.metrics, run.metric) if trackers else []
+            earlier = read_metrics(folder.metrics) if trackers else []
             with Tracking(trackers, settings, folder.path, earlier) as tracking:
                 _run_rounds(settings, run, folder, tracking, progress)
                 score = run.final_score()

@@ -4,7 +4,6 @@ An error names the file, the line and the field.
 """
 
 import json
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -78,12 +77,9 @@ class BriefSummary(Shape):
     @model_validator(mode="after")
     def _has_scores(self) -> Self:
         metric = Metric.of({name: getattr(self, name) for name in ("metric", "higher_is_better", "time_to_s")})
-        scores = self.model_extra or {}
         for name in (metric.name, metric.last10):
-            if name not in scores:
+            if name not in (self.model_extra or {}):
                 raise ValueError(f"{name} is missing")
-            if scores[name] is not None:
-                _check_number(name, scores[name])
         return self
 
 
@@ -104,41 +100,18 @@ class Summary(BriefSummary):
     ended_early: str = ""
 
 
-class Promoted(Shape):
-    """The client that is treated as meeting the deadline, and its actual latency."""
-
-    client: int
-    latency_s: float
-
-
-class Columns(Shape):
-    """The clients in clients.json, one list per column."""
-
-    number: list[int]
-    name: list[str | int]
-    x_km: list[float | None] | None
-    y_km: list[float | None] | None
-    compute_s: list[float | None]
-    upload_s: list[float | None]
-    latency_s: list[float | None]
-    compute_j: list[float | None] | None = None
-    transmit_j: list[float | None] | None = None
-    num_samples: list[int] = []
-    accuracy: list[float | None] = []
-
-
 class ClientsFile(Shape):
-    """The content of clients.json; accuracies only if the task has classes."""
+    """The content of clients.json: the clients as one list per column; accuracies only if the task has classes."""
 
     num_clients: int
     class_accuracy: list[float | None] = []
     class_names: list[str] = []
-    promoted: Promoted | None
-    clients: Columns
+    promoted: dict[str, float] | None
+    clients: dict[str, list[float | str | None] | None]
 
 
-def each_line(path: Path, metric: Metric = ACCURACY) -> Iterator[dict[str, Any]]:
-    """Yield the validated lines of a metrics file, whose run has this metric; nothing if there is no such file."""
+def each_line(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the validated lines of a metrics file; nothing if there is no such file."""
     if not path.exists():
         return
     number = 1
@@ -149,8 +122,6 @@ def each_line(path: Path, metric: Metric = ACCURACY) -> Iterator[dict[str, Any]]
                 Line.model_validate(line)
                 if line["round"] != number:
                     raise ValueError(f"round must be {number}, got {line['round']}")
-                if metric.name in line:
-                    _check_number(metric.name, line[metric.name])
                 yield line
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
@@ -170,12 +141,6 @@ def read_json(path: Path, kind: TypeAdapter[Any], remedy: str, missing: Any) -> 
     except ValueError as error:
         raise InputError(f"{path} is damaged ({reason_of(error)}); {remedy}") from None
     return content
-
-
-def _check_number(name: str, value: Any) -> None:
-    """Raise ValueError unless the value of a metric is a finite number."""
-    if not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{name} must be a finite number, got {shown(value)}")
 
 
 def reason_of(error: Exception) -> str:

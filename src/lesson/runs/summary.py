@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lesson.fleet.fleet import columns_of, finite_or_none, sample_by_latency
-from lesson.learn.metric import ACCURACY, Metric
+from lesson.learn.metric import Metric
 from lesson.runs.executable import ExecutableRun
 from lesson.runs.read_back import each_line
 from lesson.settings.settings import Settings
@@ -24,9 +24,9 @@ VARYING_COUNTS = ("misses", "retiered", "lost")
 deadline have late updates."""
 
 
-def read_metrics(path: Path | str, metric: Metric = ACCURACY) -> list[dict[str, Any]]:
-    """Return the lines of a metrics file, whose runs have this metric; none if there is no such file."""
-    return list(each_line(Path(path), metric))
+def read_metrics(path: Path | str) -> list[dict[str, Any]]:
+    """Return the lines of a metrics file; none if there is no such file."""
+    return list(each_line(Path(path)))
 
 
 def summarize(
@@ -47,7 +47,7 @@ def summarize(
     """
     final = values[metric.name]
     others = {name: value for name, value in values.items() if name != metric.name}
-    lines = list(with_final_score(read_metrics(metrics, metric), {metric.name: final}))
+    lines = list(with_final_score(read_metrics(metrics), {metric.name: final}))
     scores = [line for line in lines if metric.name in line] or [{metric.name: final, "time_s": 0.0}]
     course, times_s = [line[metric.name] for line in scores], [line["time_s"] for line in scores]
     last = course[-num_last(len(scores)) :]

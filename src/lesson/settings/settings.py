@@ -251,13 +251,12 @@ class Settings(Checked):
 
     def leaves_open(self, key: str, other: "Settings") -> bool:
         """Return whether these settings accept any value that `other`, the settings of a run, has for a setting."""
-        if key not in DERIVED or key in self.derived:
+        if key not in DERIVED:
             return key == "run.checkpoint_every_s"
-        section, _, name = key.partition(".")
-        asks = DERIVED[key]
-        if asks is None:
+        if (asks := DERIVED[key]) is None:
             return key in other.derived and not self.is_given(key)
-        return bool(getattr(getattr(self, section), name) == asks)
+        section, _, name = key.partition(".")
+        return key in self.derived or bool(getattr(getattr(self, section), name) == asks)
 
     def with_strategy(self, name: str, options: Mapping[str, Any]) -> "Settings":
         """Return these settings with another strategy and its options."""
