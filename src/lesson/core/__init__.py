@@ -1,1 +1,1 @@
-"""Shared basics: errors, array types, random streams, validation, reading untrusted files, locks and plug-ins."""
+"""Shared basics: errors, array types, random streams, validation, state, files, locks and plug-ins."""

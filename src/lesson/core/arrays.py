@@ -1,6 +1,5 @@
 """The NumPy array types used throughout the package, and a few array helpers that NumPy lacks."""
 
-from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -46,11 +45,6 @@ def membership(ids: IntArray, wanted: IntArray) -> tuple[BoolArray, IntArray]:
         places = order.take(wanted[order].searchsorted(ids), mode="clip")
     there = wanted[places] == ids
     return there, places[there]
-
-
-def copied(arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
-    """Return a copy of each array, by name."""
-    return {name: array.copy() for name, array in arrays.items()}
 
 
 def with_prefix(arrays: dict[str, npt.NDArray[Any]], prefix: str) -> dict[str, npt.NDArray[Any]]:

@@ -61,7 +61,7 @@ class StudyFolder:
         """Return the table [study] of study.toml; None if there is no such file."""
         if not self.marker.exists():
             return None
-        _, tables = read_toml(self.marker, "a study creates it")
+        tables = read_toml(self.marker, "a study creates it")
         try:
             marker = Marker.model_validate(tables.get("study"))
         except ValidationError as error:

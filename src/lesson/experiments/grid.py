@@ -134,7 +134,7 @@ def read_asked(path: Path | str) -> Asked:
 
 def _read_tables(path: Path) -> dict[str, dict[str, Any]]:
     wanted = "a sweep is a settings file with a table [sweep]"
-    if {"rules", "entries"} & read_toml(path, wanted)[1].keys():
+    if {"rules", "entries"} & read_toml(path, wanted).keys():
         raise InputError(f"{path} defines a tuned comparison; set tune to run it")
     tables = read_sections(path, wanted, (*SECTIONS, "sweep", "study"), also=STRATEGIES)
     return {name: table for name, table in tables.items() if name != "study"}

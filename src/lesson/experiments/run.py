@@ -109,7 +109,7 @@ class Run:
         if self.archived is not None:
             return self.archived.versions
         assert self.path is not None, "a run has a folder or a line"
-        versions: dict[str, str] = read_toml(RunFolder(self.path).config, "a run writes it")[1].get("versions", {})
+        versions: dict[str, str] = read_toml(RunFolder(self.path).config, "a run writes it").get("versions", {})
         return versions
 
     def up_to(self, rounds: int | None = None) -> pd.DataFrame:

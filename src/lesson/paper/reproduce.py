@@ -69,7 +69,7 @@ def read_scale(folder: Path | str) -> Scale | None:
     marker = study.read()
     if marker is None or marker.kind != Reproduction.kind:
         return None
-    tables: dict[str, Any] = read_toml(study.marker, "a study creates it")[1]
+    tables: dict[str, Any] = read_toml(study.marker, "a study creates it")
     try:
         asked = _Asked.model_validate(tables.get("reproduction"))
     except ValidationError as error:

@@ -154,7 +154,7 @@ class RunFolder:
 
     def _tables(self) -> dict[str, dict[str, Any]]:
         """Return the tables of config.toml that describe how the run was started."""
-        tables = read_toml(self.config, "")[1]
+        tables = read_toml(self.config, "")
         return {name: tables[name] for name in FOR_READERS if name in tables}
 
     def _note_other_versions(self, begun: dict[str, str], here: dict[str, str]) -> None:

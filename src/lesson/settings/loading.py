@@ -13,8 +13,6 @@ from lesson.settings.settings import SECTIONS, Settings, section_of, without_non
 
 FORMAT = 3
 """Version of the names in a settings file that a run wrote."""
-_FLAGS = {"deadline_s": "deadline", "num_clients": "clients", "time_budget_s": "time-budget", "name": "strategy"}
-"""Settings whose flags have another name."""
 
 Tables = dict[str, Any]
 """Tables of plain values by section, and perhaps `preset`."""
@@ -67,17 +65,10 @@ def changed_keys(changes: Sequence[str]) -> list[str]:
 
 def check_set_once(changes: Sequence[str], flags: Mapping[str, Any] | None = None) -> None:
     """Raise if a command line gives a setting twice, by --set or by a flag."""
-    changed: dict[str, Any] = {}
-    for change in changes:
-        section, key, value = _parse_change(change)
-        if (name := f"{section}.{key}") in changed:
-            raise InputError(f"{name} must be set only once, got it twice with --set")
-        changed[name] = value
-    given = without_none(flags or {})
-    for name in given.keys() & changed.keys():
-        flag = _FLAGS.get(key := name.partition(".")[2], key)
-        both = f"{changed[name]!r} with --set and {given[name]!r} with --{flag}"
-        raise InputError(f"{name} must be set only once, got {both}")
+    names = [*changed_keys(changes), *without_none(flags or {})]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"{name} must be set only once, with --set or with its own option")
 
 
 FOR_READERS = ("strategy_defaults", "versions", "inputs")
@@ -90,7 +81,7 @@ def read_sections(path: Path, wanted: str, allowed: Sequence[str] = SECTIONS, al
     Tables must be among `allowed`. With `also`, tables named like one of these strategies or like module:Class are
     allowed, too. A file that a run wrote must have today's format.
     """
-    _, tables = read_toml(path, wanted)
+    tables = read_toml(path, wanted)
     written_by_run = "versions" in tables
     if written_by_run:
         tables = {name: table for name, table in tables.items() if name not in FOR_READERS}
@@ -126,6 +117,6 @@ def _parse_change(change: str, allowed: Sequence[str] | None = None) -> tuple[st
         raise unknown("section", section, allowed)
     try:
         parsed = tomllib.loads(f"value = {text}")
-    except (ValueError, RecursionError):
+    except ValueError:
         parsed = {}
     return section, key, parsed["value"] if list(parsed) == ["value"] else text.strip()

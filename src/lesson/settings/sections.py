@@ -381,7 +381,7 @@ class _WithOptions(Checked):
                 stored |= _storable({name: value})
             except TypeError:
                 kinds = "text, a number, true, false, or a list or table of those"
-                raise ValueError(f"{str(name)[:80]} must be {kinds}, got {shown(value)}") from None
+                raise ValueError(f"{name} must be {kinds}, got {shown(value)}") from None
         return values | {"options": stored}
 
     @classmethod

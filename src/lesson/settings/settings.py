@@ -312,7 +312,7 @@ def section_of(name: str) -> str:
     sections = NAMES.get(name, ())
     if not sections:
         hint = suggestion(name, NAMES, cutoff=0.7)
-        raise InputError(f"unknown setting '{name[:80]}'; {hint}'lesson settings' lists all")
+        raise InputError(f"unknown setting '{name}'; {hint}'lesson settings' lists all")
     if len(sections) > 1:
         both = " and ".join(f"[{section}]" for section in sections)
         raise InputError(f"{name} is a setting of {both}; use {' or '.join(f'{one}.{name}' for one in sections)}")
@@ -370,7 +370,5 @@ def _table(section: str, value: Any) -> dict[str, Any]:
     if isinstance(value, Checked):
         return value.model_dump()
     if not isinstance(value, Mapping):
-        name = next(iter(getattr(_KINDS[section], "common", _KINDS[section].model_fields)), "alpha")
-        example = '{"name": "fedavg"}' if section == "strategy" else f"{{{name!r}: …}}"
-        raise InputError(f"{section} must be a table, such as {example}, got {shown(value)}")
+        raise InputError(f"{section} must be a table of settings, got {shown(value)}")
     return without_none(value)

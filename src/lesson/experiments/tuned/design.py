@@ -74,7 +74,8 @@ class TunedComparison:
     def load(cls, path: Path | str = FILE) -> "TunedComparison":
         """Load and validate a file, which may be the study.toml of a tuned comparison."""
         path = Path(path)
-        text, values = read_toml(path, "a tuned comparison is a file with [rules], [groups] and [[entries]]")
+        values = read_toml(path, "a tuned comparison is a file with [rules], [groups] and [[entries]]")
+        text = path.read_text(encoding="utf-8-sig")
         if values.pop("study", None) is not None:
             before = re.split(r"(?m)^\[study\]", text)[0]
             # Somebody may have added to the end of the file.
