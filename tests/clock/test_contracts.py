@@ -1,4 +1,4 @@
-"""What a strategy or a world may return: every error names the round, the class and the field."""
+"""What a strategy may return: every error names the round, the class and the field."""
 
 import threading
 from dataclasses import replace
@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from helpers.fleets import make_fleet
 from helpers.scripted import Scripted, ids
-from lesson import FedAvg, InputError, RoundLoop, make_loop, simulate
-from lesson.clock.worlds import NominalWorld
+from lesson import InputError, make_loop, simulate
 from lesson.core.arrays import membership
 from lesson.core.state import state_of
 from lesson.strategies.base import AllOf, AnyOf, Deadline, GroupMemory, Merge, RoundPlan, Updates
@@ -142,26 +141,6 @@ def test_strategy_that_cannot_be_copied_is_an_error() -> None:
     strategy.lock = threading.Lock()
     with pytest.raises(InputError, match="Mine cannot be copied"):
         make_loop(strategy, make_fleet([1.0]))
-
-
-@pytest.mark.parametrize("weights", [[1.0, np.nan], [1.0, -1.0], [0.0, 0.0]])
-def test_invalid_client_weights_are_an_error(weights: list[float]) -> None:
-    with pytest.raises(InputError, match="client_weight"):
-        make_loop(FedAvg(), make_fleet([1.0, 1.0], weight=weights))
-    make_loop(FedAvg(), make_fleet([1.0, 1.0], weight=[0.0, 1.0]))
-
-
-@pytest.mark.parametrize(
-    ("method", "returned"),
-    [("open", -1.0), ("wait", (-1.0, "")), ("start", np.array([5.0])), ("start", np.array([5.0, -1.0]))],
-)
-def test_times_returned_by_a_world_are_checked(method: str, returned: Any) -> None:
-    class MyWorld(NominalWorld):
-        pass
-
-    setattr(MyWorld, method, lambda *_: returned)
-    with pytest.raises(ValueError, match=rf"^round \d: MyWorld\.{method} "):
-        RoundLoop(FedAvg(), MyWorld(make_fleet([1.0, 2.0]))).step()
 
 
 @given(

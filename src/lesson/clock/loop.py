@@ -20,7 +20,6 @@ from lesson.clock.records import RoundRecord, exclusion_note, first_tier_note, r
 from lesson.clock.rejections import Rejection
 from lesson.clock.worlds.base import Collected, World
 from lesson.core.arrays import NO_CLIENTS, FloatArray, IntArray, read_only, with_prefix
-from lesson.core.errors import InputError
 from lesson.core.random import RepeatedStream
 from lesson.core.state import Arrays, restore_state, state_of
 from lesson.fleet.tiers import TOLERANCE, UNREACHABLE
@@ -84,7 +83,6 @@ class RoundLoop:
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         fleet = world.fleet
-        _check_weights(fleet.client_weight)
         self.strategy, self.world, self.model_server, self.seed = copied(strategy), world, model_server, seed
         self.fleet, self._tell = fleet, tell
         self.ledger = Ledger(world.connected, exclude_after)
@@ -129,7 +127,7 @@ class RoundLoop:
 
     def _open(self, until_s: float) -> bool:
         """Advance the clock to the opening of the next round; return False if none opens, which ends the run."""
-        open_s = self._checked_s("open", self.world.open(self.ledger, self.round + 1, self.now_s, until_s))
+        open_s = self.world.open(self.ledger, self.round + 1, self.now_s, until_s)
         if open_s == np.inf or open_s > until_s * (1 + TOLERANCE):
             self.stop_reason = self._no_clients_reason() if open_s == np.inf else "time limit reached"
             return False
@@ -181,10 +179,7 @@ class RoundLoop:
             compute_scale=compute_scale,
             in_turn=in_turn,
         )
-        arrives_s = self.world.start(updates, self.ledger, self.now_s)
-        if np.shape(arrives_s) != starts.shape or np.count_nonzero(arrives_s >= self.now_s) < len(starts):
-            raise self._world_error("start", "one arrival time per update, not before now", arrives_s)
-        self.ledger.start(updates, arrives_s)
+        self.ledger.start(updates, self.world.start(updates, self.ledger, self.now_s))
         if plan.tiers is not None and self.world.varies:
             before, self._tiers[starts] = self._tiers[starts], plan.tiers
             done.retiered = int(np.count_nonzero((before != plan.tiers) & (before != UNREACHABLE)))
@@ -198,7 +193,6 @@ class RoundLoop:
     def _wait(self, done: "_Round", until_s: float) -> bool:
         """Advance the clock until the round closes; return False if it does not, which ends the run."""
         end_s, done.note = self.world.wait(done.plan.closes, self.ledger, self.now_s, until_s)
-        self._checked_s("wait", end_s)
         if end_s > until_s * (1 + TOLERANCE) or math.isinf(end_s):
             never = "the round cannot close: its updates never arrive"
             self.stop_reason = "time limit reached" if end_s > until_s else never
@@ -348,16 +342,6 @@ class RoundLoop:
         self.ledger.rebuild_queue()
         self.world.restore(values["world"], with_prefix(arrays, "world."), self.ledger, self.now_s)
 
-    def _checked_s(self, method: str, seconds: float) -> float:
-        """Return a time that the world returned; raise ValueError if it is before now or not a number."""
-        if not seconds >= self.now_s:
-            raise self._world_error(method, "a time not before now", seconds)
-        return seconds
-
-    def _world_error(self, method: str, what: str, got: object) -> ValueError:
-        name, now = type(self.world).__name__, f"{self.now_s:g} s"
-        return ValueError(f"round {self.round}: {name}.{method} must return {what} ({now}), got {got!r:.80}")
-
 
 @dataclass
 class _Round:
@@ -395,11 +379,3 @@ def _count_misses(arrived: Updates, before_s: float) -> int:
     """Return how many of the updates were expected before the previous round closed."""
     late = arrived.started_s + arrived.expected_s <= before_s * (1 + TOLERANCE)
     return int(np.count_nonzero(late))
-
-
-def _check_weights(weights: FloatArray) -> None:
-    """Raise unless client weights are finite, >= 0 and not all 0."""
-    wrong = weights[~((weights >= 0) & np.isfinite(weights))]
-    if len(wrong) or (len(weights) and not weights.any()):
-        got = f"{wrong[0]:g}" if len(wrong) else "0 for all"
-        raise InputError(f"client_weight must be >= 0 and finite, and > 0 for some client, got {got}")

@@ -1,14 +1,16 @@
 """Entry points to simulated time: `simulate` yields all records of a run, `make_loop` runs it round by round."""
 
 from collections.abc import Iterator
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
 
 from lesson.clock.loop import ModelServer, RoundLoop
 from lesson.clock.records import RoundRecord
 from lesson.clock.worlds import make_world
 from lesson.core.errors import InputError
-from lesson.core.validation import shown
+from lesson.core.validation import Count, PositiveOrInf, check_value, shown
 from lesson.fleet.fleet import Fleet
 from lesson.settings.settings import Settings
 from lesson.strategies.base import Strategy
@@ -67,11 +69,9 @@ def simulate(
     Raises:
         InputError: An argument is invalid, or neither `rounds` nor `until_s` is given. It is raised by the call itself.
     """
-    if rounds is not None:
-        _check_whole("rounds", rounds, least=1)
-    _check_whole("seed", seed, least=0)
-    if not isinstance(until_s, float | int | np.floating | np.integer) or not until_s > 0:
-        raise InputError(f"until_s must be a number > 0, got {shown(until_s)}")
+    check_value("rounds", rounds, Count | None)
+    check_value("seed", seed, Annotated[int, Field(ge=0, strict=True)])
+    check_value("until_s", until_s, PositiveOrInf)
     if rounds is None and until_s == np.inf:
         raise InputError("rounds or until_s must be given: otherwise the run would never end")
     return _records(make_loop(strategy, fleet, seed=seed, settings=settings), rounds, until_s)
@@ -89,11 +89,6 @@ def _check_objects(strategy: object, fleet: object, settings: object) -> None:
         raise InputError(f"fleet must be a Fleet, got {shown(fleet)}")
     if settings is not None and not isinstance(settings, Settings):
         raise InputError(f"settings must be a Settings object or None, got {shown(settings)}")
-
-
-def _check_whole(name: str, value: object, least: int) -> None:
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
-        raise InputError(f"{name} must be a whole number >= {least}, got {shown(value)}")
 
 
 def _records(loop: RoundLoop, rounds: int | None, until_s: float) -> Iterator[RoundRecord]:

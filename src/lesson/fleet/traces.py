@@ -73,6 +73,8 @@ class Presence:
 
     def leaves_s(self, clients: IntArray, now_s: float) -> FloatArray:
         """Return when each client leaves, in seconds: inf if never, `now_s` if it is not available now."""
+        if not len(self._event_s):
+            return np.full(len(clients), np.inf)
         places = np.searchsorted(self._keys, self._key(clients, now_s), side="right") - 1
         began = self._client[places] == clients
         until_s = np.where(began, np.maximum(self._to_s[places], now_s), now_s)

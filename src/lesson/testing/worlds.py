@@ -239,6 +239,8 @@ class _Watched:
 
     def open(self, ledger: Ledger, round: int, now_s: float, until_s: float) -> float:
         open_s = self._world.open(ledger, round, now_s, until_s)
+        if not open_s >= now_s:
+            raise AssertionError(f"open must return a time >= now_s = {now_s:g}, got {open_s:g}")
         check_ledger(ledger)
         if self._simulated:
             check_estimates(self.fleet, self._world, ledger)

@@ -12,7 +12,7 @@ from lesson.clock.estimates import PARTS, take_turns
 from lesson.clock.faults import Disconnections
 from lesson.clock.ledger import Ledger
 from lesson.clock.worlds.airtime import Airtime
-from lesson.core.arrays import BoolArray, FloatArray, IntArray
+from lesson.core.arrays import NO_CLIENTS, BoolArray, FloatArray, IntArray
 from lesson.core.errors import InputError
 from lesson.core.random import exponentials, key
 from lesson.fleet.channels import phone_rates_of
@@ -70,7 +70,8 @@ class ActualTimes:
             trace = read_work(Path(settings.fleet.trace), fleet.names)
         if settings.fleet.presence:
             presence = read_presence(Path(settings.fleet.presence), fleet.names)
-        self._trace, self.presence = None if trace is None else _traced(trace, fleet), presence
+        self._trace = None if trace is None else _traced(trace, fleet)
+        self.presence = presence or Presence(len(fleet), NO_CLIENTS, np.empty(0), np.empty(0))
         self._phones: PhoneRates | None = None
         if population is not None:
             self._phones = phone_rates_of(settings, len(fleet), population.seed)
@@ -94,15 +95,12 @@ class ActualTimes:
         in turn on one channel, which is free from then on.
         """
         ready_s = now_s + self._prepare(clients, index, compute_scale, now_s)
-        leaves_s = np.full(len(clients), np.inf) if self.presence is None else self.presence.leaves_s(clients, now_s)
+        leaves_s = self.presence.leaves_s(clients, now_s)
         drops_out_s = self._drop_out(clients, index, ready_s, now_s, leaves_s)
         leaves_s = np.minimum(leaves_s, drops_out_s)
         self._leaves_s[clients], self._shares[clients] = leaves_s, False
-        late_s = (
-            0.0
-            if self._disconnections is None
-            else np.where(leaves_s == drops_out_s, self._disconnections.detection_delay_s, 0.0)
-        )
+        delay_s = 0.0 if self._disconnections is None else self._disconnections.detection_delay_s
+        late_s = np.where(leaves_s == drops_out_s, delay_s, 0.0)
         if self._band is not None and self._airtime is not None and free_s is None:
             self._upload_begins_s[clients], self.upload_s[clients] = ready_s, 0.0
             self.lost[clients] = leaves_s < np.inf

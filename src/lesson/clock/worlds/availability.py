@@ -4,7 +4,7 @@ import heapq
 
 import numpy as np
 
-from lesson.core.arrays import NO_CLIENTS, BoolArray, FloatArray, IntArray, distinct
+from lesson.core.arrays import BoolArray, FloatArray, IntArray, distinct
 from lesson.fleet.traces import Presence
 
 
@@ -13,7 +13,7 @@ class Availability:
 
     SAVED = ("back_s", "_returns")
 
-    def __init__(self, num_clients: int, presence: Presence | None = None) -> None:
+    def __init__(self, num_clients: int, presence: Presence) -> None:
         self._presence = presence
         self.back_s: FloatArray = np.zeros(num_clients)
         """When each client rejoins after its latest disconnection: inf if never, 0 if it has not disconnected."""
@@ -29,16 +29,15 @@ class Availability:
 
     def is_available(self, now_s: float) -> BoolArray:
         """Return whether each client is available, shape (num_clients,)."""
-        there: BoolArray = self.back_s <= now_s
-        return there if self._presence is None else there & self._presence.is_available(now_s)
+        return (self.back_s <= now_s) & self._presence.is_available(now_s)
 
     def next_change_s(self, now_s: float) -> float:
         """Return the next time after `now_s` at which a client may join or leave; inf if there is none."""
-        return min(self._next_return_s(), np.inf if self._presence is None else self._presence.next_change_s(now_s))
+        return min(self._next_return_s(), self._presence.next_change_s(now_s))
 
     def next_arrival_s(self, now_s: float) -> float:
         """Return the next time after `now_s` at which a client may join; inf if there is none."""
-        return min(self._next_return_s(), np.inf if self._presence is None else self._presence.next_arrival_s(now_s))
+        return min(self._next_return_s(), self._presence.next_arrival_s(now_s))
 
     def changes(self, after_s: float, until_s: float) -> tuple[IntArray, IntArray]:
         """Return the clients that joined and those that left between `after_s` and `until_s`, both sorted.
@@ -46,11 +45,9 @@ class Availability:
         Clients that left are those that leave according to the file, not those passed to `drop_out`. A client that
         rejoins is returned once, so `until_s` must not decrease from call to call.
         """
-        came, left = (NO_CLIENTS, NO_CLIENTS) if self._presence is None else self._presence.changes(after_s, until_s)
+        came, left = self._presence.changes(after_s, until_s)
         came, back = came[self.back_s[came] <= until_s], self._come_back(until_s)
-        if self._presence is not None and len(back):
-            back = back[self._presence.leaves_s(back, until_s) > until_s]
-        return distinct([came, back]), left
+        return distinct([came, back[self._presence.leaves_s(back, until_s) > until_s]]), left
 
     def _come_back(self, until_s: float) -> IntArray:
         back = []

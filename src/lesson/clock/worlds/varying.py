@@ -38,7 +38,7 @@ class VaryingWorld:
         self._estimator = LatencyEstimator(settings, fleet, seed)
         self.fleet, self.first_latency_s = self._estimator.fleet, self._estimator.first_latency_s
         self._availability = Availability(len(fleet), self._times.presence)
-        self._clients_come_and_go = disconnections is not None or self._times.presence is not None
+        self._clients_come_and_go = disconnections is not None or self._times.presence.next_change_s(-np.inf) < np.inf
         self.connected: BoolArray = self.fleet.reachable & self._availability.is_available(0.0)
         self._noted_s = 0.0
         """Time up to which clients that joined or left have been connected or disconnected in the ledger."""
