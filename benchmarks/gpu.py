@@ -87,7 +87,7 @@ def load_or_draw(name: str, size: Size) -> Samples:
 def workload_of(name: str, size: Size, seed: int = 0) -> Workload:
     """Return the workload of the preset `released` on a data set."""
     task = image_task(name, load_or_draw(name, size), BUILT_IN[name].network)
-    return make_workload(Settings(), task, size.num_clients, seed, device=DEVICE)
+    return make_workload(Settings(num_clients=size.num_clients, seed=seed, device=DEVICE), task)
 
 
 def synchronize() -> None:

@@ -100,7 +100,7 @@ def fused_rounds(size: Size) -> None:
     print("|---|---|---|---|---|")
     for name, repeats in size.fused_repeats.items():
         try:
-            workload = make_workload(Settings(), load_task(name), CLIENTS, 0)
+            workload = make_workload(Settings(num_clients=CLIENTS, device="cpu"), load_task(name))
             fused_round(name, workload, repeats, size.plain_repeats)
         except InputError:
             print(f"| {name}: not here | | | | |")
@@ -120,7 +120,7 @@ def fused_round(name: str, workload: Workload, repeats: int, plain_repeats: int)
 
 def several_steps(size: Size) -> None:
     """Print the time of several local steps of fifty clients, with worker processes and in one process."""
-    workload = make_workload(Settings(), load_task("mnist"), CLIENTS, 0)
+    workload = make_workload(Settings(num_clients=CLIENTS, device="cpu"), load_task("mnist"))
     cohorts = [everybody(workload, size.steps)]
     workers, reference = BatchedTrainer(workload, size.num_workers), ReferenceTrainer(workload)
     workers.sums([cohorts[0][:2]])

@@ -114,8 +114,8 @@ def made_up_task(name: str, num: int) -> Task:
 def workload_of(name: str, size: Size, steps: int, device: str) -> Workload:
     """Return the workload of a built-in task with random samples, the same number for each client."""
     task = made_up_task(name, size.num_clients * size.batch_size * BATCHES_PER_CLIENT)
-    settings = Settings(split="iid", batch_size=size.batch_size, local_steps=steps)
-    return make_workload(settings, task, size.num_clients, 0, device)
+    options = {"split": "iid", "batch_size": size.batch_size, "local_steps": steps, "device": device}
+    return make_workload(Settings(**options, num_clients=size.num_clients), task)
 
 
 def everybody(workload: Workload, steps: int) -> Cohort:

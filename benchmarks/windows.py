@@ -58,7 +58,7 @@ def workload_of(name: str, device: str) -> Workload | None:
         task = image_task(name, load_samples(name), BUILT_IN[name].network)
     except InputError:
         return None
-    return make_workload(Settings(), task, NUM_CLIENTS, seed=0, device=device)
+    return make_workload(Settings(num_clients=NUM_CLIENTS, device=device), task)
 
 
 def make_server(workload: Workload, rule: WindowRule | None) -> ModelServer:

@@ -25,7 +25,7 @@ import safetensors.numpy
 
 from lesson import Settings, draw_fleet, simulate
 from lesson.learn.data import Samples, load_samples
-from lesson.learn.models import mnist_net
+from lesson.learn.models import MnistNet
 from lesson.learn.task import Task
 from lesson.learn.tasks import BUILT_IN, NUM_CHARACTERS, image_task
 from lesson.runs.execute import execute
@@ -377,7 +377,7 @@ def _task(name: str) -> Task:
             mnist.test_inputs[test],
             mnist.test_targets[test],
         )
-        return image_task(name, data, mnist_net)
+        return image_task(name, data, MnistNet)
     rng, network = np.random.default_rng(0), BUILT_IN[name].network
     if name in IMAGES:
         shape, num_classes = IMAGES[name]

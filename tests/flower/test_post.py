@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
@@ -20,7 +21,7 @@ from lesson.flower.post import LOOK_EVERY_S, FieldNames, GridClients, weighted_m
 from lesson.learn.guards import NormGuard
 from lesson.learn.model_server import ModelServer
 from lesson.learn.optimizers import ServerOptimizer
-from lesson.learn.remote import Received, as_tensor
+from lesson.learn.remote import Received
 from lesson.settings.settings import Settings
 from lesson.strategies.base import Updates
 
@@ -63,7 +64,7 @@ class Asking:
         layout, self.received = Layout.of(record), Received()
         settings = Settings()
         parts = settings.training, ServerOptimizer(settings.server), NormGuard(settings.guards)
-        server = ModelServer(as_tensor(layout.vector(record)), self.received, *parts)
+        server = ModelServer(torch.from_numpy(layout.vector(record)), self.received, *parts)
         node_of = dict(enumerate(sorted(self.grid.nodes)))
         options = {"tell": self.log.append, "warn": self.log.append} | options
         self.post = GridClients(

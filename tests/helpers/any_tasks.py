@@ -160,5 +160,5 @@ COUPLED: dict[str, Callable[[], Task]] = {
 
 
 def workload_of(task: Task, device: str = "cpu", **settings: object) -> Workload:
-    chosen = Settings(**{"split": "iid", "batch_size": 5} | settings)
-    return make_workload(chosen, task, NUM_CLIENTS, seed=0, device=device)
+    usual = {"split": "iid", "batch_size": 5, "num_clients": NUM_CLIENTS, "device": device}
+    return make_workload(Settings(**usual | settings), task)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lesson.learn.data import Samples
-from lesson.learn.models import cifar_net, mnist_net
+from lesson.learn.models import CifarNet, MnistNet
 from lesson.learn.task import Task
 from lesson.learn.tasks import image_task
 from lesson.learn.workload import Workload, make_workload
@@ -62,8 +62,8 @@ def tiny_task(num: int = 300) -> Task:
 
 
 def tiny_workload(num_clients: int = 6, **settings: object) -> Workload:
-    settings = {"batch_size": 5, "split": "iid"} | settings
-    return make_workload(Settings(**settings), tiny_task(), num_clients, seed=0)
+    usual = {"batch_size": 5, "split": "iid", "num_clients": num_clients, "device": "cpu"}
+    return make_workload(Settings(**usual | settings), tiny_task())
 
 
 def image_workload(
@@ -76,5 +76,6 @@ def image_workload(
     holding_out: bool = False,
 ) -> Workload:
     """Return the workload of classifying images, by default with the paper's network for them."""
-    model = factory or (cifar_net if data.train_inputs.shape[1] == 3 else mnist_net)
-    return make_workload(settings, image_task("images", data, model), num_clients, seed, device, holding_out)
+    model = factory or (CifarNet if data.train_inputs.shape[1] == 3 else MnistNet)
+    chosen = settings.with_changes(num_clients=num_clients, seed=seed, device=device)
+    return make_workload(chosen, image_task("images", data, model), holding_out)

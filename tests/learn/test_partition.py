@@ -96,8 +96,8 @@ def test_iid_parts_differ_by_one_at_most() -> None:
 @pytest.mark.parametrize("split", ["iid", "dirichlet-per-class", "dirichlet-per-client", "quantity-skew"])
 def test_seed_determines_the_split(split: str) -> None:
     truth = labels(6000)
-    chosen = Settings(split=split, samples_per_client=(50, 90))
-    first, again, other = (make_partition(chosen, len(truth), truth, 20, seed) for seed in (0, 0, 1))
+    chosen = Settings(split=split, samples_per_client=(50, 90), num_clients=20)
+    first, again, other = (make_partition(chosen.with_changes(seed=seed), len(truth), truth) for seed in (0, 0, 1))
     assert len(first) == 20
     assert np.array_equal(first.samples, again.samples)
     assert not np.array_equal(first.samples, other.samples)
@@ -114,7 +114,7 @@ def test_seed_determines_the_split(split: str) -> None:
 def test_invalid_splits_are_rejected(values: dict[str, object], message: str) -> None:
     chosen = Settings(**values)
     with pytest.raises(InputError, match=message):
-        make_partition(chosen, 6000, labels(6000), chosen.fleet.num_clients, seed=0)
+        make_partition(chosen, 6000, labels(6000))
 
 
 def test_run_trains_on_the_samples_of_its_population() -> None:
@@ -156,6 +156,6 @@ def test_clients_samples_do_not_depend_on_the_fleet() -> None:
 
 def test_clients_of_a_pool_hold_as_many_samples_as_the_settings_say() -> None:
     chosen = Settings(split="dirichlet-pool", samples_per_client=(10, 30), num_clients=2000)
-    held = make_partition(chosen, len(LABELS), LABELS, 2000, seed=0)
+    held = make_partition(chosen, len(LABELS), LABELS)
     assert (held.num_samples.min(), held.num_samples.max()) == (10, 30)
     assert len(held[77]) == held.num_samples[77]

@@ -131,7 +131,7 @@ def test_clients_hold_out_samples_only_if_the_strategy_asks(
     """TiFL asks in rounds 1, 3 and 5."""
     data, asked, scores = tiny_data(900), list[int](), evaluation.client_scores
     monkeypatch.setattr(evaluation, "client_scores", lambda *given: asked.append(0) or scores(*given))  # type: ignore[func-returns-value]
-    whole = make_partition(Settings(**VALUES), len(data.train_targets), data.train_targets, 6, 0).num_samples
+    whole = make_partition(Settings(**VALUES), len(data.train_targets), data.train_targets).num_samples
     for strategy, is_less in ((TIFL, True), ({"name": "fedavg"}, False)):
         run = resolve(Settings(**VALUES, strategy=strategy, run={"rounds": 5, "device": "cpu"}), tiny_task(900)).build()
         for _ in range(5):

@@ -46,7 +46,7 @@ def test_label_shares_equal_those_of_the_partition() -> None:
         begins = np.array([[bar.get_x() for bar in bars] for bars in axes.containers])
         np.testing.assert_allclose(widths.sum(axis=0), 1)
         np.testing.assert_allclose(begins[1:], (begins + widths)[:-1], atol=1e-12)
-        partition = make_partition(Settings(beta=beta), len(labels), labels, 50, 2)
+        partition = make_partition(Settings(beta=beta, seed=2), len(labels), labels)
         np.testing.assert_allclose(widths[4, 1], np.mean(labels[partition[1]] == 4))
 
 

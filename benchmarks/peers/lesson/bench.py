@@ -39,9 +39,7 @@ def bench(job: Job, watch: Stopwatch) -> Tensor:
     samples = replace(whole, train_inputs=whole.train_inputs[:held], train_targets=whole.train_targets[:held])
     network = PflCnn if workload.net is PflCnn else BUILT_IN[workload.dataset].network
     device = use_device()
-    work = make_workload(
-        settings, image_task(workload.dataset, samples, network), workload.num_clients, 0, device=device
-    )
+    work = make_workload(settings.with_changes(device=device), image_task(workload.dataset, samples, network))
     assert np.all(work.holdings.num_samples == workload.samples_per_client)
     fleet = fleet_of(settings, draw_population(settings), work.holdings.num_samples)
     configure_process()

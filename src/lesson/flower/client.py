@@ -19,12 +19,12 @@ from lesson.flower.arrays import Layout, Vector
 from lesson.flower.config import check_config, settings_of
 from lesson.flower.profile import answers_profile
 from lesson.flower.times import report_times
-from lesson.learn.build import NEEDED_ACCURACY, workload_of
+from lesson.learn.build import NEEDED_ACCURACY
 from lesson.learn.process import configure_process
 from lesson.learn.remote import evaluate_on_client, train_update
 from lesson.learn.task import Task
 from lesson.learn.tasks import task_of
-from lesson.learn.workload import Workload
+from lesson.learn.workload import Workload, make_workload
 from lesson.settings.settings import Settings
 from lesson.strategies import STRATEGIES, make_strategy
 
@@ -124,7 +124,7 @@ class _ClientTask:
         chosen, holding_out = settings.strategy, False
         if chosen.name in STRATEGIES:  # a client imports nothing that a server names
             holding_out = NEEDED_ACCURACY in make_strategy(chosen.name, chosen.deadline_s, chosen.options).needs
-        return workload_of(settings, task_of(settings, given=self._task), holding_out)
+        return make_workload(settings, task_of(settings, given=self._task), holding_out)
 
 
 _restored_tasks: dict[str, _ClientTask] = {}

@@ -28,7 +28,7 @@ from lesson.flower.recorder import RecordingGrid, record_run
 from lesson.flower.replies import in_simulation, logger, tell, tell_clients, warn
 from lesson.flower.run_folder import write_latencies_and_report
 from lesson.flower.watch import MAX_ROUNDS_WITHOUT_UPDATE, UpdateWatch
-from lesson.learn.build import NEEDED_ACCURACY, TrainingRun, workload_of
+from lesson.learn.build import NEEDED_ACCURACY, TrainingRun
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.evaluation import Evaluator
 from lesson.learn.guards import NormGuard
@@ -38,7 +38,7 @@ from lesson.learn.process import configured_process
 from lesson.learn.remote import Received, initial_arrays
 from lesson.learn.task import Task
 from lesson.learn.tasks import task_of
-from lesson.learn.workload import Workload
+from lesson.learn.workload import Workload, make_workload
 from lesson.planning.plan import make_plan, propose_deadline_s
 from lesson.report.metric_words import final_score
 from lesson.report.plan.text import print_plan
@@ -298,7 +298,7 @@ def make_workload_and_fleet(
     """
     settings, population = resolved.settings, draw_population(resolved.settings)
     holding_out = NEEDED_ACCURACY in resolved.strategy.needs
-    workload = workload_of(settings, resolved.task, holding_out, population.num_samples)
+    workload = make_workload(settings, resolved.task, holding_out, population.num_samples)
     num_samples = workload.holdings.num_samples.copy()
     seconds = {name: np.full(settings.fleet.num_clients, np.inf) for name in ("compute_s", "upload_s", "latency_s")}
     for client, profile in profiles.items():

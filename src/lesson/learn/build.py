@@ -106,8 +106,8 @@ class TrainingRun:
 
 def build(settings: Settings, task: Task, strategy: Strategy, num_threads: int | None = None) -> TrainingRun:
     """Return a run of settings that `runs/resolve.py` has resolved."""
-    seed, clients = settings.run.seed, find_clients(settings)
-    workload = workload_of(settings, task, NEEDED_ACCURACY in strategy.needs, clients.num_samples)
+    clients = find_clients(settings)
+    workload = make_workload(settings, task, NEEDED_ACCURACY in strategy.needs, clients.num_samples)
     backend = _backend(workload, settings, num_threads)
     evaluator = Evaluator(workload, backend)
     server = ModelServer(
@@ -121,18 +121,8 @@ def build(settings: Settings, task: Task, strategy: Strategy, num_threads: int |
     )
     fleet = fleet_of(settings, clients, workload.holdings.num_samples)
     fleet = fleet_for(settings.strategy.name, fleet, settings.strategy.deadline_s)
-    loop = make_loop(strategy, fleet, model_server=server, seed=seed, settings=settings)
+    loop = make_loop(strategy, fleet, model_server=server, seed=settings.run.seed, settings=settings)
     return TrainingRun(loop, server, evaluator, fleet)
-
-
-def workload_of(settings: Settings, task: Task, holding_out: bool, num_held: IntArray | None = None) -> Workload:
-    """Return the workload of a run.
-
-    `holding_out` says whether clients hold out samples, for a strategy that needs their accuracy. `num_held` is the
-    number of samples of each client of the run, if it is known already.
-    """
-    limits, num_clients = settings.run, settings.fleet.num_clients
-    return make_workload(settings, task, num_clients, limits.seed, limits.device, holding_out, num_held)
 
 
 def _backend(workload: Workload, settings: Settings, num_threads: int | None) -> Backend:

@@ -36,8 +36,8 @@ RESERVED = frozenset(
 """Names that files, events and tables use for other values."""
 
 
-def check_metric_name(name: object) -> str:
-    """Return the name of a metric; raise InputError if it cannot be the name of a field, a column and a file."""
+def check_metric_name(name: object) -> None:
+    """Raise InputError if a metric cannot have this name, which becomes that of a field, a column and a file."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
         shown = repr(name) if len(repr(name)) <= 60 else f"{repr(name)[:59]}…"
         raise InputError(
@@ -46,7 +46,6 @@ def check_metric_name(name: object) -> str:
         )
     if name in RESERVED:
         raise InputError(f"a metric must not be called '{name}', which is a reserved name; rename the metric")
-    return name
 
 
 @dataclass(frozen=True)

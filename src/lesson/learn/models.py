@@ -1,14 +1,10 @@
-"""The paper's two networks."""
-
-from typing import TypeVar
+"""The paper's two networks, with Glorot-uniform weights and zero biases, as in the paper."""
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from lesson.learn.counters import kernels_for
-
-Network = TypeVar("Network", bound=nn.Module)
 
 
 class MnistNet(nn.Module):
@@ -24,6 +20,7 @@ class MnistNet(nn.Module):
         self.full1 = nn.Linear(400, 120)
         self.full2 = nn.Linear(120, 84)
         self.out = nn.Linear(84, 10)
+        init_glorot(self)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits, shape (num_samples, 10)."""
@@ -50,6 +47,7 @@ class CifarNet(nn.Module):
         self.conv4 = nn.Conv2d(64, 64, 3, padding=1)
         self.full = nn.Linear(self.num_dropout_units, 256)
         self.out = nn.Linear(256, 10)
+        init_glorot(self)
 
     def forward(self, images: Tensor, factors: Tensor | None = None) -> Tensor:
         """Return the logits, shape (num_samples, 10). `factors` are the dropout factors, 0 or 4; see dropout.py."""
@@ -78,17 +76,7 @@ def max_pool(values: Tensor) -> Tensor:
     return torch.maximum(rows[:, :, ::2], rows[:, :, 1::2])
 
 
-def mnist_net() -> MnistNet:
-    """Return a new MnistNet with Glorot-uniform weights and zero biases, as in the paper."""
-    return _glorot(MnistNet())
-
-
-def cifar_net() -> CifarNet:
-    """Return a new CifarNet with Glorot-uniform weights and zero biases, as in the paper."""
-    return _glorot(CifarNet())
-
-
-def _glorot(model: Network) -> Network:
+def init_glorot(model: nn.Module) -> None:
+    """Draw Glorot-uniform weights and set biases to 0."""
     for parameter in model.parameters():
         nn.init.xavier_uniform_(parameter) if parameter.dim() > 1 else nn.init.zeros_(parameter)
-    return model

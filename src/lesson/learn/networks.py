@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lesson.learn.models import conv_pool_relu
+from lesson.learn.models import conv_pool_relu, init_glorot
 
 
 class LogisticRegression(nn.Module):
@@ -46,8 +46,7 @@ class FemnistNet(nn.Module):
         self.conv2 = nn.Conv2d(32, 64, 5, padding=2)
         self.full = nn.Linear(64 * 7 * 7, 2048)
         self.out = nn.Linear(2048, num_classes)
-        for parameter in self.parameters():
-            nn.init.xavier_uniform_(parameter) if parameter.dim() > 1 else nn.init.zeros_(parameter)
+        init_glorot(self)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits, shape (num_samples, num_classes), of images, shape (num_samples, 1, 28, 28)."""

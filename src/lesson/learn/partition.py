@@ -68,12 +68,7 @@ class Partition:
 
 
 def make_partition(
-    settings: Settings,
-    num_samples: int,
-    labels: IntArray | None,
-    num_clients: int,
-    seed: int,
-    num_held: IntArray | None = None,
+    settings: Settings, num_samples: int, labels: IntArray | None, num_held: IntArray | None = None
 ) -> Holdings:
     """Return which samples each client holds, as the settings of [data] prescribe.
 
@@ -81,6 +76,7 @@ def make_partition(
     the number of samples of each client in the population of the run; by default, it is drawn here.
     """
     split, beta = settings.data.split, settings.data.beta
+    num_clients, seed = settings.fleet.num_clients, settings.run.seed
     if split == "iid":
         return split_iid(num_samples, num_clients, seed)
     if split == "natural":
@@ -95,7 +91,7 @@ def make_partition(
     if split == "dirichlet-per-class":
         return split_dirichlet_per_class(labels, num_clients, beta, settings.training.batch_size, seed)
     if num_held is None:
-        num_held = find_clients(settings, num_clients, seed).num_samples
+        num_held = find_clients(settings).num_samples
     if split == "dirichlet-pool":
         return draw_pool(labels, num_held, beta, seed)
     if (needed := int(num_held.sum())) > len(labels):

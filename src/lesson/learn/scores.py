@@ -147,11 +147,10 @@ def measured(task: Task, outputs: Any, targets: Arrays) -> dict[str, float]:
         raise InputError(f"metrics must return from 1 to {MAX_METRICS} numbers by name, got {len(named)}")
     values = dict[str, float]()
     for name, value in named.items():
+        check_metric_name(name)
         try:
-            values[check_metric_name(name)] = float(value)
-        except (TypeError, ValueError) as error:
-            if isinstance(error, InputError):
-                raise
+            values[name] = float(value)
+        except (TypeError, ValueError):
             raise InputError(f"metrics must return a number for '{name}', got {type(value).__name__}") from None
     first = task.metric or next(iter(values))
     if first not in values:

@@ -18,7 +18,7 @@ from lesson.learn.data.load import data_dir, load_samples
 from lesson.learn.data.samples import Samples
 from lesson.learn.data.shakespeare import read_shakespeare
 from lesson.learn.data.synthetic import NUM_CLASSES, NUM_FEATURES, draw_synthetic
-from lesson.learn.models import cifar_net, mnist_net
+from lesson.learn.models import CifarNet, MnistNet
 from lesson.learn.networks import CharLstm, CharTransformer, FemnistNet, GroupNormResNet, LogisticRegression
 from lesson.learn.task import ModelFactory, Task
 from lesson.learn.template import Template
@@ -109,9 +109,9 @@ _char_lstm = partial(CharLstm, NUM_CHARACTERS)
 _char_transformer = partial(CharTransformer, NUM_CHARACTERS)
 _logistic_regression = partial(LogisticRegression, NUM_FEATURES, NUM_CLASSES)
 BUILT_IN: dict[str, BuiltInTask] = {
-    "mnist": _images("MNIST digits with the paper's network, LeNet-5", mnist_net, "mnist"),
-    "fashion-mnist": _images("Fashion-MNIST with LeNet-5", mnist_net, "fashion-mnist"),
-    "cifar10": _images("CIFAR-10 with the paper's network of four convolutions", cifar_net, "cifar10"),
+    "mnist": _images("MNIST digits with the paper's network, LeNet-5", MnistNet, "mnist"),
+    "fashion-mnist": _images("Fashion-MNIST with LeNet-5", MnistNet, "fashion-mnist"),
+    "cifar10": _images("CIFAR-10 with the paper's network of four convolutions", CifarNet, "cifar10"),
     "cifar10-resnet": _images(
         "CIFAR-10 with ResNet-8 and group normalization", GroupNormResNet, "cifar10-resnet", "cifar10"
     ),

@@ -207,28 +207,23 @@ class Workload:
 
 
 def make_workload(
-    settings: Settings,
-    task: Task,
-    num_clients: int,
-    seed: int,
-    device: str = "cpu",
-    holding_out: bool = False,
-    num_held: IntArray | None = None,
+    settings: Settings, task: Task, holding_out: bool = False, num_held: IntArray | None = None
 ) -> Workload:
-    """Return the workload of a task with these settings.
+    """Return the workload of a run; `num_held` is passed to `make_partition`.
 
-    If clients hold out samples, `holdings` has the remaining ones, which they train on. `num_held` is the number of
-    samples of each client in the population of the run; it is passed to `make_partition`.
+    If clients hold out samples, for a strategy that needs their accuracy, `holdings` has the remaining ones, which they
+    train on.
     """
     holdings: Holdings
+    seed = settings.run.seed
     if task.clients is not None and settings.has_natural_split:
-        holdings = Partition.of(chosen_clients(task.clients, num_clients, seed))
+        holdings = Partition.of(chosen_clients(task.clients, settings.fleet.num_clients, seed))
     else:
-        holdings = make_partition(settings, num_samples(task.train[1]), task.labels, num_clients, seed, num_held)
+        holdings = make_partition(settings, num_samples(task.train[1]), task.labels, num_held)
     held_out = None
     if holding_out:
         holdings, held_out = hold_out(holdings, seed)
-    return Workload(task, holdings, settings.training, seed, device, held_out)
+    return Workload(task, holdings, settings.training, seed, settings.run.device, held_out)
 
 
 def chosen_clients(clients: Sequence[IntArray], num_clients: int, seed: int) -> list[IntArray]:

@@ -41,7 +41,7 @@ def draw_label_shares(
 
 def _label_shares(settings: Settings, labels: IntArray, num_clients: int, seed: int) -> FloatArray:
     """Return the share of each label in each client's samples, shape (num_clients, num_labels); rows sum to 1."""
-    partition = make_partition(settings, len(labels), labels, settings.fleet.num_clients, seed)
+    partition = make_partition(settings.with_changes(seed=seed), len(labels), labels)
     counts = np.array([np.bincount(labels[partition[client]], minlength=10) for client in range(num_clients)])
     shares: FloatArray = counts / counts.sum(axis=1, keepdims=True)
     return shares

@@ -87,7 +87,7 @@ def _largest_shares(beta: float) -> FloatArray:
     labels, settings = load_samples("mnist").train_targets, Settings(beta=beta)
     means = []
     for seed in range(NUM_SEEDS):
-        partition = make_partition(settings, len(labels), labels, settings.fleet.num_clients, seed)
+        partition = make_partition(settings.with_changes(seed=seed), len(labels), labels)
         counts = [np.bincount(labels[partition[client]]) for client in range(settings.fleet.num_clients)]
         means.append(np.mean([count.max() / count.sum() for count in counts]))
     return np.array(means)

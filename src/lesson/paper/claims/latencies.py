@@ -6,7 +6,7 @@ import numpy as np
 
 from lesson.core.arrays import FloatArray
 from lesson.experiments.measures import Series
-from lesson.learn.models import cifar_net, mnist_net
+from lesson.learn.models import CifarNet, MnistNet
 from lesson.paper import fleets
 from lesson.paper.claims.base import CALLED, claim
 from lesson.paper.items import load_item
@@ -93,7 +93,7 @@ def _deadline_tiers(_: Series) -> list[Part]:
 
 @claim("networks", "Number of parameters of the two networks", "CIFAR-10 1,144,650; MNIST 61,706", "table1")
 def _networks(_: Series) -> list[Part]:
-    said = {"CIFAR-10": (1_144_650, cifar_net), "MNIST": (61_706, mnist_net)}
+    said = {"CIFAR-10": (1_144_650, CifarNet), "MNIST": (61_706, MnistNet)}
     return [
         Part(
             label,
