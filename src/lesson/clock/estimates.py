@@ -15,31 +15,6 @@ PARTS = ("download_s", "compute_s", "upload_s")
 TIMES = (*PARTS, "shared_upload_s", "latency_s")
 
 
-class SlidingWindow:
-    """The last few measured times of each client; the estimate is their mean or a quantile."""
-
-    SAVED = ("seen_s",)
-
-    def __init__(self, num_clients: int, window: int, quantile: float | None = None) -> None:
-        self.seen_s: FloatArray = np.full((num_clients, window), np.nan)
-        """Measured times, shape (num_clients, window), newest last; NaN where there are fewer measurements."""
-        self._quantile = quantile
-
-    def see(self, clients: IntArray, seconds: FloatArray) -> FloatArray:
-        """Add a measured time for each of these clients; return their new estimates, shape (len(clients),)."""
-        rows = np.concatenate([self.seen_s[clients, 1:], seconds[:, None]], axis=1)
-        self.seen_s[clients] = rows
-        counts = np.count_nonzero(~np.isnan(rows), axis=1)
-        if self._quantile is None:
-            return np.asarray(np.nansum(rows, axis=1) / counts)
-        rank = np.ceil(self._quantile * counts * (1 - 1e-12)).astype(np.int64)
-        return np.asarray(np.sort(rows, axis=1)[np.arange(len(rows)), rank - 1])
-
-    def forget(self, client: int) -> None:
-        """Discard the measurements of a client."""
-        self.seen_s[client] = np.nan
-
-
 class RecentLatencies:
     """The last five measured latencies of each real client; the estimate is the second longest of them.
 
@@ -82,7 +57,7 @@ class LatencyEstimator:
     `[server] estimate_error` is set.
     """
 
-    SAVED = ("_recent", "_num_seen", "_estimates_s")
+    SAVED = ("_seen_s", "_num_seen", "_estimates_s")
 
     def __init__(self, settings: Settings, fleet: Fleet, seed: int) -> None:
         self._nominal = fleet
@@ -90,15 +65,16 @@ class LatencyEstimator:
         """Arrays of `fleet`."""
         self.fleet = replace(fleet, **self._estimates_s)
         window = 1 if settings.server.estimate == "last" else settings.server.estimate_window
-        quantile = settings.server.estimate_quantile if settings.server.estimate == "quantile" else None
-        self._recent = {name: SlidingWindow(len(fleet), window, quantile) for name in (*PARTS, "latency_s")}
+        self._quantile = settings.server.estimate_quantile if settings.server.estimate == "quantile" else None
+        self._seen_s = {name: np.full((len(fleet), window), np.nan) for name in (*PARTS, "latency_s")}
+        """Measured times, shape (num_clients, window), newest last; NaN where there are fewer measurements."""
         self._num_seen: IntArray = np.zeros(len(fleet), dtype=np.int64)
         self._error, self._spread = key(seed, "estimate error"), settings.server.estimate_error
         if self._spread:
             # The promoted client's first estimate has no error: otherwise tier 1 might be empty.
             promoted = () if fleet.promoted is None else fleet.promoted.client
             wrong = np.delete(np.arange(len(fleet)), promoted)
-            self._set_estimates(wrong, {name: getattr(fleet, name)[wrong] for name in self._recent})
+            self._set_estimates(wrong, {name: getattr(fleet, name)[wrong] for name in self._seen_s})
         self.first_latency_s = self.fleet.latency_s.copy()
 
     def see(self, clients: IntArray, took_s: Mapping[str, FloatArray]) -> None:
@@ -107,8 +83,18 @@ class LatencyEstimator:
         `took_s` holds seconds for the usual local training, even if a client trained more or less than that.
         """
         self._num_seen[clients] += 1
-        seen_s = {**took_s, "latency_s": sum(took_s.values(), start=np.zeros(len(clients)))}
-        self._set_estimates(clients, {name: recent.see(clients, seen_s[name]) for name, recent in self._recent.items()})
+        took_s = {**took_s, "latency_s": sum(took_s.values(), start=np.zeros(len(clients)))}
+        self._set_estimates(clients, {name: self._estimate(name, clients, took_s[name]) for name in self._seen_s})
+
+    def _estimate(self, name: str, clients: IntArray, seconds: FloatArray) -> FloatArray:
+        """Add a measured time for each of these clients; return the mean or a quantile of the last few."""
+        rows = np.concatenate([self._seen_s[name][clients, 1:], seconds[:, None]], axis=1)
+        self._seen_s[name][clients] = rows
+        counts = np.count_nonzero(~np.isnan(rows), axis=1)
+        if self._quantile is None:
+            return np.asarray(np.nansum(rows, axis=1) / counts)
+        rank = np.ceil(self._quantile * counts * (1 - 1e-12)).astype(np.int64)
+        return np.asarray(np.sort(rows, axis=1)[np.arange(len(rows)), rank - 1])
 
     def _set_estimates(self, clients: IntArray, seconds: Mapping[str, FloatArray]) -> None:
         off = np.exp(self._spread * normals(self._error, clients, self._num_seen[clients])) if self._spread else 1.0

@@ -54,25 +54,13 @@ class Ledger:
         """Number of consecutive rejections after which a client is excluded; 0 for never."""
         self.num_in_flight = 0
         self._next_id = 0
-        whole, real = np.zeros(num_clients, dtype=np.int64), np.full(num_clients, np.nan)
+        first = {"id": _NONE, "index": -1, "started_s": np.nan, "expected_s": np.nan, "arrived_s": -np.inf}
         self._latest: dict[str, npt.NDArray[Any]] = {
-            "id": np.full(num_clients, _NONE),
-            "base_version": whole.copy(),
-            "started_round": whole.copy(),
-            "started_s": real.copy(),
-            "expected_s": real.copy(),
-            "arrived_s": np.full(num_clients, -np.inf),
-            "index": np.full(num_clients, -1),
-            "lr_scale": np.ones(num_clients),
-            "local_steps": whole.copy(),
-            "batches": whole + 1,
-            "compute_scale": np.ones(num_clients),
-            "in_turn": np.zeros(num_clients, dtype=np.bool_),
+            name: np.full(num_clients, first.get(name, 0), getattr(NO_UPDATES, name).dtype)
+            for name in Updates.__slots__
+            if name != "client"
         }
-        """Columns of each client's latest update, in the order of the fields of `Updates`, without `client`.
-
-        If the update is not in flight, its id is _NONE and its arrival time −inf.
-        """
+        """Columns of each client's latest update. If it is not in flight, its id is _NONE and its arrival time −inf."""
         self.started_round: IntArray = self._latest["started_round"]
         self.started_s: FloatArray = self._latest["started_s"]
         self._id: IntArray = self._latest["id"]

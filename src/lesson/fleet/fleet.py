@@ -348,18 +348,14 @@ def columns_of(fleet: Fleet, chosen: IntArray) -> Columns:
 
     Values that are not finite are None; so is a whole column of positions or energies if it is unknown for all clients.
     """
-    population, columns = fleet.population, Columns(name=[fleet.names[client] for client in chosen.tolist()])
+    placed = fleet.population if fleet.population is not None and fleet.population.is_placed else None
+    columns = Columns(name=[fleet.names[client] for client in chosen.tolist()])
     for name in ("x_km", "y_km"):
-        columns[name] = (
-            None
-            if population is None or not population.is_placed
-            else finite_or_none(getattr(population, name)[chosen])
-        )
-    for name in ("compute_s", "upload_s", "latency_s"):
-        columns[name] = finite_or_none(getattr(fleet, name)[chosen])
-    for name in ("compute_j", "transmit_j"):
-        joules: FloatArray = getattr(fleet, name)
-        columns[name] = None if np.all(np.isnan(joules)) else finite_or_none(joules[chosen])
+        columns[name] = None if placed is None else finite_or_none(getattr(placed, name)[chosen])
+    for name in ("compute_s", "upload_s", "latency_s", "compute_j", "transmit_j"):
+        values: FloatArray = getattr(fleet, name)
+        is_unknown = name.endswith("_j") and np.all(np.isnan(values))
+        columns[name] = None if is_unknown else finite_or_none(values[chosen])
     return columns
 
 

@@ -31,18 +31,15 @@ class NominalWorld:
         return np.inf if ledger.is_deserted else now_s + self._overhead_s * ledger.version_is_new
 
     def start(self, updates: Updates, ledger: Ledger, now_s: float) -> FloatArray:  # noqa: ARG002
-        """Return when the updates arrive: after their expected latencies."""
         return now_s + updates.expected_s
 
     def cancel(self, updates: Updates) -> None:
         """Do nothing: the ledger alone knows which updates are in flight."""
 
     def wait(self, closes: Closing, ledger: Ledger, now_s: float, until_s: float) -> tuple[float, str]:  # noqa: ARG002
-        """Return when the round closes, and a note."""
         return closing_time(closes, ledger, now_s)
 
     def collect(self, due: Updates, ledger: Ledger, now_s: float) -> Collected:  # noqa: ARG002
-        """Return all updates as arrived."""
         return Collected(due)
 
     def release(self, updates: Updates) -> None:
@@ -53,11 +50,9 @@ class NominalWorld:
         return np.inf
 
     def energy_j(self, updates: Updates, elapsed_s: FloatArray | float) -> FloatArray:
-        """Return the compute and transmit energy of updates until `elapsed_s` after their start, summed, shape (2,)."""
         return nominal_energy_j(self.fleet, updates, elapsed_s)
 
     def state(self, ledger: Ledger) -> tuple[dict[str, Any], Arrays]:  # noqa: ARG002
-        """Return nothing: the world does not change."""
         return {}, {}
 
     def restore(self, values: dict[str, Any], arrays: Arrays, ledger: Ledger, now_s: float) -> None:

@@ -51,7 +51,6 @@ class RemoteWorld:
         """Replies for updates that have not arrived in simulated time yet."""
 
     def open(self, ledger: Ledger, round: int, now_s: float, until_s: float) -> float:
-        """Return when the round opens."""
         self._round = round
         self.reports.open_round()
         return self._inner.open(ledger, round, now_s, until_s)
@@ -63,12 +62,10 @@ class RemoteWorld:
         return arrives_s
 
     def cancel(self, updates: Updates) -> None:
-        """Stop waiting for canceled updates."""
         self._give_up(updates)
         self._inner.cancel(updates)
 
     def wait(self, closes: Closing, ledger: Ledger, now_s: float, until_s: float) -> tuple[float, str]:
-        """Return when the round closes, and a note."""
         return self._inner.wait(closes, ledger, now_s, until_s)
 
     def collect(self, due: Updates, ledger: Ledger, now_s: float) -> Collected:
@@ -97,16 +94,13 @@ class RemoteWorld:
         )
 
     def release(self, updates: Updates) -> None:
-        """Discard the models of these updates."""
         self._clients.forget(updates)
         self.reports.release(updates)
 
     def next_change_s(self, now_s: float) -> float:
-        """Return when a client next joins or leaves in simulated time."""
         return self._inner.next_change_s(now_s)
 
     def energy_j(self, updates: Updates, elapsed_s: FloatArray | float) -> FloatArray:
-        """Return the energy of updates in the inner world."""
         return self._inner.energy_j(updates, elapsed_s)
 
     def state(self, ledger: Ledger) -> tuple[dict[str, Any], Arrays]:

@@ -76,7 +76,6 @@ class VaryingWorld:
         self._times.leave_band(updates.client, dropped=True)
 
     def wait(self, closes: Closing, ledger: Ledger, now_s: float, until_s: float) -> tuple[float, str]:  # noqa: ARG002
-        """Return when the round closes, and a note."""
         self._times.forecast(ledger)
         return closing_time(closes, ledger, now_s)
 
@@ -99,19 +98,15 @@ class VaryingWorld:
         """Do nothing: no models are held here."""
 
     def next_change_s(self, now_s: float) -> float:
-        """Return when a client may next join or leave; inf if never."""
         return self._availability.next_change_s(now_s)
 
     def energy_j(self, updates: Updates, elapsed_s: FloatArray | float) -> FloatArray:
-        """Return the compute and transmit energy of updates until `elapsed_s` after their start, summed, shape (2,)."""
         return self._times.energy_j(updates, elapsed_s)
 
     def state(self, ledger: Ledger) -> tuple[dict[str, Any], Arrays]:  # noqa: ARG002
-        """Return the actual times, the server's estimates and when disconnected clients rejoin."""
         return state_of(self)
 
     def restore(self, values: dict[str, Any], arrays: Arrays, ledger: Ledger, now_s: float) -> None:  # noqa: ARG002
-        """Continue from what `state` returned."""
         restore_state(self, values, arrays)
 
     def _note_changes(self, ledger: Ledger, now_s: float) -> None:

@@ -122,7 +122,6 @@ class WallWorld:
         return np.full(len(updates), np.inf)
 
     def cancel(self, updates: Updates) -> None:
-        """Stop waiting for canceled updates."""
         self._clients.give_up(updates.client)
 
     def wait(self, closes: Closing, ledger: Ledger, now_s: float, until_s: float) -> tuple[float, str]:
@@ -155,7 +154,6 @@ class WallWorld:
         return collected
 
     def release(self, updates: Updates) -> None:
-        """Discard the models of these updates."""
         self._clients.forget(updates)
         self.reports.release(updates)
         self._bytes_up += sum(self._bytes_of.pop(key, 0) for key in updates.keys)  # canceled after their arrival
