@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import numpy as np
-import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
@@ -36,7 +35,7 @@ from lesson.flower.watch import MAX_ROUNDS_WITHOUT_UPDATE, UpdateWatch
 from lesson.learn.guards import InvalidUpdateError, NormGuard
 from lesson.learn.model_server import ModelServer
 from lesson.learn.optimizers import ServerOptimizer
-from lesson.learn.remote import Received
+from lesson.learn.remote import Received, as_tensor
 from lesson.runs.trackers import Tracker, checked_trackers
 from lesson.settings.sections import GuardSettings, ServerSettings, TrainingSettings
 from lesson.strategies import FedAvg, Lesson
@@ -249,7 +248,7 @@ class LessonStrategy(FlowerStrategy):
         there = {node.node_id: node for node in grid.get_nodes()}
         nodes = [there[node] for node in ids if node in there]
         try:
-            initial = torch.from_numpy(layout.vector(arrays))
+            initial = as_tensor(layout.vector(arrays))
         except InvalidUpdateError as error:
             raise InputError(f"initial_arrays must hold numbers: {error.detail}") from None
         received, lr = Received(), float(config[self.words.lr])

@@ -56,11 +56,6 @@ class Cohort:
         assert self.trained is not None, "only the sum of this cohort was computed"
         return self.trained
 
-    @property
-    def unit_displacement(self) -> FloatArray:
-        """lr × local_steps of each row: its displacement under unit gradients."""
-        return self.lr * self.local_steps
-
     def with_models(self, models: Tensor) -> "Cohort":
         """Return the cohort with one row per update, given the trained models of its rows.
 

@@ -10,7 +10,7 @@ from lesson.learn.backend import MAX_WINDOW_STEPS, Trainer, TrainerName, WindowR
 from lesson.learn.batched import BatchedTrainer
 from lesson.learn.fused import FusedTrainer
 from lesson.learn.reference import ReferenceTrainer
-from lesson.learn.scores import Known, PendingScore, add_chunks, chunk_sums, chunk_tasks, make_score, sample_scores
+from lesson.learn.scores import Known, PendingScore, chunk_sums, chunk_tasks, make_score, sample_scores
 from lesson.learn.task import Arrays
 from lesson.learn.threads import Threads
 from lesson.learn.workload import Workload
@@ -45,7 +45,7 @@ class CpuBackend:
         """Evaluate the model with these exchanged values on the test data."""
         work = self._workload
         chunks = self._evaluate(chunk_sums, vector, work.test_inputs, work.test_targets)
-        return Known(make_score(work, add_chunks(chunks), [outputs for _, outputs in chunks]))
+        return Known(make_score(work, chunks))
 
     def sample_scores(self, vector: Tensor, inputs: Arrays, targets: Arrays) -> Tensor:
         """Return the scores of these samples for the model with these exchanged values, shape (num, 2)."""

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lesson.learn.counters import Key, kernels_for, key, words
+from lesson.learn.counters import kernels_for, key, words
 
 UNITS_PER_WORD = 16
 SCALE = 4.0
@@ -25,11 +25,7 @@ def draw_factors(seed: int, num_units: int, clients: Tensor, index: Tensor, plac
     if kernels is not None:
         drawn: Tensor = kernels.dropout_factors(secret, num_units, places, index, clients)
         return drawn
-    return _plain(secret, num_units, places, index, clients)
-
-
-def _plain(secret: Key, num_units: int, *ids: Tensor) -> Tensor:
-    random = words(secret, -(-num_units // UNITS_PER_WORD), *ids)
+    random = words(secret, -(-num_units // UNITS_PER_WORD), places, index, clients)
     if random.is_cuda:
         shifts = torch.arange(0, 32, 2, device=random.device)
         return (((random[..., None] >> shifts) & 3 == 0) * SCALE).flatten(1)[:, :num_units]

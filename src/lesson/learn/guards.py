@@ -10,14 +10,9 @@ from torch import Tensor
 
 from lesson.clock.rejections import NOT_FINITE, TOO_FAR, WRONG_ARRAYS, WRONG_SHAPE, WRONG_TYPE, Rejection
 from lesson.core.arrays import FloatArray
-from lesson.core.errors import InputError, printable
+from lesson.core.errors import printable
 from lesson.learn.cohort import Cohort
 from lesson.settings.sections import GuardSettings
-
-MAX_BYTES = 8 * 2**30
-"""Largest size of the models that are checked together, including a copy of them."""
-ROWS = 16
-"""Number of models whose norms are computed together."""
 
 
 class InvalidUpdateError(Exception):
@@ -58,7 +53,7 @@ class NormGuard:
     def __init__(self, settings: GuardSettings) -> None:
         self._settings = settings
         self.norms: FloatArray = np.empty(0)
-        """Norms of the most recent updates, each divided by its unit displacement; the newest is last."""
+        """Norms of the most recent updates, each divided by lr × local_steps; the newest is last."""
 
     @property
     def rejects(self) -> bool:
@@ -78,24 +73,12 @@ class NormGuard:
         return accepted, rejections
 
 
-def check_room(num_updates: int, num_parameters: int, who: str) -> None:
-    """Raise InputError if this many models, and a copy of them, exceed MAX_BYTES; `who` needs them."""
-    if 2 * num_updates * num_parameters * 4 > MAX_BYTES:
-        raise InputError(
-            f"{who} keeps all models of a merge in memory; 2 × {num_updates} models of {num_parameters} values exceed "
-            f"{MAX_BYTES >> 30} GB; use fewer clients"
-        )
-
-
 def finite_rows(models: Tensor) -> Tensor:
     """Return whether all values of each row of models (n, p) are finite, shape (n,)."""
     return torch.stack(models.aminmax(dim=1)).isfinite().all(0)
 
 
 def _norms(cohort: Cohort) -> FloatArray:
-    """Return the norm of each update divided by its unit displacement, shape (num_updates,)."""
-    norms = torch.empty(len(cohort), dtype=torch.float64, device=cohort.base.device)
-    for block, some in zip(norms.split(ROWS), cohort.models.split(ROWS), strict=True):
-        for row, move in enumerate(some - cohort.base):
-            block[row] = move.double().norm()  # row by row, so that rounding does not depend on the other rows
-    return np.asarray(norms.cpu().numpy() / cohort.unit_displacement)
+    """Return the norm of each update divided by lr × local_steps, its displacement under unit gradients."""
+    norms = torch.stack([(model - cohort.base).double().norm() for model in cohort.models])
+    return np.asarray(norms.cpu().numpy() / (cohort.lr * cohort.local_steps))

@@ -14,13 +14,13 @@ from lesson.learn.template import Replica
 from lesson.settings.sections import TrainingSettings
 
 Number = float | Tensor
-STATE = {"sgd": ("m",), "adamw": ("m", "v")}
-"""Moments of each optimizer."""
 
 
 def moments_of(training: TrainingSettings) -> tuple[str, ...]:
     """Return the moments that local training keeps between steps."""
-    return () if training.local_optimizer == "sgd" and not training.momentum else STATE[training.local_optimizer]
+    if training.local_optimizer == "adamw":
+        return "m", "v"
+    return ("m",) if training.momentum else ()
 
 
 def take_step(

@@ -25,7 +25,7 @@ from lesson.learn.backend import Trainer, WindowRule
 from lesson.learn.cohort import Cohort, PlannedCohort, plan_cohorts
 from lesson.learn.divergence import DeferredChecks, NewestCohort, check_finite
 from lesson.learn.group_memory import GroupVectors
-from lesson.learn.guards import NormGuard, check_room, finite_rows
+from lesson.learn.guards import NormGuard, finite_rows
 from lesson.learn.optimizers import ServerOptimizer
 from lesson.learn.scores import Pending
 from lesson.learn.signals import Signals, deviations
@@ -211,7 +211,6 @@ class ModelServer:
         if not planned:
             return []
         cohorts = [cohort.starting_from(self.versions[cohort.base_version]) for cohort in planned]
-        check_room(sum(map(len, cohorts)), len(cohorts[0].base), "the signal update_deviation")
         models = self.source.trainer_for(updates).models(cohorts)
         return [cohort.with_models(some) for cohort, some in zip(cohorts, models, strict=True)]
 
@@ -315,7 +314,6 @@ class ModelServer:
         cohorts = [cohort.starting_from(self.versions[cohort.base_version]) for cohort in aggregation.cohorts]
         if not self._guard.rejects:
             return cohorts, trainer.sums(cohorts), []
-        check_room(sum(map(len, cohorts)), len(cohorts[0].base), "guards.norm_limit")
         models = zip(cohorts, trainer.models(cohorts), strict=True)
         trained = [cohort.with_models(some) for cohort, some in models]
         for planned, cohort in zip(aggregation.cohorts, trained, strict=True):

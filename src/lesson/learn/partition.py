@@ -213,9 +213,6 @@ class Pool:
     """Where each class starts in `members`, followed by the number of samples, shape (num_classes + 1,)."""
     secret: Key
 
-    def __len__(self) -> int:
-        return len(self.num_samples)
-
     def __getitem__(self, client: int) -> IntArray:
         positions = torch.arange(int(self.num_samples[client]))
         samples: IntArray = self.lookup("cpu")(torch.tensor(client), positions).numpy()

@@ -26,6 +26,11 @@ def initial_arrays(task: Task, seed: int) -> dict[str, npt.NDArray[np.float32]]:
     return template.named_arrays(template.initial_vector())
 
 
+def as_tensor(vector: npt.NDArray[np.floating]) -> Tensor:
+    """Wrap a NumPy vector as a tensor, for callers that do not import torch."""
+    return torch.from_numpy(vector)
+
+
 def train_update(
     workload: Workload,
     base: npt.NDArray[np.floating],

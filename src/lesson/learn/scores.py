@@ -80,7 +80,7 @@ def chunk_tasks(
     inputs: Arrays,
     targets: Arrays,
     size: int,
-) -> "Iterator[Callable[[Replica], Result]]":
+) -> Iterator[Callable[[Replica], Result]]:
     """Return, for each chunk of `size` samples, a function of a loaded replica that evaluates the chunk.
 
     All evaluations are made of these functions; threads, a GPU or a CUDA graph execute them.
@@ -115,15 +115,15 @@ def sample_scores(replica: Replica, workload: Workload, inputs: Arrays, targets:
     return torch.stack([right.to(losses.dtype), losses], dim=1)
 
 
-def add_chunks(chunks: "list[tuple[Tensor, Any]]") -> Tensor:
+def add_chunks(chunks: Sequence[tuple[Tensor, Any]]) -> Tensor:
     """Return the sum of the `chunk_sums`, added in order."""
     return reduce(torch.add, [sums for sums, _ in chunks])
 
 
-def make_score(workload: Workload, sums: Tensor, outputs: Sequence[Any] = ()) -> Score:
-    """Return the score on the test data, given the sums and, for a task's own metrics, the outputs of all chunks."""
-    task, count = workload.task, num_samples(workload.test_targets)
-    right, loss = (one / count for one in sums.tolist())
+def make_score(workload: Workload, chunks: Sequence[tuple[Tensor, Any]]) -> Score:
+    """Return the score on the test data, given the `chunk_sums`."""
+    task, count, outputs = workload.task, num_samples(workload.test_targets), [outputs for _, outputs in chunks]
+    right, loss = (one / count for one in add_chunks(chunks).tolist())
     if task.metrics is None:
         return Score({ACCURACY: right} if task.metric == ACCURACY else {TEST_LOSS: loss}, loss)
     if not all(isinstance(leaf, Tensor) and leaf.dim() for leaf in leaves_of(outputs[0])):

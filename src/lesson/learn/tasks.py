@@ -89,14 +89,10 @@ def _images(about: str, network: ModelFactory, name: str, dataset: str = "") -> 
     return BuiltInTask(about, network, partial(_load_images, name, dataset or name, network))
 
 
-def _shakespeare(folder: Folder, sequence_length: int = 80, min_chars: int = 1000) -> Task:
+def _shakespeare(name: str, folder: Folder, sequence_length: int = 80, min_chars: int = 1000) -> Task:
     samples = read_shakespeare(data_dir(folder), sequence_length=sequence_length, min_chars=min_chars)
-    return _task_of("shakespeare", samples, _char_lstm)
-
-
-def _shakespeare_transformer(folder: Folder, sequence_length: int = 80, min_chars: int = 1000) -> Task:
-    samples = read_shakespeare(data_dir(folder), sequence_length=sequence_length, min_chars=min_chars)
-    return _task_of("shakespeare-transformer", samples, partial(CharTransformer, NUM_CHARACTERS, sequence_length))
+    is_lstm = name == "shakespeare"
+    return _task_of(name, samples, _char_lstm if is_lstm else partial(_char_transformer, sequence_length))
 
 
 def _synthetic(folder: Folder, alpha: float = 1.0, beta: float = 1.0, num_clients: int = 100, seed: int = 0) -> Task:  # noqa: ARG001
@@ -117,11 +113,13 @@ BUILT_IN: dict[str, BuiltInTask] = {
     ),
     "cifar100": _images("CIFAR-100 with ResNet-8 and group normalization", _resnet_100, "cifar100"),
     "femnist": _images("FEMNIST, a client per writer, with LEAF's network", FemnistNet, "femnist"),
-    "shakespeare": BuiltInTask("Next character, a client per speaking role, with an LSTM", _char_lstm, _shakespeare),
+    "shakespeare": BuiltInTask(
+        "Next character, a client per speaking role, with an LSTM", _char_lstm, partial(_shakespeare, "shakespeare")
+    ),
     "shakespeare-transformer": BuiltInTask(
         "Next character, a client per speaking role, with a transformer",
         _char_transformer,
-        _shakespeare_transformer,
+        partial(_shakespeare, "shakespeare-transformer"),
     ),
     "synthetic": BuiltInTask(
         "Synthetic(α, β) of FedProx, 60 features, with logistic regression",

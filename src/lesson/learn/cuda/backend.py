@@ -14,7 +14,7 @@ from lesson.learn.cuda.evaluate import CHUNK_SAMPLES, CudaScorer
 from lesson.learn.cuda.fused import CudaFusedTrainer
 from lesson.learn.cuda.graphs import Precision, arithmetic
 from lesson.learn.reference import ReferenceTrainer
-from lesson.learn.scores import Known, PendingScore, add_chunks, chunk_sums, chunk_tasks, make_score, sample_scores
+from lesson.learn.scores import Known, PendingScore, chunk_sums, chunk_tasks, make_score, sample_scores
 from lesson.learn.task import Arrays
 from lesson.learn.template import Replica
 from lesson.learn.workload import Workload
@@ -65,7 +65,7 @@ class CudaBackend:
             return self._scorer.begin(vector)
         work = self._workload
         chunks = self._evaluate(chunk_sums, vector, work.test_inputs, work.test_targets)
-        return Known(make_score(work, add_chunks(chunks), [outputs for _, outputs in chunks]))
+        return Known(make_score(work, chunks))
 
     def sample_scores(self, vector: Tensor, inputs: Arrays, targets: Arrays) -> Tensor:
         """Return the scores of these samples for the model with these exchanged values, shape (num, 2).

@@ -62,4 +62,4 @@ class _PendingGpuScore:
 
     def result(self) -> Score:
         self.ended.synchronize()
-        return make_score(self.workload, self.sums)
+        return make_score(self.workload, [(self.sums, None)])

@@ -41,13 +41,12 @@ class Cifar:
         """Names of all files that are read."""
         return [*self.train, *self.test, *([self.class_names] if self.class_names else [])]
 
-    def find(self, folder: Path) -> Path:
-        """Return the folder that has the files: the given one, or else the official subfolder in it."""
-        return folder if all((folder / name).exists() for name in self.files) else folder / self.folder
-
     def read(self, folder: Path) -> Samples:
-        """Read the images, as bytes of shape (num, 3, 32, 32), and their classes; raise InputError for other files."""
-        folder = self.find(folder)
+        """Read the images in a folder of data sets, as bytes of shape (num, 3, 32, 32), and their classes.
+
+        Raises InputError if a file is missing or is not the official one.
+        """
+        folder /= self.folder
         samples = (*self._records(folder, self.train), *self._records(folder, self.test))
         return Samples(*samples, class_names=_read_names(folder / self.class_names) if self.class_names else ())
 

@@ -82,15 +82,12 @@ def get_cifar(folder: Path, data: Cifar, source: Source) -> Path:
     """Return the folder with the verified files; download and unpack the archive if they are missing or damaged."""
     with contextlib.suppress(InputError):
         data.read(folder)
-        return data.find(folder)
+        return folder / data.folder
     archive = folder / Path(source.url).name
     download(source, archive, pooch.Untar([f"{data.folder}/{name}" for name in data.files], extract_dir="."))
     archive.unlink()
-    if data.find(folder) == folder:  # damaged files that would be read instead of the new ones
-        for name in data.files:
-            (folder / name).unlink()
     data.read(folder)
-    return data.find(folder)
+    return folder / data.folder
 
 
 def get_fashion_mnist(folder: Path, sources: tuple[Source, ...] = FASHION_MNIST) -> Path:
