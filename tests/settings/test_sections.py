@@ -82,7 +82,6 @@ def test_given_values_win_over_the_preset() -> None:
         ({"faults": {"disconnect_before": -0.1}}, "[faults] disconnect_before must be >= 0"),
         ({"faults": {"detection_delay_s": -1.0}}, "[faults] detection_delay_s must be >= 0"),
         ({"faults": {"offline_s": 0.5}}, "[faults] offline_s must be >= 1"),
-        ({"faults": {"offline_s": 1e10}}, "[faults] offline_s"),
         ({"guards": {"norm_limit": 0.5}}, "[guards] norm_limit must be >= 1"),
         ({"strategy": {"x": object()}}, "[strategy] x must be text, a number"),
         ({"strategy": {"x": [None]}}, "[strategy] x must be text, a number"),

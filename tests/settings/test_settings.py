@@ -124,7 +124,7 @@ VALUES = st.recursive(
 
 @given(
     st.dictionaries(
-        st.text(max_size=8).filter(lambda name: name not in ("name", "deadline_s", "ensure_first_tier", "options")),
+        st.text(max_size=8).filter(lambda name: name not in ("name", "deadline_s", "ensure_first_tier")),
         st.one_of(st.none(), VALUES),
     )
 )

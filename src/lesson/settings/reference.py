@@ -123,7 +123,7 @@ def as_text(value: Any) -> str:
 def _names(section: str) -> list[str]:
     """Return the settings of a section; options of a strategy are not among them."""
     kind: Any = Settings.model_fields[section].annotation
-    return [name for name in kind.model_fields if section in NAMES.get(name, ())]
+    return list(kind.model_fields)
 
 
 def _unit(name: str) -> str:

@@ -9,6 +9,7 @@ from lesson.core.errors import InputError, suggestion, unknown
 from lesson.core.validation import Checked, shown
 from lesson.settings.presets import PRESETS
 from lesson.settings.sections import (
+    COMMON,
     DataSettings,
     FaultSettings,
     FleetSettings,
@@ -201,17 +202,16 @@ class Settings(Checked):
     def to_sections(self) -> dict[str, Any]:
         """Return the preset and the sections as tables of plain values; `Settings(**tables)` restores the settings."""
         tables = {section: getattr(self, section).model_dump(exclude_none=True) for section in SECTIONS}
-        with_options = {"task": self.task.to_table(), "strategy": self.strategy.to_table()}
         derived = {"derived": list(self.derived)} if self.derived else {}
-        return {"preset": self.preset} | derived | tables | with_options
+        return {"preset": self.preset} | derived | tables
 
     def given_sections(self) -> dict[str, Any]:
         """Return only what was given: neither defaults, nor values of the preset, nor derived values."""
         tables = self.to_sections()
         tables.pop("derived", None)
         for section in SECTIONS:
-            given, options = getattr(self, section).model_fields_set, getattr(getattr(self, section), "options", {})
-            tables[section] = {name: one for name, one in tables[section].items() if name in given or name in options}
+            given = getattr(self, section).model_fields_set
+            tables[section] = {name: one for name, one in tables[section].items() if name in given}
         for key in self.derived:
             if (asks := DERIVED[key]) is not None:
                 section, _, name = key.partition(".")
@@ -260,8 +260,9 @@ class Settings(Checked):
 
     def with_strategy(self, name: str, options: Mapping[str, Any]) -> "Settings":
         """Return these settings with another strategy and its options."""
-        strategy = StrategySettings(**self.strategy.model_dump() | {"name": name, "options": dict(options)})
-        strategy.model_fields_set.intersection_update({*self.strategy.model_fields_set, "name", "options"})
+        common = {one: getattr(self.strategy, one) for one in COMMON}
+        strategy = StrategySettings(**common | dict(options) | {"name": name})
+        strategy.model_fields_set.intersection_update({*self.strategy.model_fields_set, "name", *options})
         return self.model_copy(update={"strategy": strategy})
 
     def with_changes(self, **changes: Any) -> "Settings":
@@ -280,7 +281,7 @@ _KINDS: dict[str, type[Checked]] = {name: Settings.model_fields[name].annotation
 NAMES: dict[str, tuple[str, ...]] = {}
 """The sections that have a setting of each name."""
 for _section, _kind in _KINDS.items():
-    for _name in getattr(_kind, "common", _kind.model_fields):
+    for _name in _kind.model_fields:
         NAMES[_name] = (*NAMES.get(_name, ()), _section)
 
 RULES: list[tuple[str, str, dict[str, Any]]] = [
@@ -339,8 +340,6 @@ def _sections_of(values: Mapping[str, Any]) -> dict[str, Any]:
             if key in tables[section]:
                 raise InputError(f"{section}.{key} must be set only once, got {tables[section][key]!r} and {value!r}")
             tables[section][key] = value
-    tables["task"] = TaskSettings.sorted_out(tables["task"])
-    tables["strategy"] = StrategySettings.sorted_out(tables["strategy"])
     limited = "rounds" in tables["run"] or "time_budget_s" in tables["run"]
     usual = {"run": {} if limited else {"time_budget_s": DEFAULT_TIME_BUDGET_S}} | PRESETS[preset]
     made = {section: _KINDS[section](**usual.get(section, {}) | table) for section, table in tables.items()}
