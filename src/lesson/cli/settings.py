@@ -30,7 +30,8 @@ class SettingsCommand:
 
     def run(self) -> None:
         if self.name is not None:
-            print("\n\n".join(map(_details, find_descriptions(self.name))))
+            details = "\n\n".join(map(_details, find_descriptions(self.name)))
+            print(details or "[task] holds the options of the task; 'lesson tasks' lists them")
             return
         console = PipedConsole()
         for section in SECTIONS:

@@ -21,6 +21,9 @@ MAX_COUNT = 1_000_000_000
 MAX_SAMPLES = 10**12
 """Maximum number of samples a client may report: the sum over a million clients still fits into 64 bits."""
 
+_NO_PAIR = ("tuple_type", "missing", "too_long")
+"""Errors of a value that is not a pair; all tuples in settings are ranges."""
+
 
 def _ordered(bounds: tuple[float, float]) -> tuple[float, float]:
     if bounds[0] > bounds[1]:
@@ -93,7 +96,7 @@ class Checked(BaseModel):
         for one in mine:
             if one["type"] == "value_error":
                 return f"{name} {one['ctx']['error']}".strip()
-        wanted = dict.fromkeys(map(wanted_by, mine))
+        wanted = dict.fromkeys("[low, high]" if one["type"] in _NO_PAIR else wanted_by(one) for one in mine)
         return f"{name} must be {' or '.join(wanted)}, got {shown(first['input'])}"
 
 
@@ -140,7 +143,7 @@ def descriptions_of(kind: type) -> dict[str, str]:
 
 
 def wanted_by(error: ErrorDetails) -> str:
-    """Return what a value must be according to an error that pydantic found; all tuples are ranges."""
+    """Return what a value must be according to an error that pydantic found."""
     context = error.get("ctx", {})
     words = {
         "greater_than": f"> {context.get('gt', 0):.10g}",
@@ -155,9 +158,7 @@ def wanted_by(error: ErrorDetails) -> str:
         "string_too_short": "text that is not empty",
         "string_too_long": f"text of at most {context.get('max_length')} characters",
         "list_type": "a list",
-        "tuple_type": "[low, high]",
-        "missing": "[low, high]",
-        "too_long": "[low, high]",
+        "tuple_type": "a list",
         "model_type": "a JSON object",
         "literal_error": f"{context.get('expected')}",
     }

@@ -186,17 +186,12 @@ class Settings(Checked):
                 f"{', '.join(changed)} does not change the compute latency, which is charged for "
                 f'{training.latency_samples} samples; latency_samples = "processed" makes it follow the local training'
             )
-        one_step = training.local_steps == 1 and not training.local_epochs
-        if training.momentum and not training.nesterov and one_step:
-            lines.append(
-                f"momentum = {training.momentum:g} has no effect on a single local step, since it starts at 0; "
-                "set local_steps > 1 or local_epochs"
-            )
-        if training.proximal_mu and one_step:
-            lines.append(
-                f"proximal_mu = {training.proximal_mu:g} has no effect on a single local step, whose proximal gradient "
-                "is 0; set local_steps > 1 or local_epochs"
-            )
+        if training.local_steps == 1 and not training.local_epochs:
+            momentum = 0.0 if training.nesterov else training.momentum
+            for name, value in (("momentum", momentum), ("proximal_mu", training.proximal_mu)):
+                if value:
+                    why = "has no effect on a single local step, whose gradient it leaves as it is"
+                    lines.append(f"{name} = {value:g} {why}; set local_steps > 1 or local_epochs")
         return lines
 
     def to_sections(self) -> dict[str, Any]:
