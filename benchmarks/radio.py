@@ -24,7 +24,7 @@ import numpy as np
 from lesson import Lesson, Settings, draw_fleet, make_loop
 from lesson.clock.worlds.actual_times import ActualTimes
 from lesson.core.random import key
-from lesson.radio import fading_gain
+from lesson.radio.fading import fading_gain
 
 ROOT = Path(__file__).parent.parent
 BEFORE = "86c0ec4"

@@ -84,7 +84,7 @@ def test_all_updates_are_on_time_if_nothing_varies(monkeypatch: pytest.MonkeyPat
 def test_share_on_time_is_unknown_if_no_slot_has_ended() -> None:
     """A deadline of a millisecond makes tiers of thousands of rounds, more than are tried."""
     found = simulate_on_time(draw_fleet(RAYLEIGH, 5), 1e-3, RAYLEIGH)
-    assert (found.share, found.of_tier(1)) == (None, None)
+    assert (found.share, found.by_tier) == (None, {})
     found = make_plan(draw_fleet(RAYLEIGH, 5), 1e-3, settings=RAYLEIGH).to_dict()
     assert {row["on_time"] for row in found["tiers"]} == {None}
 

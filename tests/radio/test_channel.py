@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from lesson import Settings
-from lesson.radio import line_of_sight_probability, path_loss_db
 from lesson.radio.channel import Channel
+from lesson.radio.tr38901 import line_of_sight_probability, path_loss_db
 
 X_KM, Y_KM = np.array([1.0, 0.3]), np.array([0.0, -0.4])  # 1 and 0.5 km from the base station
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lesson.core.random import key
-from lesson.radio import fading_gain
+from lesson.radio.fading import fading_gain
 
 CLIENTS, BLOCKS = np.arange(4_000)[:, None], np.arange(50)
 KEY = key(0, "fading")

@@ -8,7 +8,8 @@ released, d = 1 km: path loss 128.1 + 37.6·log10(1) = 128.1 dB; gain 10^-12.81 
 import numpy as np
 import pytest
 
-from lesson.radio import gain, log_distance_path_loss_db, rate_bps, signal_to_noise, upload_s, watts
+from lesson.radio.link import gain, rate_bps, signal_to_noise, upload_s, watts
+from lesson.radio.path_loss import log_distance_path_loss_db
 
 
 def one(value: float) -> np.ndarray:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lesson.core.random import uniforms
-from lesson.radio import Itinerary, RandomWaypoint
+from lesson.radio.mobility import Itinerary, RandomWaypoint
 
 AREA_KM, SPEED_MPS, PAUSE_S = 2.0, (5.0, 20.0), 30.0
 NUM_CLIENTS = 60

@@ -7,7 +7,7 @@ at most the same; averaged over sixteen places far apart, by a quarter of that. 
 import numpy as np
 import pytest
 
-from lesson.radio import GaussianField
+from lesson.radio.shadowing import GaussianField
 
 CORRELATION_KM = 0.05
 ABOUT = 0.045

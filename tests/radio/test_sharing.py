@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lesson.core.state import restore_state, state_of
-from lesson.radio import SharedBand, finish_s
-from lesson.radio.sharing import SharedRates
+from lesson.radio.sharing import SharedBand, SharedRates
+from lesson.radio.transfer import finish_s
 
 Discipline = Literal["equal", "in-turn"]
 Uploads = list[tuple[int, float, float]]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lesson.radio import SnrTraces
+from lesson.radio.snr_traces import SnrTraces
 
 TIME_S = np.array([10.0, 12.0, 15.0, 0.0, 4.0])
 SNR_DB = np.array([0.0, 10.0, 20.0, 30.0, -10.0])

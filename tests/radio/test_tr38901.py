@@ -22,7 +22,7 @@ UMi at 3 GHz. Breakpoint 4 · 9 · 0.5 · 10 = 180 m. Drop 8.5 m, squared 72.25.
 import numpy as np
 import pytest
 
-from lesson.radio import breakpoint_km, line_of_sight_probability, path_loss_db
+from lesson.radio.tr38901 import breakpoint_km, line_of_sight_probability, path_loss_db
 
 MODELS = ["uma", "umi"]
 

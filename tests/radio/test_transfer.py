@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lesson.radio import block_at, finish_s
+from lesson.radio.transfer import block_at, finish_s
 
 TABLE_BPS = np.array([[10.0, 5.0, 20.0], [4.0, 8.0, 1.0], [0.0, 2.0, 50.0]])
 """Of three clients, in blocks 0 to 2; later blocks begin again."""

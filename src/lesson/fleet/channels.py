@@ -4,7 +4,7 @@ from pathlib import Path
 
 from lesson.fleet.phones import PhoneRates
 from lesson.fleet.traces import read_snr
-from lesson.radio import SnrTraces
+from lesson.radio.snr_traces import SnrTraces
 from lesson.settings.settings import Settings
 
 

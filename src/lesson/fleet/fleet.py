@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from lesson import radio
 from lesson.core.arrays import BoolArray, FloatArray, IntArray
 from lesson.core.errors import InputError
 from lesson.fleet import latency
@@ -17,6 +16,7 @@ from lesson.fleet.measured import Measured, listed_clients
 from lesson.fleet.population import Population, draw_population
 from lesson.fleet.tiers import client_to_promote
 from lesson.fleet.traces import read_positions, read_work
+from lesson.radio import link, mobility
 from lesson.radio.channel import Channel
 from lesson.settings.settings import Settings
 
@@ -235,7 +235,7 @@ def _as_itinerary_begins(population: Population, settings: Settings) -> Populati
     """Return the population at its initial positions in the positions file."""
     everybody = np.arange(len(population))
     places = read_positions(Path(settings.fleet.positions), everybody.tolist(), settings.fleet.area_km)
-    x_km, y_km = radio.Itinerary(places).at(everybody, np.zeros((len(population), 1)))
+    x_km, y_km = mobility.Itinerary(places).at(everybody, np.zeros((len(population), 1)))
     return replace(population, x_km=x_km[:, 0], y_km=y_km[:, 0])
 
 
@@ -299,16 +299,16 @@ def _sent_s(settings: Settings, population: Population) -> tuple[FloatArray, Flo
     elif (phones := phone_rates_of(settings, len(population), population.seed)) is not None:
         up_bps, shared_bps, down_bps = phones.mean_bps("up"), phones.mean_bps("up"), phones.mean_bps("down")
     else:
-        gain = radio.gain(Channel(settings, population.seed).loss_db(population.x_km, population.y_km))
+        gain = link.gain(Channel(settings, population.seed).loss_db(population.x_km, population.y_km))
 
         def rate_bps(power_w: FloatArray, num_bands: int = 1) -> FloatArray:
-            noise_w = num_bands * radio.watts(settings.radio.noise_dbm)
-            return radio.rate_bps(num_bands * band_hz, radio.signal_to_noise(power_w, gain, noise_w))
+            noise_w = num_bands * link.watts(settings.radio.noise_dbm)
+            return link.rate_bps(num_bands * band_hz, link.signal_to_noise(power_w, gain, noise_w))
 
         up_bps, shared_bps = rate_bps(population.power_w), rate_bps(population.power_w, num_bands)
         down_bps = rate_bps(np.full(len(population), settings.radio.station_power_w))
     upload, shared_upload, download = (
-        radio.upload_s(settings.upload.bits, one) for one in (up_bps, shared_bps, down_bps)
+        link.upload_s(settings.upload.bits, one) for one in (up_bps, shared_bps, down_bps)
     )
     return upload, shared_upload, download if settings.radio.download else np.zeros(len(population))
 

@@ -9,7 +9,6 @@ from functools import cache
 import numpy as np
 import pandas as pd
 
-from lesson import radio
 from lesson.clock.records import RoundRecord
 from lesson.clock.simulate import simulate
 from lesson.core.arrays import FloatArray
@@ -19,6 +18,7 @@ from lesson.fleet.latency import latency_s
 from lesson.fleet.tiers import assign_tiers
 from lesson.paper.base import base_settings
 from lesson.planning.plan import evaluate_deadline
+from lesson.radio import link
 from lesson.settings.settings import Settings
 from lesson.strategies import Lesson, fleet_for, make_strategy
 
@@ -201,7 +201,7 @@ def _latency_without_logarithm_s(settings: Settings, fleet: Fleet) -> FloatArray
     population = fleet.population
     assert population is not None
     path_loss_db = settings.radio.path_loss_1km_db + settings.radio.path_loss_slope_db * population.distance_km
-    snr = radio.signal_to_noise(population.power_w, radio.gain(path_loss_db), radio.watts(settings.radio.noise_dbm))
+    snr = link.signal_to_noise(population.power_w, link.gain(path_loss_db), link.watts(settings.radio.noise_dbm))
     return latency_s(
-        fleet.compute_s, radio.upload_s(settings.upload.bits, radio.rate_bps(settings.radio.bandwidth_hz, snr))
+        fleet.compute_s, link.upload_s(settings.upload.bits, link.rate_bps(settings.radio.bandwidth_hz, snr))
     )

@@ -30,18 +30,12 @@ SLACK = 5.0
 
 @dataclass(frozen=True)
 class OnTime:
-    """Share of updates that arrive by the end of their slots, in all and by tier; None if no slot has ended."""
+    """Share of updates that arrive by the end of their slots, in all and by tier, for tiers with slots that ended."""
 
     share: float | None
     by_tier: Mapping[int, float] = field(default_factory=dict)
-    always: bool = False
-    """Whether no update can be late."""
     round_s: float | None = None
     """Mean round length in the simulation; None if nothing was simulated."""
-
-    def of_tier(self, tier: int) -> float | None:
-        """Return the share among updates that started in a tier; None if none of their slots has ended."""
-        return 1.0 if self.always else self.by_tier.get(tier)
 
 
 class Slots:
@@ -94,7 +88,7 @@ def simulate_on_time(fleet: Fleet, deadline_s: float, settings: Settings | None 
     Injected faults are not simulated.
     """
     if settings is None or not settings.varies:
-        return OnTime(1.0, always=True)
+        return OnTime(1.0, dict.fromkeys(assign_tiers(fleet.latency_s, deadline_s).tolist(), 1.0))
     settings = settings.without_faults()
     shared = settings.radio.spectrum != "fixed"
     if not (shared or settings.fleet.trace or settings.fleet.presence or settings.fleet.positions):

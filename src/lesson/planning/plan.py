@@ -283,7 +283,7 @@ def _tier_rows(fleet: Fleet, tiers: IntArray, round_s: float, on_time: OnTime) -
             latencies: FloatArray = fleet.latency_s[clients]
             rate = len(clients) * 1000 / (int(tier) * round_s)
             spread_s = float(latencies.min()), float(latencies.max())
-            rows.append(TierRow(int(tier), clients, *spread_s, rate, on_time.of_tier(int(tier))))
+            rows.append(TierRow(int(tier), clients, *spread_s, rate, on_time.by_tier.get(int(tier))))
     return rows
 
 

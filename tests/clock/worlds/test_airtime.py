@@ -9,13 +9,14 @@ import pytest
 
 from helpers.fleets import make_fleet, resume, steps, traced
 from helpers.scripted import Scripted, ids
-from lesson import FedAvg, Fleet, InputError, Lesson, Settings, draw_fleet, make_loop, radio, simulate
+from lesson import FedAvg, Fleet, InputError, Lesson, Settings, draw_fleet, make_loop, simulate
 from lesson.clock.records import RoundRecord
 from lesson.clock.worlds import airtime
 from lesson.clock.worlds.airtime import Airtime
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.random import key
 from lesson.fleet.phones import PhoneRates
+from lesson.radio.fading import fading_gain
 from lesson.strategies import FedCSGreedy, LessonFilled
 from lesson.strategies.base import AllOf, Arrivals, Deadline, RoundPlan
 
@@ -105,7 +106,7 @@ def test_rate_on_a_shared_band_by_hand() -> None:
     settings = Settings(fading="rayleigh", spectrum="equal")
     fleet, clients = draw_fleet(settings, num_clients=9, seed=2), np.array([7, 3])
     loss_db = 128.1 + 37.6 * np.log10(fleet.population.distance_km[clients])
-    gain = radio.fading_gain("rayleigh", 0.0, key(2, "fading"), clients, np.array(17))
+    gain = fading_gain("rayleigh", 0.0, key(2, "fading"), clients, np.array(17))
     bands = 9 / 4
     snr = 0.1 * 10 ** (-loss_db / 10) * gain / (bands * 1e-13)
     band = Airtime(settings, fleet, fleet.population, seed=2)
@@ -138,7 +139,7 @@ def faded_end_s(settings: Settings, fleet: Fleet, client: int, begin_s: float, p
     while True:
         block = int(now_s // block_s)
         kind, ricean = settings.radio.fading, settings.radio.rician_k_db
-        gain = radio.fading_gain(kind, ricean, key(0, "fading"), np.array([client]), np.array([block]))[0]
+        gain = fading_gain(kind, ricean, key(0, "fading"), np.array([client]), np.array([block]))[0]
         rate_bps = 30e3 * np.log2(1 + snr * gain)
         sent_bits = rate_bps * ((block + 1) * block_s - now_s)
         if left_bits <= sent_bits:

@@ -20,7 +20,7 @@ from lesson.fleet.fleet import Fleet
 from lesson.fleet.phones import PhoneRates
 from lesson.fleet.tiers import TOLERANCE
 from lesson.fleet.traces import Presence, WorkTrace, read_presence, read_work
-from lesson.radio import SharedBand
+from lesson.radio.sharing import SharedBand
 from lesson.settings.settings import Settings
 from lesson.strategies.base import Updates
 

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import numpy as np
 
-from lesson import radio
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.random import key
 from lesson.fleet.channels import snr_traces_of
 from lesson.fleet.fleet import Fleet
 from lesson.fleet.population import Population
 from lesson.fleet.traces import read_positions
+from lesson.radio import fading, link, mobility, transfer
 from lesson.radio.channel import Channel
 from lesson.settings.settings import Settings
 
@@ -56,7 +56,7 @@ class Airtime:
         def rates(who: IntArray, blocks: IntArray) -> FloatArray:
             return self._rate_bps(who, blocks, band_hz, down=down)
 
-        return radio.finish_s(clients, begin_s, self.bits[clients], rates, self.coherence_s)
+        return transfer.finish_s(clients, begin_s, self.bits[clients], rates, self.coherence_s)
 
     def shared_rate_bps(self, clients: IntArray, block: int, num_sharing: int) -> FloatArray:
         """Return the rates of clients, shape (n,), in a block in which `num_sharing` clients split the whole band."""
@@ -76,12 +76,12 @@ class Airtime:
 
     def typical_s(self, clients: IntArray, now_s: float, *, down: bool = False) -> FloatArray:
         """Return the seconds a transfer takes on each client's own band at its current position, without fading."""
-        block = radio.block_at(np.array([now_s]), self.coherence_s)
+        block = transfer.block_at(np.array([now_s]), self.coherence_s)
         snr = self._mean_snr(clients[:, None], block[:, None])[:, 0]
-        rate_bps = radio.rate_bps(
+        rate_bps = link.rate_bps(
             self._settings.radio.bandwidth_hz, snr * self._station_power_ratio[clients] if down else snr
         )
-        return radio.upload_s(1.0, rate_bps) * self.bits[clients]
+        return link.upload_s(1.0, rate_bps) * self.bits[clients]
 
     def _rate_bps(self, clients: IntArray, blocks: IntArray, band_hz: float, *, down: bool = False) -> FloatArray:
         """Return the rates of clients (n, 1) in time blocks (n, K) on a band of `band_hz`, shape (n, K).
@@ -96,11 +96,11 @@ class Airtime:
 
     def _rate_of(self, mean_snr: FloatArray, gain: FloatArray, band_hz: float) -> FloatArray:
         """Return the rate in bit/s on a band of `band_hz`; `mean_snr` is for the client's own band."""
-        return radio.rate_bps(band_hz, mean_snr * (self._settings.radio.bandwidth_hz / band_hz) * gain)
+        return link.rate_bps(band_hz, mean_snr * (self._settings.radio.bandwidth_hz / band_hz) * gain)
 
     def _gain(self, clients: IntArray, blocks: IntArray) -> FloatArray:
         """Return the fading gain (in power) of clients (n, 1) in time blocks (n, K) or (1, K), shape (n, K)."""
-        return radio.fading_gain(
+        return fading.fading_gain(
             self._settings.radio.fading, self._settings.radio.rician_k_db, self._fading, clients, blocks
         )
 
@@ -115,18 +115,18 @@ class Airtime:
 
     def _signal_to_noise(self, x_km: FloatArray, y_km: FloatArray, power_w: FloatArray) -> FloatArray:
         """Return the SNR without fading at these positions, on a client's own band."""
-        gain = radio.gain(self._channel.loss_db(x_km, y_km))
-        return radio.signal_to_noise(power_w, gain, radio.watts(self._settings.radio.noise_dbm))
+        gain = link.gain(self._channel.loss_db(x_km, y_km))
+        return link.signal_to_noise(power_w, gain, link.watts(self._settings.radio.noise_dbm))
 
 
 def _make_mobility(
     settings: Settings, fleet: Fleet, population: Population, seed: int
-) -> radio.RandomWaypoint | radio.Itinerary | None:
+) -> mobility.RandomWaypoint | mobility.Itinerary | None:
     """Return the clients' movement; None if they do not move."""
     if settings.fleet.positions:
-        return radio.Itinerary(read_positions(Path(settings.fleet.positions), fleet.names, settings.fleet.area_km))
+        return mobility.Itinerary(read_positions(Path(settings.fleet.positions), fleet.names, settings.fleet.area_km))
     if not settings.moves:
         return None
-    return radio.RandomWaypoint(
+    return mobility.RandomWaypoint(
         seed, population.x_km, population.y_km, settings.fleet.area_km, settings.radio.speed_mps, settings.radio.pause_s
     )
