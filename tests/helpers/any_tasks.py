@@ -58,6 +58,14 @@ class TwoInputs(nn.Module):
         return outputs
 
 
+class TwoOutputs(Mlp):
+    """Returns the hidden units beside the logits."""
+
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        hidden = torch.relu(self.hidden(features))
+        return self.out(hidden), hidden
+
+
 class TorchLstm(nn.Module):
     """torch's own LSTM, which has no rule for vmap."""
 
@@ -74,6 +82,16 @@ class TorchLstm(nn.Module):
 def margin_loss(outputs: Tensor, targets: Tensor) -> Tensor:
     """The squared cross-entropy of each sample."""
     return functional.cross_entropy(outputs, targets, reduction="none").square()
+
+
+def penalized_loss(outputs: tuple[Tensor, Tensor], targets: Tensor) -> Tensor:
+    """The cross-entropy of each sample plus the mean square of its hidden units."""
+    logits, hidden = outputs
+    return functional.cross_entropy(logits, targets, reduction="none") + hidden.square().mean(1)
+
+
+def share_correct(outputs: tuple[Tensor, Tensor], targets: Tensor) -> float:
+    return float((outputs[0].argmax(1) == targets).float().mean())
 
 
 def contrast_loss(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -147,6 +165,7 @@ INDEPENDENT: dict[str, Callable[[], Task]] = {
     "transformer": lambda: token_task(partial(CharTransformer, 7, length=6, width=16, heads=2, layers=1)),
     "regression": regression_task,
     "own loss": lambda: feature_task(loss=margin_loss),
+    "two outputs": lambda: feature_task(TwoOutputs, loss=penalized_loss, metrics=share_correct),
     "tuple": two_inputs,
     "dict": lambda: two_inputs(as_dict=True),
 }

@@ -73,7 +73,7 @@ def unknown(kind: str, given: str, allowed: Iterable[str], *, section: str = "",
     names = sorted(allowed)
     hint = suggestion(given, names)
     whom = f" for {to}" if to else ""
-    listed = f"{'Available' if hint else 'available'}: {', '.join(names)}"
+    listed = f"{'Available' if hint else 'available'}: {', '.join(names) or 'none'}"
     where = f"[{section}] " if section else ""
     return InputError(f"{where}unknown {kind} '{given[:80]}'{whom}; {hint}{listed}")
 

@@ -203,8 +203,7 @@ def _check_options(name: str, make: Callable[..., Any], options: Mapping[str, An
         known = [one.name for one in parameters]
         for option in options:
             if option not in known:
-                listed = unknown("option", option, known, section="task", to=name) if known else None
-                raise listed or InputError(f"[task] unknown option '{option[:80]}' for {name}, which has none")
+                raise unknown("option", option, known, section="task", to=name)
     for one in parameters:
         needed = one.default is one.empty and one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
         if needed and one.name not in options:

@@ -317,12 +317,11 @@ def _check_loss(loss: TaskLoss, model: nn.Module, outputs: Any, targets: Arrays)
 def _check_classes(task: Task, outputs: Any, targets: Arrays) -> None:
     """Raise InputError unless outputs are logits of all classes, as accuracy needs them."""
     assert isinstance(targets, Tensor), "accuracy needs integer targets"
-    wanted = (targets.shape[0], "classes", *targets.shape[1:])
     fits = isinstance(outputs, Tensor) and outputs.dim() == targets.dim() + 1 and outputs.shape[2:] == targets.shape[1:]
     if not fits:
-        shape = f"({', '.join(map(str, wanted))})"
+        shape = ", ".join(map(str, (len(targets), "classes", *targets.shape[1:])))
         raise InputError(
-            f"model must return logits of shape {shape} for integer targets, got {describe_tree(outputs)}; for other "
+            f"model must return logits of shape ({shape}) for integer targets, got {describe_tree(outputs)}; for other "
             "outputs, give loss and metrics"
         )
     most = max(int(task.train[1].max()), int(task.test[1].max()))
