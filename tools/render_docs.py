@@ -24,8 +24,7 @@ import click
 import griffe
 
 from lesson.cli import cli
-from lesson.learn.tasks import BUILT_IN
-from lesson.learn.workload import BITS_PER_VALUE
+from lesson.learn.tasks import BITS_PER_VALUE, BUILT_IN
 from lesson.settings.reference import Description, as_text, describe_options, describe_section
 from lesson.strategies import STRATEGIES
 from study_tables import study_table

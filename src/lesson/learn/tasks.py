@@ -25,6 +25,8 @@ from lesson.learn.template import Template
 from lesson.settings.settings import Settings
 
 Folder = Path | str | None
+BITS_PER_VALUE = 32
+"""Bits of an uploaded value."""
 NUM_CHARACTERS = 65
 """Distinct characters of the Shakespeare text."""
 TaskSource = Task | Callable[..., Task] | str | None

@@ -23,7 +23,6 @@ from lesson.settings.sections import TrainingSettings
 from lesson.settings.settings import Settings
 
 SHARE = 0.1
-BITS_PER_VALUE = 32
 REFUSES_ONE = "it cannot train on a single sample, for example because of BatchNorm"
 
 

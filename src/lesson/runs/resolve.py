@@ -12,8 +12,7 @@ from lesson.fleet.measured import listed_clients, samples_note
 from lesson.learn.build import TrainingRun, build
 from lesson.learn.device import device_of
 from lesson.learn.task import Task
-from lesson.learn.tasks import count_values, task_of
-from lesson.learn.workload import BITS_PER_VALUE
+from lesson.learn.tasks import BITS_PER_VALUE, count_values, task_of
 from lesson.settings.settings import DERIVED, Settings
 from lesson.strategies import Strategy, make_strategy
 
