@@ -10,6 +10,7 @@ from lesson.core.arrays import FloatArray
 from lesson.core.errors import InputError
 from lesson.learn.optimizers import OPTIMIZERS, ServerOptimizer
 from lesson.settings.sections import ServerSettings
+from lesson.settings.settings import Settings
 from lesson.strategies import FADAS, FedBuff
 
 MODEL, GRADIENTS = np.array([1.0, -2.0]), (np.array([0.5, -0.01]), np.array([0.1, 0.2]))
@@ -97,7 +98,7 @@ def test_strategys_optimizer_is_only_a_default() -> None:
 )
 def test_invalid_settings_are_named(values: dict[str, object]) -> None:
     with pytest.raises(InputError, match=rf"\[server\] {next(iter(values))} must be"):
-        ServerSettings(**values)
+        Settings(server=values)
 
 
 def test_default_step_size_depends_on_the_optimizer() -> None:

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Mapping
 from functools import cache
 from itertools import pairwise
-from typing import Annotated, Any, ClassVar, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
@@ -72,18 +72,15 @@ def setting(
 
 
 class Checked(BaseModel):
-    """Frozen settings; an invalid value raises InputError "[section] name must be X, got Y"."""
+    """Frozen settings; an invalid value raises InputError "name must be X, got Y"."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-    section: ClassVar[str] = ""
-    """Table of the settings file that holds these settings, for error messages."""
 
     def __init__(self, /, **values: Any) -> None:
         try:
             super().__init__(**{name: plain(value) for name, value in values.items()})
         except ValidationError as error:
-            where = f"[{self.section}] " if self.section else ""
-            raise InputError(f"{where}{self._one_line(error)}") from None
+            raise InputError(self._one_line(error)) from None
 
     @classmethod
     def _one_line(cls, error: ValidationError) -> str:

@@ -4,7 +4,7 @@ Defaults are those of the preset `released`; `presets.py` has what `printed` cha
 """
 
 import math
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -35,8 +35,6 @@ UpTo1000 = Annotated[float, Field(ge=0, le=1000, strict=True)]
 
 class FleetSettings(Checked):
     """The clients: how many, where, how fast, and when they are available."""
-
-    section: ClassVar[str] = "fleet"
 
     num_clients: Annotated[int, Field(ge=1, le=MAX_CLIENTS, strict=True)] = setting(50, "number of clients")
     area_km: Positive = setting(
@@ -82,8 +80,6 @@ class FleetSettings(Checked):
 
 class RadioSettings(Checked):
     """The channel between a client and the base station."""
-
-    section: ClassVar[str] = "radio"
 
     bandwidth_hz: Positive = setting(30e3, "bandwidth b of each client", requires=("throughput=model", "no latencies"))
     power_w: Positive = setting(0.1, "transmit power p of a client", requires="no latencies")
@@ -180,8 +176,6 @@ class RadioSettings(Checked):
 class TrainingSettings(Checked):
     """Local training, and the compute time that is charged for it."""
 
-    section: ClassVar[str] = "training"
-
     batch_size: Count = setting(20, "samples in a minibatch")
     local_steps: Count = setting(1, "minibatches of one local training")
     local_epochs: CountFromZero = setting(0, "passes over the client's data; replaces local_steps unless 0")
@@ -258,8 +252,6 @@ class TrainingSettings(Checked):
 class DataSettings(Checked):
     """What is learned, and how the samples are distributed over the clients."""
 
-    section: ClassVar[str] = "data"
-
     dataset: Text = setting("mnist", "a built-in task, as 'lesson tasks' lists them, or module:function")
     split: Literal[
         "dirichlet-per-class", "dirichlet-per-client", "dirichlet-pool", "iid", "quantity-skew", "natural"
@@ -281,8 +273,6 @@ class DataSettings(Checked):
 class UploadSettings(Checked):
     """The size of an upload."""
 
-    section: ClassVar[str] = "upload"
-
     model_bits: Positive | Literal["actual"] = setting(
         100e3, "size s of an upload; actual: 32 bits for each value that clients exchange"
     )
@@ -297,8 +287,6 @@ class UploadSettings(Checked):
 
 class ServerSettings(Checked):
     """How the server aggregates updates and estimates latencies."""
-
-    section: ClassVar[str] = "server"
 
     optimizer: Literal["none", "momentum", "adagrad", "adam", "yogi", "amsgrad"] = setting(
         "none",
@@ -386,13 +374,9 @@ class _WithOptions(Checked):
 class TaskSettings(_WithOptions):
     """Arguments of the function that returns the task; all keys are options."""
 
-    section: ClassVar[str] = "task"
-
 
 class StrategySettings(_WithOptions):
     """The strategy and its deadline; further keys are the strategy's own options."""
-
-    section: ClassVar[str] = "strategy"
 
     name: Text = setting("lesson", "a built-in strategy or module:Class")
     deadline_s: PositiveOrInf = setting(20.0, "deadline τ of a round, for strategies that have one")
@@ -407,8 +391,6 @@ COMMON = tuple(StrategySettings.model_fields)
 
 class RunSettings(Checked):
     """Seed, length, evaluation, checkpoints and hardware of a run."""
-
-    section: ClassVar[str] = "run"
 
     seed: Annotated[int, Field(ge=0, strict=True)] = setting(0, "random seed")
     rounds: Count | None = setting(None, "number of rounds after which the run ends")
@@ -447,8 +429,6 @@ class RunSettings(Checked):
 class FaultSettings(Checked):
     """Injected faults: clients that disconnect, so that their updates are lost."""
 
-    section: ClassVar[str] = "faults"
-
     disconnect_before: Share = setting(0.0, "probability that a client disconnects before a local training")
     disconnect_during: Share = setting(
         0.0, "probability that a client disconnects during a local training, at a uniformly random moment"
@@ -475,8 +455,6 @@ class FaultSettings(Checked):
 
 class GuardSettings(Checked):
     """Which updates the server rejects."""
-
-    section: ClassVar[str] = "guards"
 
     norm_limit: Annotated[float, Field(ge=1, strict=True, allow_inf_nan=True)] = setting(
         math.inf, "largest accepted norm of an update, as a multiple of the median of recent norms"

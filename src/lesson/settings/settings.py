@@ -256,7 +256,7 @@ class Settings(Checked):
     def with_strategy(self, name: str, options: Mapping[str, Any]) -> "Settings":
         """Return these settings with another strategy and its options."""
         common = {one: getattr(self.strategy, one) for one in COMMON}
-        strategy = StrategySettings(**common | dict(options) | {"name": name})
+        strategy = _checked("strategy", common | dict(options) | {"name": name})
         strategy.model_fields_set.intersection_update({*self.strategy.model_fields_set, "name", *options})
         return self.model_copy(update={"strategy": strategy})
 
@@ -337,7 +337,7 @@ def _sections_of(values: Mapping[str, Any]) -> dict[str, Any]:
             tables[section][key] = value
     limited = "rounds" in tables["run"] or "time_budget_s" in tables["run"]
     usual = {"run": {} if limited else {"time_budget_s": DEFAULT_TIME_BUDGET_S}} | PRESETS[preset]
-    made = {section: _KINDS[section](**usual.get(section, {}) | table) for section, table in tables.items()}
+    made = {section: _checked(section, usual.get(section, {}) | table) for section, table in tables.items()}
     for section, one in made.items():  # values of a preset and derived ones do not count as given
         one.model_fields_set.intersection_update(tables[section])
     for key in values.get("derived", ()):
@@ -346,6 +346,14 @@ def _sections_of(values: Mapping[str, Any]) -> dict[str, Any]:
         section, _, name = key.partition(".")
         made[section].model_fields_set.discard(name)
     return {name: values[name] for name in ("preset", "derived") if name in values} | made
+
+
+def _checked(name: str, table: Mapping[str, Any]) -> Checked:
+    """Return the settings of a section; errors name the section."""
+    try:
+        return _KINDS[name](**table)
+    except InputError as error:
+        raise InputError(f"[{name}] {error}") from None
 
 
 def _placed(name: str) -> tuple[str, str]:
