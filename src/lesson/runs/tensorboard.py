@@ -13,8 +13,8 @@ import tomli_w
 
 from lesson.core.errors import InputError
 from lesson.learn.metric import RESERVED
-from lesson.runs.trackers import Line
-from lesson.settings.settings import SECTIONS, Settings
+from lesson.runs.trackers import Line, flat_settings, numbers
+from lesson.settings.settings import Settings
 
 FOLDER = "tensorboard"
 EVENTS = "events.out.tfevents."
@@ -48,22 +48,19 @@ class TensorBoard:
             time.sleep(1)  # otherwise, the next file may not come last by name
         self._writer = SummaryWriter(str(folder / FOLDER), purge_step=0, max_queue=1000, flush_secs=FLUSH_S)
         # add_hparams would write to a subfolder, and the summary left out here would hide the metrics from the table.
-        tables = settings.to_sections()
-        values = {f"{one}.{name}": _shown(value) for one in SECTIONS for name, value in tables[one].items()}
-        _, start, self._success = hparams(values, {})
+        _, start, self._success = hparams({name: _shown(value) for name, value in flat_settings(settings).items()}, {})
         self._file = cast("FileWriter", self._writer.file_writer)
         self._file.add_summary(start)
-        self._writer.add_text("settings", f"```toml\n{tomli_w.dumps(tables)}```")
+        self._writer.add_text("settings", f"```toml\n{tomli_w.dumps(settings.to_sections())}```")
         for line in earlier:
             self.line(line)
         self._writer.flush()
 
     def line(self, line: Line) -> None:
-        shown = {name: value for name, value in line.items() if name in SHOWN or name not in RESERVED}
+        values = {name: value for name, value in numbers(line).items() if name in SHOWN or name not in RESERVED}
         for axis, step in (("round", line["round"]), ("simulated time", round(line["time_s"]))):
-            for name, value in shown.items():
-                if isinstance(value, int | float):
-                    self._writer.add_scalar(f"{name}/by {axis}", value, step)
+            for name, value in values.items():
+                self._writer.add_scalar(f"{name}/by {axis}", value, step)
         if "loss" in line:
             self._writer.flush()
 

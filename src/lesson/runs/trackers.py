@@ -6,7 +6,7 @@ from typing import Any, Protocol, Self
 
 from lesson.core.errors import InputError, RunStoppedError, describe, raised_inside, unknown
 from lesson.core.plugins import load_named
-from lesson.settings.settings import Settings
+from lesson.settings.settings import SECTIONS, Settings
 
 Line = Mapping[str, Any]
 
@@ -124,3 +124,14 @@ def _call(tracker: Tracker, method: str, *arguments: object) -> None:
     except (Exception, SystemExit) as error:  # a custom tracker may raise anything
         name = f"{type(tracker).__module__}:{type(tracker).__qualname__}"
         raise RunStoppedError(f"tracker {name}: {describe(error)}") from error
+
+
+def flat_settings(settings: Settings) -> dict[str, Any]:
+    """Return every setting by section.key."""
+    tables = settings.to_sections()
+    return {f"{section}.{name}": value for section in SECTIONS for name, value in tables[section].items()}
+
+
+def numbers(line: Line) -> dict[str, float]:
+    """Return the numeric values of a line, without notes, lists and unknown values."""
+    return {name: value for name, value in line.items() if isinstance(value, int | float)}
