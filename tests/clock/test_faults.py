@@ -133,7 +133,6 @@ def test_disconnections_are_drawn_for_each_client_and_training() -> None:
     assert np.count_nonzero(np.isinf(offline_s)) == pytest.approx(100, abs=30)
     assert offline_s[np.isfinite(offline_s)].mean() == pytest.approx(50.0, rel=0.15)
     assert moments[[3, 500]].tolist() == drawn.moments(np.array([3, 500]), np.array([7, 7])).tolist()
-    assert Disconnections.of(FaultSettings(), 0) is None
 
 
 PARTS: dict[str, Any] = {"task": tiny_task(), "num_threads": 1}

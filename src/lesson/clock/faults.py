@@ -20,11 +20,6 @@ class Disconnections:
         # Keys of random streams keep their original names: other names would change every draw.
         self._keys = {what: key(seed, f"dropout/{what}") for what in ("before", "during", "moment", "gone", "away")}
 
-    @classmethod
-    def of(cls, settings: FaultSettings, seed: int) -> "Disconnections | None":
-        """Return the disconnections of these settings; None if there are none."""
-        return cls(settings, seed) if settings.disconnects else None
-
     def moments(self, clients: IntArray, index: IntArray) -> FloatArray:
         """Return after which fraction of download and computing each client disconnects: 0 before them, inf never."""
         before = uniforms(self._keys["before"], clients, index) < self._settings.disconnect_before
