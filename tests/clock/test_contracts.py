@@ -113,6 +113,14 @@ def test_plans_and_merges_may_contain_sequences(kind: Any, closes: Any) -> None:
     assert (record.end_s, record.started.tolist(), record.merged.tolist()) == (3.0, [0, 1], [0])
 
 
+def test_one_entry_may_stand_for_all_starts() -> None:
+    plan = RoundPlan(ids(0, 1), Deadline(9.0), lr_scale=2, local_steps=[3], batches=[1], tiers=(1,))
+    loop = make_loop(Scripted(plan), make_fleet([2.0, 3.0]))
+    record = loop.step()
+    assert record is not None
+    assert record.tiers.tolist() == [1, 1]
+
+
 @pytest.mark.parametrize(("latency_s", "state"), [(np.inf, "not connected"), (20.0, "training")])
 def test_only_idle_clients_may_start(latency_s: float, state: str) -> None:
     loop = make_loop(Mine(Deadline(9.0), RoundPlan(ids(1), Deadline(18.0))), make_fleet([1.0, latency_s]))

@@ -133,9 +133,8 @@ def take_turns(
     """Return when each upload begins and how long it takes, if clients upload one after the other in this order.
 
     The channel is free from `free_s` on. An upload begins when its client is ready and the previous upload has ended or
-    its client has left, at the time in `leaves_s`.
-    `upload_s` returns the duration of an upload, given its place in the order and
-    the time at which it begins.
+    its client has left, at the time in `leaves_s`. `upload_s` returns the duration of an upload, given its place in the
+    order and the time at which it begins.
     """
     begins_s, takes_s = np.empty(len(ready_s)), np.empty(len(ready_s))
     for place, ready in enumerate(ready_s.tolist()):

@@ -217,11 +217,10 @@ class RoundPlan:
     Attributes:
         starts: Idle clients that start from the newest model now.
         closes: Condition that closes the round: `Deadline`, `Arrivals`, `AllOf` or `AnyOf`.
-        lr_scale: Factor of the step size, one per start or one for all.
-        local_steps: Number of local steps of each start, one minibatch each, which scales the compute time. None: the
-            usual number.
-        batches: Number of minibatches over which the gradient of a step is averaged, one per start or one for all,
-            which scales the compute time. More than 1 requires local training of a single step. None: 1.
+        lr_scale: Factor of the step size. This and the next two have one entry per start, or one for all.
+        local_steps: Number of local steps, one minibatch each, which scales the compute time. None: the usual number.
+        batches: Number of minibatches over which the gradient of a step is averaged, which scales the compute time.
+            More than 1 requires local training of a single step. None: 1.
         uploads: "parallel", or "in-turn" if clients upload one after the other, in the order of `starts`, in
             `shared_upload_s` each.
         drops: Busy clients whose local training is canceled. They become idle at once and may be among `starts`.

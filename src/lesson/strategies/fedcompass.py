@@ -5,8 +5,8 @@ Clients belong to arrival groups, each with an expected arrival time T and a lat
 group in which it can take the most local steps q, Q_min ≤ q ≤ Q_max, and still arrive by T. If there is no such group,
 it opens a new one, timed to meet the next arrival of an existing group: that group's T_max plus the time that its
 fastest client needs for Q_max steps. For each existing group, the client computes how many steps it can take by then; q
-is the largest of these numbers that does not exceed Q_max, but at least Q_min. If all exceed it, q is Q_max. T is
-the time at which the client is expected to arrive, and T_max = now + λ·(T − now) with λ = `latest_factor`.
+is the largest of these numbers that does not exceed Q_max, but at least Q_min. If all exceed it, q is Q_max. T is the
+time at which the client is expected to arrive, and T_max = now + λ·(T − now) with λ = `latest_factor`.
 
 A round closes when a group is complete, when a group reaches T_max, or when a late client arrives. A client that
 arrives early waits for its group. A late client starts again at once, and its update waits for the next group. When a
