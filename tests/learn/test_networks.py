@@ -13,6 +13,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 from helpers.small_tasks import TinyNet
+from lesson.core.errors import InputError
 from lesson.learn.models import CifarNet, MnistNet, max_pool
 from lesson.learn.networks import CharLstm, CharTransformer, FemnistNet, GroupNormResNet, LogisticRegression, Lstm
 from lesson.learn.task import ModelFactory, Task
@@ -199,6 +200,11 @@ def test_gradients_of_convolutions_are_correct(isa: dict[str, str]) -> None:
     assert float(done.stdout) < 1e-4
 
 
+class OwnLayout(nn.Module):
+    def forward(self, images: Tensor) -> Tensor:
+        return images.to(memory_format=torch.channels_last)
+
+
 def test_narrow_strided_and_transposed_convolutions_avoid_channels_last() -> None:
     def template_of(model: nn.Module) -> Template:
         data = torch.rand(4, 3, 16, 16), torch.arange(4)
@@ -210,3 +216,5 @@ def test_narrow_strided_and_transposed_convolutions_avoid_channels_last() -> Non
     assert not template_of(nn.Sequential(nn.ConvTranspose2d(3, 8, 2), *head)).channels_last
     stored = nn.Sequential(nn.Conv2d(3, 8, 1, 2), *head).to(memory_format=torch.channels_last)
     assert template_of(stored).model.get_parameter("0.weight").stride() == (3, 1, 1, 1)
+    with pytest.raises(InputError, match="channels-last"):
+        template_of(nn.Sequential(OwnLayout(), nn.Conv2d(3, 8, 1, 2), *head))

@@ -187,11 +187,15 @@ def channels_first(inputs: Any) -> Any:
     """Return inputs whose tensors are stored in the order of their dimensions, copied if they are not."""
 
     def copied(one: Tensor) -> Tensor:
-        # Unlike in `Tensor.is_contiguous`, the channels of a pixel are adjacent even if there is one.
-        is_last = one.dim() == 4 and one.stride(1) == 1 and one.shape[2:].numel() > 1
+        is_last = one.dim() == 4 and _is_channels_last(one)
         return one.clone(memory_format=torch.contiguous_format) if is_last else one
 
     return map_tensors(copied, inputs)
+
+
+def _is_channels_last(images: Tensor) -> bool:
+    """Return whether the channels of a pixel are adjacent; unlike in `Tensor.is_contiguous`, even if there is one."""
+    return images.stride(1) == 1 and images.shape[2:].numel() > 1
 
 
 class _Convolutions(TorchDispatchMode):
@@ -206,7 +210,7 @@ class _Convolutions(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.channels_last = True
+        self.channels_last, self.crash = True, False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.overloadpacket._qualified_op_name in ("aten::convolution", "aten::_convolution"):
@@ -214,6 +218,7 @@ class _Convolutions(TorchDispatchMode):
             skips = weight.shape[2:].numel() == 1 and max(stride) > 1
             if images.dim() == 4 and (is_transposed or (skips and weight.shape[1] % 16)):
                 self.channels_last = False
+                self.crash |= skips and _is_channels_last(images)
         return func(*args, **(kwargs or {}))
 
 
@@ -248,6 +253,11 @@ def _probed(task: Task, model: nn.Module, loss: TaskLoss) -> Traits:
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     with _Convolutions() as convolutions:
         outputs, is_random = _watched(task, model, raw)
+    if convolutions.crash:
+        raise InputError(
+            "model must not pass channels-last images to a 1 × 1 convolution with a stride above 1, unless its number "
+            "of input channels is a multiple of 16: torch crashes on some CPUs; call .contiguous() on them first"
+        )
     if task.metric == ACCURACY and task.metrics is None:
         _check_classes(task, outputs, targets)
     _check_loss(loss, model, outputs, targets)
