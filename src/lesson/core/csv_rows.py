@@ -45,7 +45,7 @@ def number(cell: str) -> float:
 class Table:
     """The rows of a file that has a column of names, such as `client`, and columns of numbers; empty cells are NaN.
 
-    `names` are the clients' names; `client` is each row's index in them. `kind` says what the names are.
+    `names` are the clients' names; `client` is each row's index in them. `kind` is the name of their column.
     """
 
     path: Path

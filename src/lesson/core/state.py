@@ -3,7 +3,7 @@
 What is saved of an object:
 - if its class has an attribute SAVED: the attributes that it names;
 - if it has methods `state` and `restore`: what `state()` returns, which is passed to `restore`;
-- otherwise: all its attributes, without fields of a dataclass that are marked by `field(metadata={"cache": True})`.
+- otherwise: all its attributes, except fields of a dataclass that are marked with `field(metadata={"cache": True})`.
 
 Values may be None, text, numbers, arrays of numbers, lists, tuples, sets, dicts and objects. They are restored with the
 same types and bits. Attributes that are functions, classes or other callables do not belong to the state.
@@ -107,12 +107,12 @@ def _has_own_state(kind: type) -> bool:
 
 
 def _saved_names(value: Any, name: str) -> list[str]:
-    """Return the names of an object's attributes that are saved; raise InputError if it has none."""
+    """Return the names of an object's attributes that are saved; raise InputError if it cannot be saved."""
     if hasattr(value, "SAVED") or hasattr(value, "_fields"):  # named tuples have _fields
         return list(value.SAVED if hasattr(value, "SAVED") else value._fields)
     fields = dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
     if not fields and (not hasattr(value, "__dict__") or hasattr(value, "__array__")):
-        remedy = 'mark its field with metadata={"cache": True}, or write methods state and restore'
+        remedy = 'mark its field with metadata={"cache": True}, or define methods state and restore'
         raise InputError(f"a checkpoint cannot hold {name}, got {value!r:.80}; {remedy}")
     caches = {field.name for field in fields if field.metadata.get("cache")}
     return [one for one in getattr(value, "__dict__", [field.name for field in fields]) if one not in caches]

@@ -121,7 +121,7 @@ def arguments_of(kind: Any) -> type[Checked]:
 
 
 def check_value(name: str, value: Any, kind: Any) -> None:
-    """Raise InputError unless a value is of a type, such as `Positive`."""
+    """Raise InputError unless a value is valid for a type such as `Positive`."""
     arguments: dict[str, Any] = {name: (kind, ...)}
     create_model(name, __base__=Checked, **arguments)(**{name: value})
 

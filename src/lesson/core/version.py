@@ -8,6 +8,6 @@ __version__ = "0.2.0"
 
 
 def check_format(path: Path, found: object, expected: int) -> None:
-    """Raise InputError if a file has another format than this version reads."""
+    """Raise InputError unless a file has the format that this version reads."""
     if found != expected:
         raise InputError(f"{path}: format must be {expected}, got {found}: another version of lesson wrote it")

@@ -24,7 +24,7 @@ class TaskLoss:
         is_of_torch = getattr(given, "__module__", "") == functional.__name__
         self.values: Callable[[Any, Any], Tensor] = partial(given, reduction="none") if is_of_torch else given
         self._is_plain = loss is None and not any(bool((one == IGNORED).any()) for one in leaves_of(targets))
-        """Whether the mean of torch's cross-entropy is that of all samples."""
+        """Whether torch's mean cross-entropy is the mean over samples: no target is ignored."""
 
     def each(self, outputs: Any, targets: Any) -> Tensor:
         """Return the loss of each sample, shape (num_samples,): the mean of its elements."""

@@ -30,7 +30,7 @@ def configured_process() -> Iterator[None]:
     """Prepare this process for training while the context lasts.
 
     Afterwards, the number of torch's threads is restored in the calling thread, and memory that was kept is returned to
-    the system. The thresholds of glibc, which cannot be read, stay.
+    the system. The thresholds of glibc, which cannot be read, stay changed.
     """
     num_threads = torch.get_num_threads()
     configure_process()

@@ -83,7 +83,7 @@ def chunk_tasks(
 ) -> Iterator[Callable[[Replica], Result]]:
     """Return, for each chunk of `size` samples, a function of a loaded replica that evaluates the chunk.
 
-    All evaluations are made of these functions; threads, a GPU or a CUDA graph execute them.
+    Every evaluation calls these functions: in threads, on a GPU or in a CUDA graph.
     """
 
     def task(number: int, chunk: tuple[Arrays, Arrays], replica: Replica) -> Result:

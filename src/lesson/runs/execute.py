@@ -64,7 +64,7 @@ def execute(
 
 @contextlib.contextmanager
 def _as_errors_of_runs() -> Iterator[None]:
-    """Pass on a signal that stopped a run, and say in one line that it lacks memory."""
+    """Pass on a signal that stopped a run, and report a lack of memory in one line."""
     try:
         yield
     except StoppedBySignal as stopped:

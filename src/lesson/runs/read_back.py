@@ -1,4 +1,4 @@
-"""Reads the files of a run, which may be cut off, edited by mistake or of another version.
+"""Reads the files of a run, which may be truncated, edited by mistake or written by another version.
 
 An error names the file, the line and the field.
 """

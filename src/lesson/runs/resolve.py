@@ -1,6 +1,6 @@
-"""What a run really uses: values that were not given and follow from its task, its input files or the machine.
+"""Derives the settings that were not given and follow from the task, input files or the machine.
 
-`resolve` is called once when a run starts. Nothing after it changes settings, and config.toml lists what it derived.
+`resolve` is called once, when a run starts. Nothing changes settings after that, and config.toml lists derived ones.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from lesson.settings.settings import DERIVED, Settings
 from lesson.strategies import Strategy, make_strategy
 
 UNUSUAL = 10.0
-"""There is a note if the actual size of an upload differs from that in the settings by more than this factor."""
+"""A note is printed if the actual size of an upload differs from that in the settings by more than this factor."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,12 +37,11 @@ class Resolved:
 def resolve(
     settings: Settings, task: Task | None = None, data_dir: Path | str | None = None, begun: Settings | None = None
 ) -> Resolved:
-    """Return what a run with these settings uses, on this machine.
+    """Return the settings, task and strategy of a run on this machine.
 
-    Whatever was given is kept, or is an error. Else, the number of clients is that of the file of latencies, and at
-    most that of a task that lists its clients; such a task has the natural split; "actual" is the size of the task's
-    model; "auto" is the value of the run that is resumed or, without one, the best choice for this machine. Everything
-    else has the default of the preset.
+    Given values are kept; those that do not fit are errors. Otherwise, the number of clients is that of the file of
+    latencies, and at most that of a task that lists its clients; such a task has the natural split. "actual" becomes
+    the size of the task's model, and "auto" the value of the resumed run or the best choice on this machine.
 
     Args:
         settings: Given settings; values that an earlier run derived are derived again.

@@ -48,7 +48,9 @@ class FleetSettings(Checked):
     )
     energy_kappa: Positive = setting(1e-28, "κ of the compute energy κ·f²·cycles", requires="no latencies")
     slowdown: UpTo1000 = setting(
-        0.0, "mean of E; a local training takes 1 + E times the usual compute time, with E exponential", varies=True
+        0.0,
+        "each local training takes 1 + E times the usual compute time; E is exponential with this mean",
+        varies=True,
     )
     positions: Text = setting(
         "",
@@ -257,7 +259,7 @@ class DataSettings(Checked):
         "dirichlet-per-class", "dirichlet-per-client", "dirichlet-pool", "iid", "quantity-skew", "natural"
     ] = setting(
         "dirichlet-per-class",
-        "how samples are divided among clients; natural: as the task lists them, the default if it does",
+        "how samples are divided among clients; natural: as listed by the task, the default for such tasks",
     )
     beta: Positive = setting(1.0, "concentration β of the Dirichlet split; smaller is more unequal")
     samples_per_client: Count | CountRange = setting(
@@ -302,7 +304,7 @@ class ServerSettings(Checked):
     )
     aggregate: Literal["strategy", "models", "updates"] = setting(
         "strategy",
-        "models: average models, Eq. (10); updates: add updates to the newest model; strategy: as it prescribes",
+        "models: average models, Eq. (10); updates: add them to the newest model; strategy: as the strategy prescribes",
     )
     estimate: Literal["last", "mean", "quantile"] = setting(
         "last",
@@ -400,7 +402,7 @@ class RunSettings(Checked):
     )
     eval_jitter: Share = setting(
         0.0,
-        "largest share of the interval by which an evaluation is moved to an earlier time, at random; not with auto",
+        "largest share of the interval by which an evaluation is moved earlier, at random; no effect with auto",
     )
     client_scores_every_s: Annotated[float, Field(ge=1e-3, strict=True, allow_inf_nan=True)] = setting(
         math.inf, "simulated time between evaluations on every client's own data; inf for none"

@@ -32,8 +32,8 @@ DERIVED: dict[str, str | None] = {
     "run.precision": "auto",
     "run.eval_every_s": "auto",
 }
-"""Settings whose values a run may derive from its task, its input files or the machine, and the value that asks for it;
-None: the setting is not given. `runs/resolve.py` has the rules."""
+"""Settings that a run may derive from its task, its input files or the machine, with the value that requests it; None:
+if the setting is not given. `runs/resolve.py` has the rules."""
 INPUT_FILES = ("latencies", "trace", "presence", "positions", "snr_trace")
 """Settings that name a file."""
 SECTIONS = ("fleet", "radio", "training", "data", "task", "upload", "server", "strategy", "run", "faults", "guards")
@@ -190,7 +190,7 @@ class Settings(Checked):
             momentum = 0.0 if training.nesterov else training.momentum
             for name, value in (("momentum", momentum), ("proximal_mu", training.proximal_mu)):
                 if value:
-                    why = "has no effect on a single local step, whose gradient it leaves as it is"
+                    why = "has no effect on the gradient of a single local step"
                     lines.append(f"{name} = {value:g} {why}; set local_steps > 1 or local_epochs")
         return lines
 

@@ -311,9 +311,9 @@ class Strategy(Protocol):
     """Decides which clients train, when a round closes and which updates are aggregated.
 
     A checkpoint holds all attributes of a strategy: numbers, text, arrays, lists, tuples, sets, dicts and other
-    dataclasses, but no functions and no fields marked with `field(metadata={"cache": True})`. A strategy can decide
-    itself what is saved: `state()` returns it, and `restore(state)` restores it. `lesson.testing.check_strategy` tests
-    a strategy.
+    dataclasses, but no functions and no fields marked with `field(metadata={"cache": True})`. To save something else,
+    define the methods `state()`, which returns it, and `restore(state)`. `lesson.testing.check_strategy` tests a
+    strategy.
 
     A strategy whose rule includes a server optimizer can name it in an attribute `server_optimizer`, such as "amsgrad".
     It is used unless `[server] optimizer` sets another one.
@@ -334,10 +334,11 @@ class Strategy(Protocol):
 
 
 class CheckedOptions(CheckedArguments):
-    """Base class of strategies that read no signals and check their options; derived classes are dataclasses.
+    """Base class of strategies whose options are validated; derived classes are dataclasses, with a field per option.
 
-    The annotation of an option says which values are allowed, as in `share: Annotated[float, Field(gt=0, le=1)] = 0.5`
-    with pydantic's `Field`, and a docstring below it describes it. An invalid value raises InputError.
+    The annotation of a field defines the allowed values, with pydantic's `Field`, and a docstring below it describes
+    the option: `share: Annotated[float, Field(gt=0, le=1)] = 0.5`. An invalid value raises InputError. Strategies that
+    read signals override `needs`.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset()
