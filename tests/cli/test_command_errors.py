@@ -176,7 +176,7 @@ def _read(path: str) -> Task:
 
 
 class Raising(nn.Module):
-    """A model that raises an exception in training, in evaluation or, already when it is tried, in both."""
+    """A model that raises an exception in training, in evaluation, or always, even when it is tried out."""
 
     def __init__(self, when: str) -> None:
         super().__init__()

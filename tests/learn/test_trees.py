@@ -14,6 +14,6 @@ def test_trees_are_split_and_joined_by_rows() -> None:
     assert describe_tree(join(parts)) == describe_tree(tree) == "x: int64 (5,), y: float32 (5, 5), bool (5,)"
 
 
-def test_leaves_other_than_tensors_and_the_kinds_of_nodes_stay() -> None:
+def test_map_tensors_keeps_other_leaves_and_container_types() -> None:
     doubled = map_tensors(lambda one: 2 * one, ([torch.ones(1)], "text", {"none": None}))
     assert doubled == ([torch.full((1,), 2.0)], "text", {"none": None})

@@ -24,7 +24,7 @@ def split(clients: np.ndarray, block: int, num: int) -> np.ndarray:
 
 
 def faded(clients: np.ndarray, block: int | np.ndarray, num: int = 1) -> np.ndarray:
-    """Between 0 and 100 bit/s for each, whoever else sends."""
+    """Between 0 and 100 bit/s for each, regardless of other uploads."""
     return (clients * 31 + block * 17 + 5) % 101 + np.zeros(np.shape(clients))
 
 

@@ -63,7 +63,7 @@ def test_notes_on_clients_and_the_size_of_uploads() -> None:
         assert does in resolve(Settings(trace="trace.csv", download=download)).notes[-1]
 
 
-def test_what_was_given_stays_known(tmp_path: Path) -> None:
+def test_settings_remember_which_values_were_given(tmp_path: Path) -> None:
     """Through changes, pickling, and config.toml; derived values are derived again for another task."""
     given = Settings(preset="phones", beta=0.1, device="cpu")
     assert given.given_sections()["data"] == {"beta": 0.1}
@@ -87,8 +87,8 @@ def test_derived_values_do_not_hide_other_settings() -> None:
     assert len(Settings().differences(resolve(other, task).settings)) == 2
 
 
-def test_resumed_run_keeps_what_it_has_derived(tmp_path: Path) -> None:
-    """The folder's run was evaluated every 7 s; "auto" asks for no other interval."""
+def test_resumed_run_keeps_its_evaluation_interval(tmp_path: Path) -> None:
+    """The run in the folder is evaluated every 7 s, which "auto" does not change."""
     RunFolder(tmp_path).begin(resolve(settings(eval_every_s=7.0), PARTS["task"]).settings, {})
     resumed = resolve(settings(eval_every_s="auto"), PARTS["task"], begun=RunFolder(tmp_path).begun).settings
     assert resumed.run.eval_every_s == 7.0

@@ -55,7 +55,7 @@ def test_fedbuff_empties_an_overfull_buffer_before_anybody_starts() -> None:
 
 @pytest.mark.parametrize("num_idle", [0, 9])
 def test_fedbuff_maintains_its_concurrency(num_idle: int) -> None:
-    """Three at work: one start per arrival. Whoever is idle may be next, so that all have their turn."""
+    """Three clients train: one starts per arrival. Any idle client may be next, so that all have their turn."""
     fleet = make_fleet([(1.0 + client) ** 0.37 for client in range(3 + num_idle)])
     rounds = follow(FedBuff(buffer_size=3, concurrency=3), fleet, 150).rounds
     assert [len(starts) for _, starts, _ in rounds] == [3] + [1] * 149

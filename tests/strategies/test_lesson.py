@@ -113,7 +113,7 @@ def test_round_of_tier_1_alone_ends_at_its_deadline_at_the_latest() -> None:
 
 
 def test_deadlines_shift_after_an_early_close() -> None:
-    """After a round that ended at 7 s, the next deadlines are 17 s and 27 s; a restored strategy knows."""
+    """After a round that ended at 7 s, the next deadlines are 17 s and 27 s, also after a restore."""
     lesson, restored, rng = Lesson(10.0), Lesson(10.0), np.random.default_rng(0)
     assert lesson.open_round(view(2, now_s=7.0), rng).closes.by_s == 17.0
     restore_state(restored, *state_of(lesson))

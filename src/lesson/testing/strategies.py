@@ -225,7 +225,7 @@ def check_views(subject: Subject) -> None:
 
 
 def check_resume(subject: Subject) -> None:
-    """A run that is saved after every round, as JSON, and resumed with a new object has the same rounds."""
+    """A run that is saved after every round, as JSON and arrays, and resumed with a new object has the same rounds."""
     rule = "a resumed run must have the same rounds: a checkpoint must hold all that later rounds need"
     for case in subject.accepted:
 

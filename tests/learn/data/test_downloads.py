@@ -115,7 +115,7 @@ def test_download_resumes_where_it_stopped(tmp_path: Path, server: Server, small
     assert 0 < int(server.ranges[1].removeprefix("bytes=").removesuffix("-")) <= source.num_bytes // 2
     assert data.read(tmp_path).train_inputs.shape == (50, 3, 32, 32)
     nowhere = dataclasses.replace(source, url="http://127.0.0.1:9/none")
-    assert get_cifar(tmp_path, data, nowhere) == folder, "what is there is used"
+    assert get_cifar(tmp_path, data, nowhere) == folder, "existing files are used"
 
 
 def test_server_without_ranges_sends_the_whole_file(
