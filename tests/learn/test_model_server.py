@@ -19,7 +19,8 @@ from lesson.clock.rejections import TOO_FAR, Rejection
 from lesson.core.errors import DivergedError, InputError
 from lesson.learn.model_server import ModelServer, schedule_factor
 from lesson.learn.reference import ReferenceTrainer
-from lesson.settings.sections import GuardSettings, TrainingSettings
+from lesson.settings.sections import TrainingSettings
+from lesson.settings.settings import Settings
 from lesson.strategies.base import GroupMemory, Merge
 
 Of = Literal["models", "updates"]
@@ -344,4 +345,4 @@ def test_no_guard_hides_that_training_diverges(guards: dict[str, Any]) -> None:
 @pytest.mark.parametrize("values", [{"norm_limit": 0.5}, {"norm_window": 0}, {"exclude_after_rejections": -1}], ids=str)
 def test_invalid_guards_are_errors(values: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=rf"\[guards\] {next(iter(values))} must be"):
-        GuardSettings(**values)
+        Settings(guards=values)
