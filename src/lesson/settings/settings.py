@@ -190,7 +190,7 @@ class Settings(Checked):
             momentum = 0.0 if training.nesterov else training.momentum
             for name, value in (("momentum", momentum), ("proximal_mu", training.proximal_mu)):
                 if value:
-                    why = "has no effect on the gradient of a single local step"
+                    why = "has no effect on a single local step"
                     lines.append(f"{name} = {value:g} {why}; set local_steps > 1 or local_epochs")
         return lines
 
