@@ -267,7 +267,7 @@ def plan(
         deadline_s: Deadline in seconds, > 0; may be inf. "auto" proposes one that about a quarter of the clients meet.
             By default, the one in the settings.
         num_rounds: Number of rounds to schedule.
-        settings: Settings of the fleet; by default, `Settings()`. They may make times vary; injected faults are
+        settings: Settings of the fleet; by default, `Settings()`. They may make times vary; disconnections are
             ignored.
         **changes: Settings by name, such as `num_clients=200`, which override those in `settings`.
 

@@ -161,7 +161,7 @@ def make_plan(
     settings: Settings | None = None,
     seed: int = 0,
 ) -> Plan:
-    """Return the plan of a fleet for one deadline. `settings` may make times vary; injected faults are ignored."""
+    """Return the plan of a fleet for one deadline. `settings` may make times vary; disconnections are ignored."""
     settings = None if settings is None else settings.without_faults()
     check_deadline(deadline_s)
     if not 1 <= num_rounds <= MAX_ROUNDS:

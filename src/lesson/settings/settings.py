@@ -136,7 +136,7 @@ class Settings(Checked):
                 raise InputError(f"{shown_as} cannot be combined with [{section_of(other)}] {other}: {why}")
 
     def without_faults(self) -> Self:
-        """Return these settings with no injected faults."""
+        """Return these settings without injected disconnections."""
         return self.model_copy(update={"faults": FaultSettings()})
 
     def is_set(self, name: str) -> bool:
