@@ -2,8 +2,12 @@
 
 import json
 import math
+import random
+import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,6 +39,10 @@ class Own:
 
     def restore(self, state: dict[str, Any]) -> None:
         self.count = state["count"]
+
+
+class Phase(Enum):
+    FIRST = 1
 
 
 class Listed:
@@ -120,7 +128,8 @@ def test_objects_may_decide_what_is_saved() -> None:
 
 def test_value_that_cannot_be_saved_is_an_error() -> None:
     thing = Everything()
-    for value in (np.array(["text"]), np.random.default_rng(0), object()):
+    generators = np.random.default_rng(0), random.Random(0)
+    for value in (np.array(["text"]), *generators, object(), Counter("a"), Phase.FIRST, threading.Lock()):
         thing.value = [value]
         with pytest.raises(InputError, match=r"cannot hold value\.0, got "):
             state_of(thing)

@@ -9,6 +9,7 @@ Values may be None, text, numbers, arrays of numbers, lists, tuples, sets, dicts
 same types and bits. Attributes that are functions, classes or other callables do not belong to the state.
 """
 
+import copyreg
 import dataclasses
 import math
 from pkgutil import resolve_name
@@ -111,8 +112,18 @@ def _saved_names(value: Any, name: str) -> list[str]:
     if hasattr(value, "SAVED") or hasattr(value, "_fields"):  # named tuples have _fields
         return list(value.SAVED if hasattr(value, "SAVED") else value._fields)
     fields = dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
-    if not fields and (not hasattr(value, "__dict__") or hasattr(value, "__array__")):
+    if not fields and not _has_only_attributes(value):
         remedy = 'mark its field with metadata={"cache": True}, or define methods state and restore'
         raise InputError(f"a checkpoint cannot hold {name}, got {value!r:.80}; {remedy}")
     caches = {field.name for field in fields if field.metadata.get("cache")}
     return [one for one in getattr(value, "__dict__", [field.name for field in fields]) if one not in caches]
+
+
+def _has_only_attributes(value: Any) -> bool:
+    """Return whether an object consists of its attributes, unlike an Enum, a Counter or a random generator."""
+    try:
+        create, arguments, _, *items = value.__reduce_ex__(4)  # pickle knows what else there is
+    except (TypeError, ValueError):
+        return False
+    is_plain = create is copyreg.__newobj__ and arguments == (type(value),) and items == [None, None]  # type: ignore[attr-defined]
+    return is_plain and hasattr(value, "__dict__")
