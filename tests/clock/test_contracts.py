@@ -14,7 +14,7 @@ from helpers.scripted import Scripted, ids
 from lesson import InputError, make_loop, simulate
 from lesson.core.arrays import membership
 from lesson.core.state import state_of
-from lesson.strategies.base import AllOf, AnyOf, Deadline, GroupMemory, Merge, RoundPlan, Updates
+from lesson.strategies.base import AllOf, AnyOf, Arrivals, Deadline, GroupMemory, Merge, RoundPlan, Updates
 
 ONE = np.ones(1)
 PLAN = RoundPlan(ids(0), Deadline(9.0))
@@ -39,12 +39,13 @@ PLANS: dict[str, list[Any]] = {
         *(replace(PLAN, closes=Deadline(by_s)) for by_s in (0.0, np.nan, "x")),
         RoundPlan(ids(), Deadline(-1.0)),
     ],
+    "count of RoundPlan.closes": [replace(PLAN, closes=Arrivals(1.5))],  # type: ignore[arg-type]
     "AllOf.clients": [replace(PLAN, closes=AllOf(clients)) for clients in ("x", [5])],
     "AnyOf.groups": [replace(PLAN, closes=AnyOf(groups)) for groups in ([[0], 1], [[0], [-1]])],
     "RoundPlan.lr_scale": [replace(PLAN, lr_scale=scale) for scale in (-1.0, np.nan, [np.inf], [1.0, 2.0], 1j, "1")],
-    "RoundPlan.local_steps": [replace(PLAN, local_steps=steps) for steps in ([0], [1.5], [1, 1])],
+    "RoundPlan.local_steps": [replace(PLAN, local_steps=steps) for steps in ([0], [1.5], 1.5, [1, 1])],
     "RoundPlan.batches": [
-        *(replace(PLAN, batches=batches) for batches in ([0], [1.5], [1, 1])),
+        *(replace(PLAN, batches=batches) for batches in ([0], [1.5], 1.5, [1, 1])),
         replace(PLAN, local_steps=[2], batches=[2]),
     ],
     "RoundPlan.tiers": [replace(PLAN, tiers=[1, 2])],

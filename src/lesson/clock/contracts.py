@@ -16,7 +16,7 @@ import numpy.typing as npt
 from lesson.clock.ledger import Ledger
 from lesson.core.arrays import BoolArray, FloatArray, IntArray, all_distinct, membership
 from lesson.core.errors import InputError
-from lesson.strategies.base import AllOf, AnyOf, Closing, GroupMemory, Merge, RoundPlan, Strategy
+from lesson.strategies.base import AllOf, AnyOf, Arrivals, Closing, GroupMemory, Merge, RoundPlan, Strategy
 
 _IDS, _NUMBERS, _REAL = np.dtype(np.int64), np.dtype(np.float64), (float, int, np.floating, np.integer)
 _PER_START = {"lr_scale": (_NUMBERS, 0), "local_steps": (_IDS, 1), "batches": (_IDS, 1), "tiers": (_IDS, 0)}
@@ -92,6 +92,9 @@ class Contract:
             remedy = "times count from the start of the run, as in Deadline(view.now_s + 20.0)"
             raise self._error("by_s of RoundPlan.closes", f"must be later than {now_s:g} s, got {by_s!r:.80}; {remedy}")
         match closes:
+            case Arrivals(count=count):
+                valid = isinstance(count, int | np.integer)
+                self._require(valid, "count of RoundPlan.closes", "must be a whole number", count)
             case AllOf(clients=clients):
                 return _with(closes, {"clients": self._clients("AllOf.clients", clients, distinct=False)})
             case AnyOf(groups=groups):
@@ -153,7 +156,7 @@ class Contract:
 
     def _entries(self, field: str, value: Any, dtype: np.dtype[Any], least: float, count: int) -> Any:
         """Return an array with one entry per start, or a float for all; raise unless all are at least `least`."""
-        if type(value) is float and least <= value < np.inf:
+        if type(value) is float and dtype is _NUMBERS and least <= value < np.inf:
             return value
         array = self._array(field, [value] if isinstance(value, _REAL) else value, dtype)
         valid = len(array) in (1, count) and _all_between(array, least, sys.float_info.max)
