@@ -1,10 +1,12 @@
-"""Cores that a process may use, errors and names of custom classes."""
+"""Cores that a process may use, errors, names and options of custom classes."""
 
 import pickle
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from lesson import CheckedOptions
 from lesson.core import cores
 from lesson.core.errors import ArgumentError, InputError
 from lesson.core.plugins import load_named
@@ -37,11 +39,22 @@ def test_argument_error_can_be_sent_to_another_process() -> None:
     assert str(error.as_option()) == "--num-processes must be >= 1, got 0"
 
 
-@pytest.mark.parametrize("name", ["none:Class", "pathlib:No", "./mine.py:Class", "raising:Class", "quitting:Class"])
+@pytest.mark.parametrize(
+    "name", ["none:Class", "pathlib:No", ":Class", "pathlib:", "./mine.py:Class", "raising:Class", "quitting:Class"]
+)
 def test_custom_classes_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "raising.py").write_text("1 / 0\n")
     (tmp_path / "quitting.py").write_text("raise SystemExit(1)\n")
-    with pytest.raises(InputError, match=r"task '.*:\w+' cannot be loaded") as caught:
+    with pytest.raises(InputError, match=r"task '.*:\w*' cannot be loaded") as caught:
         load_named("task", name)
     assert "\n" not in str(caught.value)
+
+
+def test_option_of_a_custom_strategy_that_is_no_number() -> None:
+    @dataclass
+    class Sampled(CheckedOptions):
+        share: float = 0.5
+
+    with pytest.raises(InputError, match=r"^share must be a valid number, .*got 'half'$"):
+        Sampled(share="half")  # type: ignore[arg-type]

@@ -133,3 +133,6 @@ def test_value_that_cannot_be_saved_is_an_error() -> None:
         thing.value = [value]
         with pytest.raises(InputError, match=r"cannot hold value\.0, got "):
             state_of(thing)
+    thing.value = [thing]
+    with pytest.raises(InputError, match="cannot hold Everything: a value in it contains itself"):
+        state_of(thing)

@@ -118,4 +118,6 @@ def describe(error: BaseException) -> str:
 def _is_custom(filename: str) -> bool:
     """Return whether a source file belongs neither to this package nor to Python or an installed package."""
     path = Path(filename)
-    return not ({*path.parents} & _NOT_CUSTOM or INSTALLED & {*path.parts} or filename.startswith("<"))
+    if path.suffix == ".pyx" or filename.startswith("<"):  # compiled modules do not say in which folder they are
+        return False
+    return not ({*path.parents} & _NOT_CUSTOM or INSTALLED & {*path.parts})

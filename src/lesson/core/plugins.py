@@ -17,6 +17,8 @@ def load_named(kind: str, name: str, form: str = "module:Class") -> Any:
     if "/" in module_name or module_name.startswith("."):
         file = Path(module_name).stem
         raise InputError(f"{kind} '{name}' cannot be loaded; write {file}:{class_name} in the folder of {file}.py")
+    if not (module_name and class_name):
+        raise InputError(f"{kind} '{name}' cannot be loaded: the name must be {form}")
     search_current_folder()
     try:
         return getattr(importlib.import_module(module_name), class_name)

@@ -26,7 +26,10 @@ Arrays = dict[str, npt.NDArray[Any]]
 def state_of(thing: object) -> tuple[dict[str, Any], Arrays]:
     """Return a copy of an object's state: values that strict JSON can represent, and arrays by name."""
     arrays: Arrays = {}
-    values: dict[str, Any] = _save(thing, "", arrays)
+    try:
+        values: dict[str, Any] = _save(thing, "", arrays)
+    except RecursionError:
+        raise InputError(f"a checkpoint cannot hold {type(thing).__name__}: a value in it contains itself") from None
     return values, arrays
 
 

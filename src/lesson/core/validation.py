@@ -159,7 +159,7 @@ def wanted_by(error: ErrorDetails) -> str:
         "model_type": "a JSON object",
         "literal_error": f"{context.get('expected')}",
     }
-    return words.get(error["type"], error["msg"])
+    return words.get(error["type"], error["msg"].removeprefix("Input should be "))
 
 
 def plain(value: Any) -> Any:
