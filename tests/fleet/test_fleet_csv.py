@@ -47,6 +47,11 @@ def test_all_columns_in_any_order_with_empty_cells() -> None:
     assert fleet.model_bits == 8e4
 
 
+def test_local_training_that_overflows_is_an_error() -> None:
+    with pytest.raises(InputError, match=r"local_epochs \* num_samples must be at most"):
+        read("client,latency_s,num_samples\na,5,1000000000000\n", local_epochs=10**9)
+
+
 def test_measurements_may_be_rounded() -> None:
     text = "client,latency_s,compute_s,upload_s\na,10,5,{upload_s}\n"
     assert read(text.format(upload_s=5.09)).upload_s.tolist() == [5.09]

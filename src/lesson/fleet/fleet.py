@@ -22,6 +22,8 @@ from lesson.settings.settings import Settings
 
 OUTLIER = 100.0
 """Multiple of the 90 % quantile beyond which a latency is an outlier, which tables and figures do not cover."""
+MAX_PROCESSED = 10**18
+"""Maximum number of samples processed in one local training; more do not fit into 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -316,6 +318,8 @@ def local_work(settings: Settings, num_samples: IntArray) -> tuple[IntArray, Int
     training = settings.training
     batch, epochs = np.minimum(training.batch_size, num_samples), training.local_epochs
     if epochs:
+        if (most := int(num_samples.max(initial=0))) * epochs > MAX_PROCESSED:
+            raise InputError(f"local_epochs * num_samples must be at most {MAX_PROCESSED:g}, got {epochs} and {most}")
         return epochs * -(-num_samples // batch), epochs * num_samples
     return np.full(len(num_samples), training.local_steps), training.local_steps * batch
 
