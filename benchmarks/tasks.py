@@ -215,6 +215,7 @@ def updates_of(cohort: Cohort) -> Updates:
         lr_scale=real + 1,
         local_steps=cohort.local_steps,
         batches=whole + 1,
+        tier=whole,
         compute_scale=real + 1,
         in_turn=whole > 0,
     )

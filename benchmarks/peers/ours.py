@@ -118,6 +118,7 @@ def updates_of(clients: Sequence[int], staleness: Sequence[int], started_round: 
         lr_scale=zeros,
         local_steps=int_zeros,
         batches=int_zeros,
+        tier=int_zeros,
         compute_scale=zeros + 1,
         in_turn=int_zeros > 0,
     )

@@ -11,7 +11,7 @@ from .experiments.study import Study
 from .fleet.csv_files import read_fleet
 from .fleet.fleet import Fleet, draw_fleet
 from .fleet.population import Population, draw_population
-from .fleet.tiers import assign_tiers, due
+from .fleet.tiers import assign_tiers, due_round
 from .flight.replay import Replay
 from .learn.task import Task
 from .learn.tasks import load_task
@@ -46,6 +46,7 @@ from .strategies.base import (
     Arrivals,
     CheckedOptions,
     Deadline,
+    Every,
     Merge,
     RoundPlan,
     ServerView,
@@ -63,6 +64,7 @@ __all__ = [
     "CheckedOptions",
     "Deadline",
     "DivergedError",
+    "Every",
     "FedAT",
     "FedAsync",
     "FedAvg",
@@ -104,7 +106,7 @@ __all__ = [
     "compare",
     "draw_fleet",
     "draw_population",
-    "due",
+    "due_round",
     "load",
     "load_settings",
     "load_task",

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lesson.core.errors import InputError
-from lesson.fleet.tiers import TOLERANCE, UNREACHABLE, assign_tiers, due
+from lesson.fleet.tiers import TOLERANCE, UNREACHABLE, assign_tiers, due_round
 
 deadlines = st.floats(1e-6, 1e6)
 latencies = st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=30)
@@ -62,8 +62,13 @@ def test_invalid_deadlines(deadline_s: float) -> None:
 
 
 def test_slots_of_four_tiers() -> None:
-    """The paper's Fig. 2: tier j uploads every j rounds; an unreachable client never does."""
-    slots = [np.flatnonzero(due(np.array([1, 2, 3, 4, UNREACHABLE]), round)).tolist() for round in range(1, 13)]
+    """The paper's Fig. 2: tier j uploads every j rounds. Clients start again when the round after their slot opens."""
+    clients, started = np.array([1, 2, 3, 4]), np.ones(4, dtype=np.int64)
+    slots = []
+    for round in range(1, 13):
+        due = np.flatnonzero(due_round(started, clients) == round)
+        started[due] = round + 1
+        slots.append(due.tolist())
     assert slots == [
         [0], [0, 1], [0, 2], [0, 1, 3], [0], [0, 1, 2], [0], [0, 1, 3], [0, 2], [0, 1], [0], [0, 1, 2, 3],
     ]  # fmt: skip

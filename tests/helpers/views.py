@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from lesson.fleet.tiers import assign_tiers
 from lesson.strategies.base import ServerView, Updates
 
 
@@ -52,14 +53,19 @@ def updates(client: Sequence[int], base: int | Sequence[int] = 0, scale: float |
         lr_scale=real + np.array(scale),
         local_steps=whole + 1,
         batches=whole + 1,
+        tier=whole,
         compute_scale=real + 1,
         in_turn=whole > 0,
     )
 
 
 def arrived(expected_s: list[float], started_round: list[int]) -> Updates:
-    """Return updates 100, 101, … of clients 0, 1, …, which started in rounds of 10 s and have arrived at 1 s."""
+    """Return updates 100, 101, … of clients 0, 1, …, which started in rounds of 10 s and have arrived at 1 s.
+
+    Their tiers follow from when they were expected.
+    """
     some, rounds = updates(range(len(expected_s))), np.array(started_round)
     started_s, arrived_s = 10.0 * (rounds - 1), some.arrived_s + 1
     times = {"started_s": started_s, "expected_s": np.array(expected_s), "arrived_s": arrived_s}
-    return replace(some, id=some.id + 100, started_round=rounds, **times)
+    tiers = assign_tiers(times["expected_s"], 10.0)
+    return replace(some, id=some.id + 100, started_round=rounds, tier=tiers, **times)

@@ -39,7 +39,7 @@ def test_fedcs(fleet: Fleet) -> None:
 def test_fedcs_drops_late_updates_and_keeps_the_round_length() -> None:
     merge = FedCS(10.0).merge(view(3), arrived([10.0, 10.0], started_round=[2, 3]))
     assert (merge.updates.tolist(), merge.drops.tolist()) == ([101], [100])
-    assert FedCS(10.0).open_round(view(3, now_s=23.0), np.random.default_rng(0)).closes.by_s == 33.0
+    assert FedCS(10.0).open_round(view(3, now_s=23.0), np.random.default_rng(0)).closes.interval_s == 10.0
 
 
 def test_fedcs_needs_a_first_tier() -> None:

@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 from helpers.fleets import make_fleet
 from helpers.strategies import follow
 from helpers.views import arrived, view
-from lesson import FedAvg, Fleet, InputError, Lesson, assign_tiers, due, simulate
-from lesson.core.state import restore_state, state_of
-from lesson.strategies.base import AllOf, Deadline
+from lesson import Every, FedAvg, Fleet, InputError, Lesson, assign_tiers, make_loop, simulate
 
 
 def test_trace(fleet: Fleet) -> None:
@@ -103,22 +101,20 @@ def test_client_with_a_waiting_update_does_not_start() -> None:
     """Clients 0 and 2 are idle and free; client 1 is idle, but its early reply still waits."""
     plan = Lesson(20.0).open_round(view(3, now_s=40.0, waiting=[0, 1, 0]), np.random.default_rng(0))
     assert plan.starts.tolist() == [0, 2]
-    assert plan.closes == Deadline(60.0)
-
-
-def test_round_of_tier_1_alone_ends_at_its_deadline_at_the_latest() -> None:
-    plan = Lesson(20.0).open_round(view(1, now_s=0.0), np.random.default_rng(0))
-    assert isinstance(plan.closes, AllOf)
-    assert plan.closes.by_s == 20.0
+    assert isinstance(plan.closes, Every)
+    assert (plan.closes.interval_s, plan.closes.unless_done) == (20.0, None)
 
 
 def test_deadlines_shift_after_an_early_close() -> None:
-    """After a round that ended at 7 s, the next deadlines are 17 s and 27 s, also after a restore."""
-    lesson, restored, rng = Lesson(10.0), Lesson(10.0), np.random.default_rng(0)
-    assert lesson.open_round(view(2, now_s=7.0), rng).closes.by_s == 17.0
-    restore_state(restored, *state_of(lesson))
-    assert restored == lesson
-    assert restored.open_round(view(3, now_s=17.0), rng).closes.by_s == 27.0
+    """A round of tier 1 alone lasts 7 s. Then client 1 is slower: the next deadlines are 17 s, 27 s, ..., also after a
+    restore."""
+    loop, restored = (make_loop(Lesson(10.0), make_fleet([5.0, 7.0])) for _ in range(2))
+    assert loop.step().end_s == 7.0
+    loop.fleet.latency_s[1] = 12.0
+    assert [loop.step().end_s for _ in range(2)] == [17.0, 27.0]
+    restored.restore(*loop.state())
+    restored.fleet.latency_s[1] = 12.0
+    assert [restored.step().end_s for _ in range(2)] == [37.0, 47.0]
 
 
 latency_lists = st.lists(st.floats(0.5, 200), min_size=1, max_size=12)
@@ -142,7 +138,7 @@ def test_schedule_is_equation_8(latencies: list[float], deadline_s: float) -> No
     fleet = make_fleet(latencies)
     tiers = assign_tiers(fleet.latency_s, deadline_s)
     for record in simulate(Lesson(deadline_s), fleet, rounds=24):
-        assert np.array_equal(np.sort(record.merged), np.flatnonzero(due(tiers, record.round)))
+        assert np.array_equal(np.sort(record.merged), np.flatnonzero(record.round % tiers == 0))
         assert np.all(record.staleness <= tiers[record.merged] - 1)
         if np.any(tiers == 1):
             assert np.array_equal(record.staleness, tiers[record.merged] - 1)
@@ -155,7 +151,7 @@ def test_exact_latencies_keep_their_slots_late_in_a_run() -> None:
     left the multiples of 0.3."""
     tiers = np.array([1, 3, 7])
     for record in simulate(Lesson(0.3), make_fleet([0.3, 0.9, 2.1]), rounds=1200):
-        assert np.array_equal(np.sort(record.merged), np.flatnonzero(due(tiers, record.round)))
+        assert np.array_equal(np.sort(record.merged), np.flatnonzero(record.round % tiers == 0))
         assert record.end_s == record.round * 0.3
 
 

@@ -16,13 +16,13 @@ import numpy.typing as npt
 from lesson.clock.ledger import Ledger
 from lesson.core.arrays import BoolArray, FloatArray, IntArray, all_distinct, membership
 from lesson.core.errors import InputError
-from lesson.strategies.base import AllOf, AnyOf, Arrivals, Closing, GroupMemory, Merge, RoundPlan, Strategy
+from lesson.strategies.base import AllOf, AnyOf, Arrivals, Closing, Every, GroupMemory, Merge, RoundPlan, Strategy
 
 _IDS, _NUMBERS, _REAL = np.dtype(np.int64), np.dtype(np.float64), (float, int, np.floating, np.integer)
 _PER_START = {"lr_scale": (_NUMBERS, 0), "local_steps": (_IDS, 1), "batches": (_IDS, 1), "tiers": (_IDS, 0)}
 """Type and least value of fields with one entry per start, or one for all."""
 _MAX_SUM = 1 + 1e-9
-Decision = TypeVar("Decision", RoundPlan, Merge, AllOf)
+Decision = TypeVar("Decision", RoundPlan, Merge, AllOf, Every)
 
 
 class Rows(NamedTuple):
@@ -85,8 +85,14 @@ class Contract:
             self._require(total <= _MAX_SUM, "Merge.weights", "must sum to at most 1 for models", total)
         return merge, self._rows_at_server(merge)
 
-    def _checked_closing(self, closes: Closing, num_starts: int, now_s: float) -> Closing:
-        self._require(isinstance(closes, Closing), "RoundPlan.closes", "must be a closing condition", closes)
+    def _checked_closing(self, closes: Closing | Every, num_starts: int, now_s: float) -> Closing | Every:
+        self._require(isinstance(closes, Closing | Every), "RoundPlan.closes", "must be a closing condition", closes)
+        if isinstance(closes, Every):
+            valid = isinstance(closes.interval_s, _REAL) and closes.interval_s > 0
+            self._require(valid, "interval_s of RoundPlan.closes", "must be > 0", closes.interval_s)
+            done = closes.unless_done
+            clients = None if done is None else self._clients("Every.unless_done", done, distinct=False)
+            return _with(closes, {"unless_done": clients})
         by_s = closes.by_s
         if not isinstance(by_s, _REAL) or not by_s >= now_s or (by_s == now_s and num_starts):
             remedy = "times count from the start of the run, as in Deadline(view.now_s + 20.0)"

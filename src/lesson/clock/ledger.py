@@ -63,6 +63,8 @@ class Ledger:
         """Columns of each client's latest update. If it is not in flight, its id is _NONE and its arrival time −inf."""
         self.started_round: IntArray = self._latest["started_round"]
         self.started_s: FloatArray = self._latest["started_s"]
+        self.tier: IntArray = self._latest["tier"]
+        """Tier in which each client last started; 0 before its first start."""
         self._id: IntArray = self._latest["id"]
         self._arrives_s: FloatArray = self._latest["arrived_s"]
         self._queue = ArrivalQueue(self._id)
@@ -131,7 +133,7 @@ class Ledger:
         """Record and return new updates of these idle clients from the newest version; `start` puts them in flight.
 
         Their arrival times are inf until then. `columns` are `expected_s`, `lr_scale`, `local_steps`, `batches`,
-        `compute_scale` and `in_turn`, each an array with one entry per client, or one value for all.
+        `tier`, `compute_scale` and `in_turn`, each an array with one entry per client, or one value for all.
         """
         columns |= {"base_version": self.version, "started_round": round, "started_s": now_s}
         for name, value in columns.items():

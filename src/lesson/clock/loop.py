@@ -23,7 +23,7 @@ from lesson.core.arrays import NO_CLIENTS, FloatArray, IntArray, read_only, with
 from lesson.core.random import RepeatedStream
 from lesson.core.state import Arrays, restore_state, state_of
 from lesson.fleet.tiers import TOLERANCE, UNREACHABLE
-from lesson.strategies.base import NO_UPDATES, Merge, RoundPlan, ServerView, Strategy, Updates
+from lesson.strategies.base import NO_UPDATES, AllOf, Deadline, Every, Merge, RoundPlan, ServerView, Strategy, Updates
 
 MAX_ROUNDS_STUCK, MAX_ROUNDS_EMPTY = 1000, 100
 NOBODY = "no client is connected anymore"
@@ -70,7 +70,7 @@ class RoundLoop:
         stop_reason: Why the run has ended; empty while it continues.
     """
 
-    SAVED = ("round", "now_s", "stop_reason", "_rounds_stuck", "_rounds_empty", "_tiers", "strategy", "ledger")
+    SAVED = ("round", "now_s", "stop_reason", "_rounds_stuck", "_rounds_empty", "_grid", "strategy", "ledger")
 
     def __init__(
         self,
@@ -93,8 +93,8 @@ class RoundLoop:
         self._known: dict[str, Any] = {name: read_only(getattr(fleet, name)) for name in _SHOWN}
         self._known |= {name: read_only(getattr(self.ledger, name)) for name in _OF_LEDGER}
         self._known["first_latency_s"] = read_only(world.first_latency_s)
-        self._tiers: IntArray = np.zeros(len(fleet), dtype=np.int64)
-        """Tier in which each client last started; 0 before its first start."""
+        self._grid = 0.0, 0.0, 0
+        """The grid of `Every`: its origin, its interval, and the number of the next point, in seconds."""
         self._rounds_stuck = self._rounds_empty = 0
         self._random = RepeatedStream(seed, "strategy")
 
@@ -168,6 +168,9 @@ class RoundLoop:
             compute_scale = steps * (1 if batches is None else batches) / usual_steps
             times = {"now_s": self.now_s, "free_s": self.ledger.final_arrival_s() if in_turn else -np.inf}
             expected_s = expected_latency_s(fleet, starts, compute_scale, in_turn=in_turn, **times)
+        if plan.tiers is not None and self.world.varies:
+            before = self.ledger.tier[starts]
+            done.retiered = int(np.count_nonzero((before != plan.tiers) & (before != UNREACHABLE)))
         updates = self.ledger.new_updates(
             starts,
             self.round,
@@ -176,13 +179,11 @@ class RoundLoop:
             lr_scale=plan.lr_scale,
             local_steps=steps,
             batches=1 if batches is None else batches,
+            tier=UNREACHABLE if plan.tiers is None else plan.tiers,
             compute_scale=compute_scale,
             in_turn=in_turn,
         )
         self.ledger.start(updates, self.world.start(updates, self.ledger, self.now_s))
-        if plan.tiers is not None and self.world.varies:
-            before, self._tiers[starts] = self._tiers[starts], plan.tiers
-            done.retiered = int(np.count_nonzero((before != plan.tiers) & (before != UNREACHABLE)))
 
     def _cancel(self, updates: Updates) -> FloatArray:
         """Cancel dropped updates in the world; return the compute and transmit energy used, in joules, shape (2,)."""
@@ -192,13 +193,25 @@ class RoundLoop:
 
     def _wait(self, done: "_Round", until_s: float) -> bool:
         """Advance the clock until the round closes; return False if it does not, which ends the run."""
-        end_s, done.note = self.world.wait(done.plan.closes, self.ledger, self.now_s, until_s)
+        closes = done.plan.closes
+        if isinstance(closes, Every):
+            by_s = self._next_point_s(closes.interval_s)
+            closes = Deadline(by_s) if closes.unless_done is None else AllOf(closes.unless_done, by_s)
+        end_s, done.note = self.world.wait(closes, self.ledger, self.now_s, until_s)
         if end_s > until_s * (1 + TOLERANCE) or math.isinf(end_s):
             never = "the round cannot close: its updates never arrive"
             self.stop_reason = "time limit reached" if end_s > until_s else never
             return False
         self.now_s = end_s
         return True
+
+    def _next_point_s(self, interval_s: float) -> float:
+        """Return the next point of the grid, which begins now unless the round opens at one of its points."""
+        origin_s, last_s, number = self._grid
+        is_on_grid = interval_s == last_s and abs(origin_s + number * last_s - self.now_s) <= TOLERANCE * self.now_s
+        self._grid = (origin_s, interval_s, number + 1) if is_on_grid else (self.now_s, interval_s, 1)
+        origin_s, _, number = self._grid
+        return origin_s + number * interval_s
 
     def _collect(self, done: "_Round") -> None:
         """Move the updates that have arrived to the server."""

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lesson.core.arrays import BoolArray, FloatArray, IntArray
+from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.errors import InputError
 
 TOLERANCE = 1e-12
@@ -52,12 +52,13 @@ def client_to_promote(latency_s: FloatArray, deadline_s: float, ensure_first_tie
     return int(np.argmin(latency_s))
 
 
-def due(tiers: IntArray, round: int) -> BoolArray:
-    """Return which clients upload by the end of a round, shape (num_clients,). Eqs. (8) and (9): k % j == 0.
+def due_round(started_round: IntArray | int, tiers: IntArray) -> IntArray:
+    """Return the round at whose end an update is due, shape (num_updates,). Eqs. (8) and (9): the j-th from its start.
+
+    A client of tier j that starts in round 1 and again whenever its update is due uploads in the rounds k % j == 0.
 
     Args:
-        tiers: Tier j of each client, which must not change from the start of the run.
-        round: Number k of the round, from 1.
+        started_round: Round in which the client started, from 1.
+        tiers: Tier j of the client when it started.
     """
-    slots: BoolArray = (tiers != UNREACHABLE) & (round % np.maximum(tiers, 1) == 0)
-    return slots
+    return started_round + tiers - 1

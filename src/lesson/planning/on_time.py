@@ -12,7 +12,7 @@ from lesson.clock.simulate import make_loop, simulate
 from lesson.core.arrays import BoolArray, IntArray
 from lesson.core.errors import ArgumentError
 from lesson.fleet.fleet import Fleet
-from lesson.fleet.tiers import UNREACHABLE, assign_tiers
+from lesson.fleet.tiers import UNREACHABLE, assign_tiers, due_round
 from lesson.settings.settings import Settings
 from lesson.strategies import FedAvg, Lesson
 
@@ -59,7 +59,7 @@ class Slots:
         assert record.tiers is not None
         self._end(record.started, made=False)  # they could not start again unless their updates had been lost
         self._tier[record.started] = record.tiers
-        self._last_round[record.started] = record.round + record.tiers - 1
+        self._last_round[record.started] = due_round(record.round, record.tiers)
         self._end(record.merged, made=record.round <= self._last_round[record.merged])
         self._end(np.flatnonzero(~ledger.connected & (ledger.waiting == 0)), made=False)
 

@@ -106,6 +106,7 @@ class Updates:
         lr_scale: Factor of the step size, from the plan that started the local training.
         local_steps: Number of local steps, from the same plan.
         batches: Number of minibatches per step, from the same plan.
+        tier: Tier in which the client started, from the same plan; 0 for strategies without tiers.
         compute_scale: Compute time of this local training divided by that of the client's usual one.
         in_turn: Whether the client uploads in turn, alone on the band of all clients together.
     """
@@ -121,6 +122,7 @@ class Updates:
     lr_scale: FloatArray
     local_steps: IntArray
     batches: IntArray
+    tier: IntArray
     compute_scale: FloatArray
     in_turn: BoolArray
 
@@ -134,17 +136,18 @@ class Updates:
 
     def __getitem__(self, rows: BoolArray | IntArray) -> "Updates":
         if rows.dtype == np.bool_:
-            if np.count_nonzero(rows) == len(rows):  # masks often select all rows; skip indexing 13 arrays
+            if np.count_nonzero(rows) == len(rows):  # masks often select all rows; skip indexing 14 arrays
                 return self
             rows = rows.nonzero()[0]
         return Updates(*[column[rows] for column in _columns(self)]) if len(rows) else NO_UPDATES
 
     @classmethod
-    def join(cls, first: "Updates", second: "Updates") -> "Updates":
-        """Return the rows of both."""
-        if not len(first) or not len(second):
-            return second if len(second) else first
-        return cls(*map(np.concatenate, zip(_columns(first), _columns(second), strict=True)))
+    def join(cls, *parts: "Updates") -> "Updates":
+        """Return the rows of all parts, in order."""
+        filled = [part for part in parts if len(part)]
+        if len(filled) < 2:
+            return filled[0] if filled else NO_UPDATES
+        return cls(*map(np.concatenate, zip(*map(_columns, filled), strict=True)))
 
 
 _columns = attrgetter(*Updates.__slots__)
@@ -205,7 +208,24 @@ class AnyOf:
     by_s: float = np.inf
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Every:
+    """The round closes at the next point of a grid of times, `interval_s` seconds apart.
+
+    The round loop keeps the grid. A round that opens at one of its points closes at the next one; otherwise, a new grid
+    begins when the round opens. Points are multiples of the interval, not running sums, which would accumulate errors.
+
+    Attributes:
+        interval_s: Distance of the points in seconds; inf for no limit.
+        unless_done: Clients none of which must be busy for the round to close earlier; None if it never does.
+    """
+
+    interval_s: float
+    unless_done: IntArray | None = None
+
+
 Closing = Deadline | Arrivals | AllOf | AnyOf
+"""Conditions that name times. The round loop replaces `Every` by one of them."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -216,7 +236,7 @@ class RoundPlan:
 
     Attributes:
         starts: Idle clients that start from the newest model now.
-        closes: Condition that closes the round: `Deadline`, `Arrivals`, `AllOf` or `AnyOf`.
+        closes: Condition that closes the round: `Deadline`, `Every`, `Arrivals`, `AllOf` or `AnyOf`.
         lr_scale: Factor of the step size. This and the next two have one entry per start, or one for all.
         local_steps: Number of local steps, one minibatch each, which scales the compute time. None: the usual number.
         batches: Number of minibatches over which the gradient of a step is averaged, which scales the compute time.
@@ -224,12 +244,12 @@ class RoundPlan:
         uploads: "parallel", or "in-turn" if clients upload one after the other, in the order of `starts`, in
             `shared_upload_s` each.
         drops: Busy clients whose local training is canceled. They become idle at once and may be among `starts`.
-        tiers: Tier of each start, to count tier changes; None for strategies without tiers.
+        tiers: Tier of each start; None for strategies without tiers.
         note: Explanation for the round's record; may be empty.
     """
 
     starts: IntArray
-    closes: Closing
+    closes: Closing | Every
     _: KW_ONLY
     lr_scale: FloatArray | float = 1.0
     local_steps: IntArray | None = None

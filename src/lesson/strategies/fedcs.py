@@ -14,7 +14,7 @@ import numpy as np
 from lesson.core.errors import InputError
 from lesson.core.validation import Positive
 from lesson.fleet.tiers import assign_tiers
-from lesson.strategies.base import CheckedOptions, Deadline, Merge, RoundPlan, ServerView, Updates, average
+from lesson.strategies.base import CheckedOptions, Every, Merge, RoundPlan, ServerView, Updates, average
 
 
 @dataclass
@@ -32,9 +32,7 @@ class FedCS(CheckedOptions):
                 f"fedcs has no client to train: none meets deadline_s = {self.deadline_s:g}, the fastest takes "
                 f"{view.latency_s.min():.4g} s; use a longer deadline, or set ensure_first_tier"
             )
-        # With real clients, rounds may end late; from then on, each round lasts τ from its own start.
-        on_time = view.now_s == (view.round - 1) * self.deadline_s
-        return RoundPlan(starts, Deadline(view.round * self.deadline_s if on_time else view.now_s + self.deadline_s))
+        return RoundPlan(starts, Every(self.deadline_s))
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
         in_time = arrived.started_round == view.round

@@ -2,10 +2,10 @@
 for Wireless Federated Learning".
 
 A client starts again after its update has been aggregated; a client of tier j uses step size j·δ, Eq. (12). Round k
-closes at k·τ. An update is due at the first round end by which it was expected: while tiers stay the same, tier j is
-due in the rounds with k % j == 0, Eq. (8). Time between rounds, such as `[server] overhead_s`, does not count, so it
-makes no update late. All due updates are aggregated, weighted by `[training] weighting`, Eq. (10). An early update
-waits until it is due.
+closes at k·τ. An update of tier j is due in the j-th round from its start, so in the rounds with k % j == 0 while tiers
+stay the same, Eq. (8). Rounds are counted, not seconds: time between rounds, such as `[server] overhead_s`, makes no
+update late. All due updates are aggregated, weighted by `[training] weighting`, Eq. (10). An early update waits until
+it is due.
 
 Departures from the paper:
 - The paper's server rejects updates that arrive after their deadline. Here they are aggregated at the end of the round
@@ -25,11 +25,11 @@ from typing import Literal
 
 import numpy as np
 
-from lesson.core.arrays import NO_CLIENTS, BoolArray, IntArray
+from lesson.core.arrays import NO_CLIENTS, IntArray
 from lesson.core.errors import InputError
 from lesson.core.validation import Count, Flag, PositiveOrInf
-from lesson.fleet.tiers import TOLERANCE, UNREACHABLE, assign_tiers
-from lesson.strategies.base import AllOf, CheckedOptions, Deadline, Merge, RoundPlan, ServerView, Updates, average
+from lesson.fleet.tiers import UNREACHABLE, assign_tiers, due_round
+from lesson.strategies.base import CheckedOptions, Every, Merge, RoundPlan, ServerView, Updates, average
 
 
 @dataclass
@@ -47,9 +47,6 @@ class Lesson(CheckedOptions):
     """Whether clients of tier j use step size j·δ, Eq. (12), instead of δ."""
     close_early: Flag = True
     """Whether a round closes at the last arrival, before the deadline, if all clients are in tier 1."""
-    _grid_s: float = field(default=0.0, init=False, repr=False)
-    _grid_round: int = field(default=1, init=False, repr=False)
-    """Time and round at which the grid of round ends begins; moved when a round does not open on the grid."""
     _members: dict[int, IntArray] = field(default_factory=dict, init=False, repr=False)
     """Clients of each tier by first estimates, found when first needed."""
 
@@ -59,23 +56,29 @@ class Lesson(CheckedOptions):
             raise InputError("close_early must be true if deadline_s is inf: no round would close")
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
-        if view.now_s != self._round_start_s(view.round):
-            self._grid_s, self._grid_round = view.now_s, view.round
         asked = view.to_consider if self.participation is None else self._draw(view, self.participation, rng)
         ready = asked[view.idle[asked] & (view.waiting[asked] == 0)]
         tiers = assign_tiers(view.latency_s[ready], self.deadline_s)
         reachable = tiers != UNREACHABLE
         starts, tiers = ready[reachable], tiers[reachable]
-        end_s = self._round_start_s(view.round + 1)
-        everybody = len(starts) == view.num_connected if self.participation is None else set(self._members) == {1}
-        if not view.num_connected and view.waiting.any():  # early updates wait until they are due
-            everybody = False
-        everybody_in_tier_1 = everybody and tiers.max(initial=1) == 1
-        closes = AllOf(starts, by_s=end_s) if self.close_early and everybody_in_tier_1 else Deadline(end_s)
-        return RoundPlan(starts, closes, lr_scale=tiers.astype(np.float64) if self.scaling else 1.0, tiers=tiers)
+        closes_early = self.close_early and tiers.max(initial=1) == 1 and self._are_all(view, starts)
+        return RoundPlan(
+            starts,
+            Every(self.deadline_s, unless_done=starts if closes_early else None),
+            lr_scale=tiers.astype(np.float64) if self.scaling else 1.0,
+            tiers=tiers,
+        )
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
         return average(view, *self._due(view, arrived))
+
+    def _are_all(self, view: ServerView, starts: IntArray) -> bool:
+        """Return whether no other client takes part in the round."""
+        if not view.num_connected and view.waiting.any():  # early updates wait until they are due
+            return False
+        if self.participation is None:
+            return len(starts) == view.num_connected
+        return set(self._members) == {1} and not view.num_busy
 
     def _draw(self, view: ServerView, limit: int, rng: np.random.Generator) -> IntArray:
         """Draw up to `limit` clients from each tier whose slot begins now; return them sorted."""
@@ -93,25 +96,7 @@ class Lesson(CheckedOptions):
 
     def _due(self, view: ServerView, arrived: Updates) -> tuple[Updates, IntArray]:
         """Return the updates to aggregate now, and the ids of late ones to drop."""
-        due = self._expected_by(view.round + 1, arrived)
+        due = due_round(arrived.started_round, arrived.tier)
         if self.late == "merge":
-            return arrived[due], NO_CLIENTS
-        late = self._expected_by(view.round, arrived)
-        # With `participation`, a round may close early while a client of another round is still training.
-        late &= arrived.started_s + arrived.expected_s <= self._round_start_s(view.round) * (1 + TOLERANCE)
-        return arrived[due & ~late], arrived.id[late]
-
-    def _expected_by(self, round: int, updates: Updates) -> BoolArray:
-        """Return which updates were expected before a round, shape (num_updates,). Eq. (8): after j rounds of τ.
-
-        The rounds since the start of an update are counted, not the seconds: neither time between rounds nor the
-        rounding of large times has an effect.
-        """
-        rounds = round - updates.started_round
-        passed_s = np.where(rounds > 0, np.maximum(rounds, 1) * self.deadline_s, 0.0)  # not 0 · inf
-        return np.less_equal(updates.expected_s, passed_s * (1 + TOLERANCE))
-
-    def _round_start_s(self, round: int) -> float:
-        """Return when a round starts: a multiple of τ rather than a running sum, which would accumulate errors."""
-        rounds = round - self._grid_round
-        return self._grid_s + rounds * self.deadline_s if rounds else self._grid_s
+            return arrived[due <= view.round], NO_CLIENTS
+        return arrived[due == view.round], arrived.id[due < view.round]

@@ -45,9 +45,8 @@ class LessonFilled(Lesson):
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
         due, drops = self._due(view, arrived)
-        tiers = assign_tiers(due.expected_s, self.deadline_s)
         # Relative to the fastest due tier: weights must not underflow to 0 if only slow tiers are due.
-        slower = tiers / tiers.min() if len(due) else np.ones(0)
+        slower = due.tier / due.tier.min() if len(due) else np.ones(0)
         weights = view.client_weight[due.client] * np.float_power(slower, -self.discount)
         return Merge(due.id, shares(weights), of="updates", drops=drops)
 

@@ -263,7 +263,7 @@ def test_overhead_does_not_shift_slots() -> None:
 def test_round_that_closes_early_makes_no_update_late(tmp_path: Path) -> None:
     """Both clients seem to be in tier 1, so rounds close at the last arrival. Client 1 turns out to take 35 s, while
     rounds of client 0 alone last 5 s."""
-    slow = " ".join(f"1,{update},17.5,17.5" for update in range(2, 20))
+    slow = " ".join(f"1,{update},17.5,17.5" for update in range(2, 40))
     trace = traced(tmp_path / "work.csv", f"{WORK} 0,1,2.5,2.5 1,1,7.5,7.5 {slow}")
     _, records = run(Lesson(20.0, late="drop", participation=1), make_fleet([5.0, 15.0]), 80, trace=trace)
     num_started, num_merged = sum(1 in one.started for one in records), sum(1 in one.merged for one in records)
