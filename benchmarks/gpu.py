@@ -32,9 +32,10 @@ from lesson.learn.cuda.fused import CudaFusedTrainer
 from lesson.learn.cuda.graphs import Graph, Precision, arithmetic
 from lesson.learn.data import Samples, load_samples
 from lesson.learn.evaluation import Evaluator
-from lesson.learn.guards import NormGuard
-from lesson.learn.model_server import ModelServer
+from lesson.learn.executor import Executor
+from lesson.learn.lane import Lane
 from lesson.learn.optimizers import ServerOptimizer
+from lesson.learn.pipeline import Due, Pipeline
 from lesson.learn.process import configure_process
 from lesson.learn.simulated_clients import SimulatedClients
 from lesson.learn.tasks import BUILT_IN, image_task
@@ -113,25 +114,22 @@ def make_backend(workload: Workload, precision: Precision) -> Backend:
 def make_run(workload: Workload, precision: Precision, size: Size) -> TrainingRun:
     """Return a run after the rounds in which CUDA graphs are recorded."""
     settings, backend = Settings(), make_backend(workload, precision)
-    parts = settings.training, ServerOptimizer(settings.server), NormGuard(settings.guards)
-    clients = SimulatedClients(workload, backend)
-    server = ModelServer(workload.initial_vector(), clients, *parts, window=backend.window)
+    lane = Lane(workload.initial_vector(), settings.training, ServerOptimizer(settings.server), settings.guards)
+    evaluator = Evaluator(workload, backend)
+    executor = Executor(SimulatedClients(workload, backend), evaluator, backend.rule)
     fleet = draw_fleet(settings, size.num_clients, seed=workload.seed).at_deadline(20.0)
-    loop = make_loop(Lesson(20.0), fleet, model_server=server)
-    run = TrainingRun(loop, server, Evaluator(workload, backend), fleet)
-    for _ in range(size.warm_up):
-        run.loop.step()
-    run.evaluator.score(run.model)
+    run = TrainingRun(Pipeline(make_loop(Lesson(20.0), fleet), lane, executor), evaluator, fleet)
+    go(run, size.warm_up, evaluate=False)
+    run.final_score()
     return run
 
 
 def go(run: TrainingRun, rounds: int, evaluate: bool) -> None:
-    """Run rounds, with or without evaluation at the default interval; as in a run, scores are not waited for."""
+    """Run rounds, with or without evaluation at the default interval."""
     for number in range(rounds):
-        run.loop.step()
-        if evaluate and number % ROUNDS_PER_EVALUATION == 0:
-            run.begin_score()
-    run.server.flush()
+        due = Due(score=evaluate and number % ROUNDS_PER_EVALUATION == 0)
+        run.pipeline.step(due=lambda *_, due=due: due)
+    run.pipeline.submit()
 
 
 def rounds_table(size: Size) -> None:
@@ -156,13 +154,13 @@ def rounds_row(name: str, workload: Workload, precision: Precision, size: Size) 
     pairs = [(rounds_s(evaluate=False), rounds_s(evaluate=True)) for _ in range(size.repeats)]
     round_s = statistics.median(plain for plain, _ in pairs) / size.rounds
     added = statistics.median(scored / plain for plain, scored in pairs) - 1
-    score_s = statistics.median(timed_s(lambda: run.evaluator.score(run.model)) for _ in range(size.repeats))
+    score_s = statistics.median(timed_s(lambda: run.final_score()) for _ in range(size.repeats))
     print(
         f"| {name}, {precision} | {1 / round_s:,.0f} | {1000 * round_s:.2f} | {added:+.1%} | "
         f"{1000 * score_s:.2f} | {begin_s:.1f} |",
         flush=True,
     )
-    run.close()
+    run.pipeline.close()
 
 
 def everybody(workload: Workload, num_clients: int, steps: int) -> Cohort:
@@ -289,7 +287,7 @@ def one_of_many(name: str, seed: int, size: Size, barrier: Any, seconds: Any) ->
     alone_s = measure_s() if seed == 0 else None
     barrier.wait()
     seconds.put((alone_s, measure_s()))
-    run.close()
+    run.pipeline.close()
 
 
 def together_s(name: str, size: Size) -> tuple[float, float]:

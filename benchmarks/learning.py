@@ -10,28 +10,24 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch.nn import functional
 
 from lesson import InputError, Lesson, Settings, draw_fleet, make_loop
-from lesson.clock.rejections import Rejection
-from lesson.core.arrays import FloatArray
 from lesson.core.cores import num_cores
 from lesson.learn.batched import BatchedTrainer
 from lesson.learn.cohort import Cohort
 from lesson.learn.evaluation import Evaluator
 from lesson.learn.fused import FusedTrainer
-from lesson.learn.model_server import GlobalModel
+from lesson.learn.lane import GlobalModel
 from lesson.learn.process import configure_process
 from lesson.learn.reference import ReferenceTrainer
 from lesson.learn.tasks import load_task
 from lesson.learn.threads import Threads
 from lesson.learn.workload import Workload, make_workload
 from lesson.runs.execute import execute
-from lesson.strategies.base import Merge, Updates
 
 CLIENTS, SETTLE_S = 50, 0.02
 
@@ -135,24 +131,9 @@ def several_steps(size: Size) -> None:
     print(f"| median of {size.steps_repeats} | {one:.2f} | {many:.2f} | {ratio:.2f} |")
 
 
-class NoTraining:
-    """A model server without models, so that only the round loop is measured."""
-
-    def merge(self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int) -> list[Rejection]:
-        """Accept all updates."""
-        return []
-
-    def forget(self, version: int) -> None:
-        """Do nothing: there are no versions."""
-
-    def signals(self, names: frozenset[str], version: int) -> dict[str, Any]:
-        """Return no signals."""
-        return {}
-
-
 def loop(size: Size) -> None:
     """Print the time that strategy, clock and records take per round of 50 clients."""
-    simulation = make_loop(Lesson(20.0), draw_fleet(Settings(), CLIENTS), model_server=NoTraining())
+    simulation = make_loop(Lesson(20.0), draw_fleet(Settings(), CLIENTS))
     rounds = size.loop_rounds
     blocks = [timed_s(lambda: [simulation.step() for _ in range(rounds)]) for _ in range(size.loop_repeats)]
     ms = 1000 * statistics.median(blocks) / rounds

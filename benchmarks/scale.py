@@ -96,19 +96,21 @@ def measure(size: Size, row: Row, folder: Path) -> None:
     def rounds() -> tuple[float, float]:
         begin, merged = time.perf_counter(), 0
         for _ in range(num_rounds):
-            record = run.loop.step()
+            record = run.pipeline.step()
             assert record is not None
             merged += len(record.merged)
-        run.evaluator.score(run.model)  # waits for the GPU
+        run.pipeline.skip_results()
+        run.final_score()  # waits for the GPU
         return (time.perf_counter() - begin) / num_rounds, merged / num_rounds
 
     for _ in range(size.rounds):  # warm-up, in which CUDA graphs are recorded
-        run.loop.step()
-    run.evaluator.score(run.model)
+        run.pipeline.step()
+    run.pipeline.skip_results()
+    run.final_score()
     scores = []
     for _ in range(size.repeats):
         begin = time.perf_counter()
-        run.evaluator.score(run.model)
+        run.final_score()
         scores.append((time.perf_counter() - begin) / num_rounds)
     measured = [rounds() for _ in range(size.repeats)]
     round_s = statistics.median(seconds for seconds, _ in measured) - statistics.median(scores)
@@ -119,7 +121,7 @@ def measure(size: Size, row: Row, folder: Path) -> None:
     available = "8 h a day" if part_time else "always"
     about = f"| {row.num_clients:,} | {available} | {row.local_steps} | {row.participation} | {merged:.0f}"
     print(f"{about} | {1000 * round_s:.2f} | {made_s:.1f} | {memory} |")
-    run.close()
+    run.pipeline.close()
 
 
 def main() -> None:

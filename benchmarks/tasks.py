@@ -32,7 +32,6 @@ from lesson.learn.simulated_clients import SimulatedClients
 from lesson.learn.task import ModelFactory
 from lesson.learn.tasks import BUILT_IN, NUM_CHARACTERS, scaled
 from lesson.learn.workload import Workload, make_workload
-from lesson.strategies.base import Updates
 
 LEARNING_RATE, SETTLE_S, BATCHES_PER_CLIENT = 0.01, 0.02, 10
 TEXT, GRAY, COLOR, FEATURES = (80,), (28, 28, 1), (32, 32, 3), (60,)
@@ -186,11 +185,11 @@ def to_device(inputs: Tensor, device: str) -> Tensor:
 def lesson_round(workload: Workload, cohort: Cohort, device: str) -> Iterator[tuple[Round, SimulatedClients]]:
     """Provide a function that runs the round of a cohort with the trainer that `auto` picks, and the clients."""
     backend: Backend = CudaBackend(workload, "tf32") if device == "cuda" else CpuBackend(workload)
-    clients, updates = SimulatedClients(workload, backend), updates_of(cohort)
+    clients, batches = SimulatedClients(workload, backend), np.ones(len(cohort), dtype=np.int64)
 
     def run() -> None:
         nonlocal cohort
-        (model,) = clients.trainer_for(updates).sums([cohort])
+        (model,) = clients.trainer_for(cohort.local_steps, batches).sums([cohort])
         cohort = replace(cohort, base=model.clone(), index=cohort.index + 1)
 
     try:
@@ -198,27 +197,6 @@ def lesson_round(workload: Workload, cohort: Cohort, device: str) -> Iterator[tu
     finally:
         clients.close()
         backend.close()
-
-
-def updates_of(cohort: Cohort) -> Updates:
-    """Return the updates of a cohort as the model server would get them."""
-    whole, real = np.zeros(len(cohort), dtype=np.int64), np.zeros(len(cohort))
-    return Updates(
-        id=np.arange(len(cohort)),
-        client=cohort.client,
-        base_version=whole,
-        started_round=whole,
-        started_s=real,
-        expected_s=real,
-        arrived_s=real,
-        index=cohort.index,
-        lr_scale=real + 1,
-        local_steps=cohort.local_steps,
-        batches=whole + 1,
-        tier=whole,
-        compute_scale=real + 1,
-        in_turn=whole > 0,
-    )
 
 
 @contextlib.contextmanager

@@ -48,11 +48,11 @@ def gpu() -> None:
 
 @pytest.fixture
 def round_by_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Execute every aggregation immediately; otherwise, a short run is a single window, with all lines at its end."""
-    from lesson.learn.backend import WindowRule
+    """Make chunks of one round; otherwise, a short run is a single chunk, with all lines at its end."""
+    from lesson.learn.backend import ChunkRule
     from lesson.learn.cpu import CpuBackend
 
-    monkeypatch.setattr(CpuBackend, "window", WindowRule())
+    monkeypatch.setattr(CpuBackend, "rule", ChunkRule())
 
 
 @pytest.fixture(scope="session")

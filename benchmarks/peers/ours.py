@@ -45,7 +45,7 @@ from servers.inputs import (
 )
 
 from lesson.core.arrays import FloatArray
-from lesson.learn.group_memory import GroupVectors
+from lesson.learn.aggregate import GroupVectors
 from lesson.learn.optimizers import ServerOptimizer
 from lesson.settings.sections import ServerSettings
 from lesson.strategies import (

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from helpers.fleets import make_fleet, peak_bytes, resume, sealed, steps
-from helpers.scripted import NOTHING, FakeServer, Scripted, ids
+from helpers.scripted import NOTHING, FakeServer, Scripted, Served, ids
 from lesson import FedAvg, InputError, Lesson, Settings, draw_fleet, make_loop, simulate
 from lesson.clock.records import RoundRecord
 from lesson.strategies import FedAsync, FedBuff, Safa
@@ -316,7 +316,7 @@ def test_run_changes_neither_a_saved_state_nor_the_fleet(settings: dict[str, flo
 def test_only_versions_in_use_are_kept(strategy: Any) -> None:
     server, settings = FakeServer(2), Settings(disconnect_during=0.2, offline_s=10.0, exclude_after_rejections=3)
     fleet = make_fleet([3.0, 7.0, 7.0, 15.0, 25.0, 31.0, 90.0])
-    loop = make_loop(strategy, fleet, model_server=server, settings=settings)
+    loop = Served(make_loop(strategy, fleet, settings=settings), server)
     for _ in range(40):
         loop.step()
         ledger = loop.ledger
@@ -327,7 +327,7 @@ def test_only_versions_in_use_are_kept(strategy: Any) -> None:
 def rounds_with(
     server: FakeServer, strategy: Any, latencies: list[float], rounds: int, **settings: Any
 ) -> list[RoundRecord]:
-    loop = make_loop(strategy, make_fleet(latencies), model_server=server, settings=Settings(**settings))
+    loop = Served(make_loop(strategy, make_fleet(latencies), settings=Settings(**settings)), server)
     return steps(loop, rounds)
 
 
@@ -373,7 +373,7 @@ def test_excluded_client_costs_the_energy_used_so_far() -> None:
 
 def test_run_ends_when_all_clients_are_excluded() -> None:
     settings = Settings(exclude_after_rejections=3)
-    loop = make_loop(Lesson(20.0), make_fleet([10, 15]), model_server=FakeServer(0, 1), settings=settings)
+    loop = Served(make_loop(Lesson(20.0), make_fleet([10, 15]), settings=settings), FakeServer(0, 1))
     assert len(list(iter(lambda: loop.step(1e6), None))) == 3
     assert "2 of 2 clients were excluded" in loop.stop_reason
 

@@ -18,8 +18,7 @@ from lesson.clock.worlds import Event, Joined, Left, Reply
 from lesson.clock.worlds.clients import LOST, NO_REPLY, TOO_LATE
 from lesson.flower.arrays import Layout
 from lesson.flower.post import LOOK_EVERY_S, FieldNames, GridClients, weighted_means
-from lesson.learn.guards import NormGuard
-from lesson.learn.model_server import ModelServer
+from lesson.learn.lane import Lane
 from lesson.learn.optimizers import ServerOptimizer
 from lesson.learn.remote import Received
 from lesson.settings.settings import Settings
@@ -47,6 +46,7 @@ def updates_of(*clients: int, index: int = 0, lr_scale: float = 1.0) -> Updates:
         lr_scale=real + lr_scale,
         local_steps=whole + 2,
         batches=whole + 3,
+        tier=whole,
         compute_scale=real + 6,
         in_turn=whole > 0,
     )
@@ -63,13 +63,11 @@ class Asking:
         record = arrays_of()
         layout, self.received = Layout.of(record), Received()
         settings = Settings()
-        parts = settings.training, ServerOptimizer(settings.server), NormGuard(settings.guards)
-        server = ModelServer(torch.from_numpy(layout.vector(record)), self.received, *parts)
+        parts = settings.training, ServerOptimizer(settings.server), settings.guards
+        lane = Lane(torch.from_numpy(layout.vector(record)), *parts)
         node_of = dict(enumerate(sorted(self.grid.nodes)))
         options = {"tell": self.log.append, "warn": self.log.append} | options
-        self.post = GridClients(
-            self.grid, 2, node_of, layout, server, self.received, clock=lambda: self.now_s, **options
-        )
+        self.post = GridClients(self.grid, 2, node_of, layout, lane, self.received, clock=lambda: self.now_s, **options)
 
     def send(self, *clients: int, patience_s: float = 60.0, **options: Any) -> int:
         return self.post.send(updates_of(*clients, **options), 5, np.full(len(clients), patience_s))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from lesson.clock.faults import Disconnections
-from lesson.clock.loop import ModelServer, RoundLoop
+from lesson.clock.loop import RoundLoop
 from lesson.clock.records import RoundRecord
 from lesson.clock.worlds import VaryingWorld
 from lesson.core.arrays import FloatArray, IntArray
@@ -83,11 +83,10 @@ def disconnecting(
     *,
     settings: Settings | None = None,
     seed: int = 0,
-    model_server: ModelServer | None = None,
 ) -> RoundLoop:
     """Return a simulation with scripted disconnections: an object with the methods of `Disconnections`."""
     script: Disconnections = disconnections
-    return RoundLoop(strategy, VaryingWorld(fleet, settings or Settings(), seed, script), model_server, seed=seed)
+    return RoundLoop(strategy, VaryingWorld(fleet, settings or Settings(), seed, script), seed=seed)
 
 
 def steps(loop: Any, count: int) -> list[RoundRecord]:

@@ -79,13 +79,13 @@ def begin_run(path: Path, settings: Settings) -> None:
 def _clients(settings: Settings, num_classes: int | None) -> dict[str, Any]:
     """Return the clients of a run; all have equal shares of every class, and the accuracy on each class is 0.5."""
     fleet = draw_fleet(settings).at_deadline(settings.strategy.deadline_s)
-    run = SimpleNamespace(
-        fleet=fleet,
+    evaluator = SimpleNamespace(
         num_classes=num_classes,
-        class_accuracy=lambda: (np.full(10, 0.5), ()),
+        class_names=(),
+        class_accuracy=lambda _: np.full(10, 0.5),
         own_accuracy=lambda chosen, by_class: np.full(len(chosen), by_class.mean()),
     )
-    return clients_of(cast(Any, run))
+    return clients_of(fleet, cast(Any, evaluator), cast(Any, None))
 
 
 def make_comparison(out: Path, strategies: tuple[str, ...] = ("lesson", "fedavg"), num_seeds: int = 3) -> None:

@@ -1,13 +1,16 @@
-"""A strategy that follows a script, and a model server without models."""
+"""A strategy that follows a script, and round loops whose rounds fake servers aggregate."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar, get_args
 
 import numpy as np
 
+from lesson.clock.loop import RoundLoop
+from lesson.clock.records import RoundRecord
 from lesson.clock.rejections import NOT_FINITE, Rejection
+from lesson.clock.signals import Signals
 from lesson.core.arrays import FloatArray
-from lesson.strategies.base import Closing, Merge, RoundPlan, ServerView, Updates
+from lesson.strategies.base import Closing, Every, Merge, RoundPlan, ServerView, Updates
 
 
 def ids(*numbers: int) -> np.ndarray:
@@ -31,7 +34,7 @@ class Scripted:
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         entry = self.script[min(view.round, len(self.script)) - 1]
-        if not isinstance(entry, get_args(Closing)):
+        if not isinstance(entry, (*get_args(Closing), Every)):
             return entry
         return RoundPlan(np.flatnonzero(view.idle) if view.round == 1 else NOTHING, entry)
 
@@ -61,5 +64,39 @@ class FakeServer:
     def forget(self, version: int) -> None:
         self.versions.remove(version)
 
-    def signals(self, names: frozenset[str], version: int) -> dict[str, Any]:
-        return {}
+
+class SignalServer:
+    """Provides the signals that a function returns for a version, and aggregates nothing."""
+
+    def __init__(self, signals: Callable[[int], Any]) -> None:
+        self.signals = signals
+
+    def merge(self, *_: Any) -> list[Any]:
+        return []
+
+    def forget(self, version: int) -> None: ...
+
+
+class Served:
+    """A round loop whose rounds a fake server aggregates; it may provide signals."""
+
+    def __init__(self, loop: RoundLoop, server: Any) -> None:
+        self.loop, self.server = loop, server
+        if hasattr(server, "signals"):
+            names = loop.strategy.needs & server.signals(0).keys()
+            loop.signals = Signals({name: lambda name=name: server.signals(loop.version)[name] for name in names})
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loop, name)
+
+    def step(self, until_s: float = np.inf) -> RoundRecord | None:
+        loop, server = self.loop, self.server
+        if (opened := loop.begin(until_s)) is None:
+            return None
+        rejections = ()
+        if opened.aggregates:
+            rejections = server.merge(opened.updates, opened.weights, opened.merge, loop.version, opened.number)
+        record = loop.close(opened, rejections)
+        for version in opened.unused:
+            server.forget(version)
+        return record

@@ -1,13 +1,12 @@
 """Every registered strategy, set up for small fleets, and runs that keep what their strategy decided."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
+from helpers.scripted import Served
 from lesson import Fleet, make_loop
-from lesson.clock.loop import RoundLoop
 from lesson.clock.records import RoundRecord
 from lesson.strategies import CA2FL, FADAS, STRATEGIES, FedAT, FedBuff, TiFL, setting_names
 from lesson.strategies.base import Merge, RoundPlan, ServerView, Updates
@@ -33,7 +32,7 @@ def make(kind: type[Any]) -> Any:
 class Run:
     """A simulation with its records, and the plans and merges of its strategy."""
 
-    def __init__(self, simulation: RoundLoop, rng: Any = None) -> None:
+    def __init__(self, simulation: Any, rng: Any = None) -> None:
         self.simulation, self.records = simulation, list[RoundRecord]()
         self.plans, self.merges = list[RoundPlan](), list[Merge]()
         strategy: Any = simulation.strategy
@@ -71,21 +70,7 @@ class Run:
         return [row[:3] for row in self.trace]
 
 
-def follow(strategy: Any, fleet: Fleet, rounds: int, *, rng: Any = None, **options: Any) -> Run:
-    """Run a strategy on a fleet; `rng` replaces the random generator that it is given."""
-    return Run(make_loop(strategy, fleet, **options), rng).step(rounds)
-
-
-class SignalServer:
-    """A model server without models that provides the signals of a function of the version."""
-
-    def __init__(self, signals: Callable[[int], dict[str, Any]]) -> None:
-        self._signals = signals
-
-    def signals(self, names: frozenset[str], version: int) -> dict[str, Any]:
-        return self._signals(version)
-
-    def merge(self, *_: Any) -> list[Any]:
-        return []
-
-    def forget(self, version: int) -> None: ...
+def follow(strategy: Any, fleet: Fleet, rounds: int, *, rng: Any = None, server: Any = None, **options: Any) -> Run:
+    """Run a strategy on a fleet; `rng` replaces the random generator that it is given, and `server` aggregates."""
+    loop: Any = make_loop(strategy, fleet, **options)
+    return Run(loop if server is None else Served(loop, server), rng).step(rounds)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lesson.clock.loop import ModelServer, RoundLoop
+from lesson.clock.loop import RoundLoop
 from lesson.clock.records import RoundRecord
 from lesson.clock.worlds import Clients, Event, RemoteWorld, Reply, WallWorld, make_world
 from lesson.clock.worlds.clients import NO_REPLY, TOO_LATE
@@ -137,7 +137,6 @@ def on_the_wall(
     strategy: Strategy,
     fleet: Fleet,
     takes: Sequence[Sequence[Took]] | FakeClients,
-    model_server: ModelServer | None = None,
     tell: Callable[[str], None] = lambda _: None,
     exclude_after: int = 5,
     **options: Any,
@@ -148,7 +147,7 @@ def on_the_wall(
     """
     clients = takes if isinstance(takes, FakeClients) else FakeClients(FakeClock(), takes)
     world = WallWorld(fleet, clients, tell, clock=clients.clock, sleep=clients.clock.sleep, **options)
-    return Federation(RoundLoop(strategy, world, model_server, exclude_after=exclude_after, tell=tell)), clients
+    return Federation(RoundLoop(strategy, world, exclude_after=exclude_after, tell=tell)), clients
 
 
 def in_simulated_time(

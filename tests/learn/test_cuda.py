@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from helpers.any_tasks import COUPLED, INDEPENDENT, Mlp, feature_task, regression_task, rmse, workload_of
-from helpers.model_servers import make_server, overflow_from, updates
+from helpers.lanes import make_models, overflow_from, updates
 from helpers.small_tasks import TinyNet, image_workload, tiny_data, tiny_task
 from helpers.trainers import check_agreement, colors, make_cohort, random_cohorts, sum_of
-from lesson import Lesson, RoundLoop, Settings, Task, compare, draw_fleet, make_loop
+from lesson import Lesson, Settings, Task, compare, draw_fleet, make_loop
 from lesson.core.errors import DivergedError
 from lesson.learn import counters, dropout
 from lesson.learn.cohort import Cohort
@@ -33,7 +33,8 @@ from lesson.learn.cuda.graphs import arithmetic
 from lesson.learn.data import load_samples
 from lesson.learn.divergence import NewestCohort
 from lesson.learn.evaluation import Evaluator
-from lesson.learn.model_server import GlobalModel, ModelServer
+from lesson.learn.lane import GlobalModel
+from lesson.learn.pipeline import Pipeline
 from lesson.learn.reference import ReferenceTrainer
 from lesson.learn.simulated_clients import SimulatedClients
 from lesson.learn.workload import Workload
@@ -222,25 +223,22 @@ def test_cohort_that_overflows_does_not_affect_others() -> None:
 
 def rounds(
     workload: Workload, backend: Any, count: int, trainer: Any = "auto", kind: Any = Lesson, **server: Any
-) -> tuple[RoundLoop, ModelServer]:
+) -> Pipeline:
     """LESSON with the preset released, at a step size small enough that what is rounded is not magnified: at the usual
     one, two trainers of the CPU are 2e-4 apart after 20 rounds."""
-    made = make_server(workload, trainer, learning_rate=0.002, server=server, backend=backend)
+    made = make_models(workload, trainer, learning_rate=0.002, server=server, backend=backend)
     fleet = draw_fleet(Settings(), len(workload.holdings.num_samples)).at_deadline(20.0)
-    loop = make_loop(kind() if kind is FedAT else kind(20.0), fleet, model_server=made)
+    pipeline = made.pipeline(make_loop(kind() if kind is FedAT else kind(20.0), fleet))
     for _ in range(count):
-        loop.step()
-    return loop, made
+        pipeline.step()
+    return pipeline
 
 
 @on_gpu
 @pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
 def test_lower_precision_stays_close(precision: Any) -> None:
     _, cuda = paper("mnist")
-    (exact_run, exact), (fast_run, fast) = (
-        rounds(cuda, CudaBackend(cuda, kind), 30) for kind in ("float32", precision)
-    )
-    wanted, given = exact.versions[exact_run.version], fast.versions[fast_run.version]
+    wanted, given = (rounds(cuda, CudaBackend(cuda, kind), 30).lane.model.vector for kind in ("float32", precision))
     assert not torch.equal(given, wanted)
     assert (given - wanted).norm() / wanted.norm() < 0.05
 
@@ -256,10 +254,10 @@ def test_lower_precision_stays_close(precision: Any) -> None:
 )
 def test_rounds_agree_with_the_reference(kind: Any, server: dict[str, Any]) -> None:
     cpu, cuda = paper("mnist")
-    plain, expected = rounds(cpu, CpuBackend(cpu), 20, "reference", kind, **server)
-    fast, given = rounds(cuda, CudaBackend(cuda, "float32"), 20, "fused", kind, **server)
+    plain = rounds(cpu, CpuBackend(cpu), 20, "reference", kind, **server).lane
+    fast = rounds(cuda, CudaBackend(cuda, "float32"), 20, "fused", kind, **server).lane
     assert fast.version == plain.version
-    wanted, vector = expected.versions[plain.version], given.versions[fast.version].cpu()
+    wanted, vector = plain.model.vector, fast.model.vector.cpu()
     assert (vector - wanted).norm() < 0.01 * (wanted - cpu.initial_vector()).norm()
 
 
@@ -268,20 +266,20 @@ def test_rounds_agree_with_the_reference(kind: Any, server: dict[str, Any]) -> N
 def test_round_loop_never_waits_for_the_gpu(trainer: str) -> None:
     _, cuda = paper("mnist")
     backend = CudaBackend(cuda, "float32")
-    evaluator, (loop, server) = Evaluator(cuda, backend), rounds(cuda, backend, 24, trainer)
-    evaluator.score(server.model(loop.version))
+    evaluator, pipeline = Evaluator(cuda, backend), rounds(cuda, backend, 24, trainer)
+    evaluator.score(pipeline.lane.model)
     with warnings.catch_warnings(action="ignore"):  # that this is a prototype
         torch.cuda.set_sync_debug_mode("error")
     try:
         for _ in range(12):
-            loop.step()
-        newest = server.model(loop.version)
+            pipeline.step()
+        newest = pipeline.lane.model
         pending = evaluator.begin_score(newest)
         with pytest.raises(RuntimeError, match="synchroniz"):
             newest.vector.cpu()
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert pending.result() == evaluator.score(newest)
+    assert pending() == evaluator.score(newest)
 
 
 @on_gpu
@@ -433,12 +431,10 @@ def test_accuracies_of_clients_and_classes_agree_with_the_cpu() -> None:
         image_workload(Settings(), load_samples("mnist"), 50, 0, None, device, holding_out=True)
         for device in ("cpu", "cuda")
     )
-    loop, given = rounds(cuda, CudaBackend(cuda, "float32"), 10)
-    model, expected = given.model(loop.version), make_server(cpu)
-    expected.restore(given.state())
-    ours, theirs = (
-        server.signals(frozenset({"client_accuracy"}), loop.version)["client_accuracy"] for server in (given, expected)
-    )
+    given, expected = rounds(cuda, CudaBackend(cuda, "float32"), 10), make_models(cpu)
+    expected.lane.restore(given.lane.state())
+    model = given.lane.model
+    ours, theirs = (one.executor.evaluator.signals()["client_accuracy"](one.lane.model) for one in (given, expected))
     assert cpu.held_out is not None
     assert np.ptp(theirs) > 0.1
     assert (np.abs(ours - theirs) * cpu.held_out.num_samples).sum() <= 6  # of 6,000

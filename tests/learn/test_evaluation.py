@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from helpers.fleets import make_fleet
-from helpers.model_servers import make_server
+from helpers.lanes import make_models
 from helpers.small_tasks import TinyNet, image_workload, tiny_data, tiny_logits, tiny_task, tiny_workload
 from lesson import FedAvg, Settings, make_loop
 from lesson.core.errors import DivergedError
@@ -18,7 +18,7 @@ from lesson.learn.cpu import CHUNK_SAMPLES, CpuBackend
 from lesson.learn.data import Samples
 from lesson.learn.divergence import NewestCohort
 from lesson.learn.evaluation import Evaluator, client_scores
-from lesson.learn.model_server import GlobalModel
+from lesson.learn.lane import GlobalModel
 from lesson.learn.partition import Partition
 from lesson.learn.remote import evaluate_on_client
 from lesson.learn.scores import ClientScores
@@ -50,11 +50,10 @@ def workload() -> Workload:
 @pytest.fixture(scope="module")
 def model(workload: Workload) -> GlobalModel:
     """After a few rounds."""
-    server = make_server(workload)
-    loop = make_loop(FedAvg(), make_fleet([1.0, 2.0, 3.0, 4.0]), model_server=server)
+    pipeline = make_models(workload).pipeline(make_loop(FedAvg(), make_fleet([1.0, 2.0, 3.0, 4.0])))
     for _ in range(8):
-        loop.step()
-    return server.model(8)
+        pipeline.step()
+    return pipeline.lane.model
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +70,7 @@ def test_score_by_hand(evaluator: Evaluator, model: GlobalModel) -> None:
     assert score.loss == pytest.approx(torch.nn.functional.cross_entropy(logits, truth).item(), rel=1e-5)
     by_class = [float(is_right[truth == label].double().mean()) for label in range(3)]
     assert evaluator.class_accuracy(model) == pytest.approx(by_class)
-    assert evaluator.num_test_samples == 1000
+    assert evaluator.test_steps == 1000 / 5 / 3
 
 
 def test_client_scores_by_hand(evaluator: Evaluator, model: GlobalModel, workload: Workload) -> None:

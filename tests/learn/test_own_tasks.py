@@ -35,7 +35,7 @@ def train(workload: Workload, client: int, **changes: Any) -> np.ndarray:
 
 def score(workload: Workload) -> Any:
     with closing(CpuBackend(workload, 2)) as backend:
-        return backend.begin_score(workload.initial_vector()).result()
+        return backend.begin_score(workload.initial_vector())()
 
 
 def plain_outputs(workload: Workload) -> Tensor:
@@ -149,9 +149,9 @@ def test_tied_weights_stay_tied() -> None:
 def test_upload_of_the_actual_model_size() -> None:
     """An MLP of 10·16 + 16 + 16·3 + 3 = 227 parameters: 7,264 bits, 908 bytes."""
     run = resolve(CPU.with_changes(model_bits="actual"), feature_task()).build()
-    record = run.loop.step(1e9)
-    run.close()
-    assert run.loop.fleet.model_bits == 7264
+    record = run.pipeline.step(1e9)
+    run.pipeline.close()
+    assert run.pipeline.loop.fleet.model_bits == 7264
     assert record is not None
     assert record.bytes_up == 908 * record.uploads
 
@@ -159,9 +159,9 @@ def test_upload_of_the_actual_model_size() -> None:
 def test_run_is_not_resumed_with_a_model_of_another_size() -> None:
     begun, other = (resolve(CPU, feature_task(partial(Mlp, size))).build() for size in (3, 4))
     with pytest.raises(InputError, match=r"227 values.* got 244"):
-        other.server.restore(begun.server.state())
-    begun.close()
-    other.close()
+        other.pipeline.lane.restore(begun.pipeline.lane.state())
+    begun.pipeline.close()
+    other.pipeline.close()
 
 
 # Samples that influence each other
@@ -265,7 +265,7 @@ def test_models_use_training_and_evaluation_mode() -> None:
     for _ in range(2):
         (given,) = trainer.sums([cohort])
         assert torch.allclose(given, expected, atol=1e-6)
-        loss = backend.begin_score(cohort.base).result().loss
+        loss = backend.begin_score(cohort.base)().loss
     backend.close()
     assert loss == pytest.approx(float(functional.cross_entropy(plain_outputs(workload), workload.task.test[1])))
 
@@ -281,9 +281,9 @@ def test_metrics_of_a_regression_are_those_of_the_whole_test_set() -> None:
     }
     assert found.loss == pytest.approx(float(errors.square().mean()), rel=1e-6)
     run = resolve(CPU, task).build()
-    run.close()
+    run.pipeline.close()
     assert (run.metric.name, run.metric.higher_is_better, run.metric.targets) == ("rmse", False, (1.0, 0.5))
-    assert run.num_classes is None
+    assert run.evaluator.num_classes is None
 
 
 def test_sequences_and_torchs_own_lstm(tmp_path: Path) -> None:

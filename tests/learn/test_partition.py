@@ -120,10 +120,10 @@ def test_invalid_splits_are_rejected(values: dict[str, object], message: str) ->
 def test_run_trains_on_the_samples_of_its_population() -> None:
     chosen = Settings(num_clients=5, split="dirichlet-per-client", samples_per_client=(10, 30), rounds=1, device="cpu")
     run = resolve(chosen, tiny_task()).build()
-    run.close()
+    run.pipeline.close()
     drawn = draw_population(chosen)
     assert np.array_equal(run.evaluator.workload.holdings.num_samples, drawn.num_samples)
-    assert np.array_equal(run.loop.fleet.population.x_km, drawn.x_km)  # type: ignore[union-attr]
+    assert np.array_equal(run.pipeline.loop.fleet.population.x_km, drawn.x_km)  # type: ignore[union-attr]
 
 
 # A pool, in which each client draws its samples with replacement

@@ -9,45 +9,56 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.model_servers import make_server, received_server, trained, updates
+from helpers.fleets import make_fleet
+from helpers.lanes import Models, make_models, received_models, trained, updates
 from helpers.resuming import check_resumes
 from helpers.small_tasks import TinyNet, image_workload, tiny_data, tiny_logits, tiny_task, tiny_workload
-from lesson import InputError, Settings
+from lesson import FedAvg, InputError, Settings, make_loop
+from lesson.clock.signals import Signals
 from lesson.core.errors import DivergedError
 from lesson.learn import evaluation
-from lesson.learn.model_server import ModelServer
 from lesson.learn.partition import Partition, draw_pool, make_partition
 from lesson.learn.workload import hold_out
 from lesson.runs.resolve import resolve
 from lesson.strategies.base import NO_UPDATES
 
-NAMES = frozenset({"update_loss", "update_deviation", "client_accuracy"})
+NAMES = frozenset({"update_loss", "update_deviation", "client_accuracy", "weather"})
 VALUES: dict[str, Any] = {"num_clients": 6, "batch_size": 5, "weighting": "samples", "beta": 0.5}
 TIFL = {"name": "tifl", "num_tiers": 3, "interval": 2}
 REFL = {"name": "refl", "clients_per_round": 2, "hold_off": 1, "adaptive_target": True}
 
 
+class Curious(FedAvg):
+    needs = NAMES
+
+
+def signals_of(models: Models, version: int = 0) -> Signals:
+    """Return the signals of a strategy that needs all of them, when a version is the newest one."""
+    models.lane.version = version
+    return models.pipeline(make_loop(Curious(), make_fleet([1.0]))).loop.signals
+
+
 @pytest.fixture
-def server() -> ModelServer:
-    return make_server(tiny_workload(4), trainer="reference")
+def models() -> Models:
+    return make_models(tiny_workload(4), trainer="reference")
 
 
-def test_update_loss_is_the_rms_over_the_first_minibatch(server: ModelServer) -> None:
+def test_update_loss_is_the_rms_over_the_first_minibatch(models: Models) -> None:
     workload, data = tiny_workload(4), tiny_data()
-    losses = server.signals(NAMES, 0)["update_loss"](replace(updates([2, 0]), index=np.array([3, 7])))
+    losses = signals_of(models, 0)["update_loss"](replace(updates([2, 0]), index=np.array([3, 7])))
     for client, index, loss in zip((2, 0), (3, 7), losses.tolist(), strict=True):
         drawn = workload.sampler.batches(torch.tensor([client]), torch.tensor([index]), 1)
-        logits = tiny_logits(server.versions[0], data.train_inputs[drawn[0, 0]])
+        logits = tiny_logits(models.versions[0], data.train_inputs[drawn[0, 0]])
         labels = torch.from_numpy(data.train_targets[drawn[0, 0]])
         each = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
         assert loss == pytest.approx(math.sqrt(float((each.double() ** 2).mean())), rel=1e-6)
-    server.versions[1] = torch.zeros_like(server.versions[0])
-    zeros = server.signals(NAMES, 1)["update_loss"](updates([1, 3]))
+    models.versions[1] = torch.zeros_like(models.versions[0])
+    zeros = signals_of(models, 1)["update_loss"](updates([1, 3]))
     assert zeros == pytest.approx([math.log(3)] * 2, rel=1e-6), "all logits are 0, and there are three classes"
-    assert server.signals(NAMES, 1)["update_loss"](NO_UPDATES).shape == (0,)
-    server.versions[0][:] = np.inf
+    assert signals_of(models, 1)["update_loss"](NO_UPDATES).shape == (0,)
+    models.versions[0][:] = np.inf
     with pytest.raises(DivergedError, match="loss"):
-        server.signals(NAMES, 0)["update_loss"](updates([0]))
+        signals_of(models, 0)["update_loss"](updates([0]))
 
 
 def test_deviations_by_hand() -> None:
@@ -56,8 +67,8 @@ def test_deviations_by_hand() -> None:
     Client 2's update, from (2, 2), is (2, 3): (u + 2·û) / 3 = (2, 1) deviates by 1² / 4. Client 3's is (−1, 6): (1, 2)
     deviates by (1² + 2²) / 4. Client 4's is û itself.
     """
-    server = received_server({0: [6, 5], 1: [8, 5], 2: [4, 5], 3: [1, 8], 4: [4, 2]})
-    deviation = server.signals(NAMES, 1)["update_deviation"]
+    models = received_models({0: [6, 5], 1: [8, 5], 2: [4, 5], 3: [1, 8], 4: [4, 2]})
+    deviation = signals_of(models, 1)["update_deviation"]
     assert deviation(updates([0, 1], 1), updates([3, 2, 4])) == pytest.approx([1.25, 0.25, 0.0])
     assert deviation(updates([1, 0], 1), updates([4, 2])) == pytest.approx([0.0, 0.25])
     assert deviation(updates([0, 1], 1), NO_UPDATES).shape == (0,)
@@ -65,24 +76,24 @@ def test_deviations_by_hand() -> None:
 
 def test_updates_without_a_deviation() -> None:
     """A fresh update that is not finite is left out: û = (1, 0) and n = 1. For u = (1, 3), (u + û) / 2 = (1, 1.5)."""
-    server = received_server({0: [6, 5], 1: [np.nan, 5], 2: [3, 5], 3: [np.inf, 2], 5: [5, 5]})
-    deviation = server.signals(NAMES, 1)["update_deviation"]
+    models = received_models({0: [6, 5], 1: [np.nan, 5], 2: [3, 5], 3: [np.inf, 2], 5: [5, 5]})
+    deviation = signals_of(models, 1)["update_deviation"]
     found = deviation(updates([0, 1], 1), updates([2, 3]))
     assert found == pytest.approx([1.5**2, np.nan], nan_ok=True)
     for fresh in (updates([5], 1), NO_UPDATES):  # û is 0, or nothing is fresh
         assert np.isnan(deviation(fresh, updates([2]))).all()
 
 
-def test_deviations_of_simulated_updates(server: ModelServer) -> None:
+def test_deviations_of_simulated_updates(models: Models) -> None:
     """With steps from two versions, one of them scaled; the signal changes no model."""
-    server.versions[1] = server.versions[0] + 0.01
-    mean = sum((trained(server, client, 1) - server.versions[1]).double() for client in (0, 1)) / 2
-    moved = (trained(server, 2, 0, 0.3) - server.versions[0]).double()
+    models.versions[1] = models.versions[0] + 0.01
+    mean = sum((trained(models, client, 1) - models.versions[1]).double() for client in (0, 1)) / 2
+    moved = (trained(models, 2, 0, 0.3) - models.versions[0]).double()
     expected = float((mean - (moved + 2 * mean) / 3).square().sum() / mean.square().sum())
-    before = server.state()
-    deviation = server.signals(NAMES, 1)["update_deviation"]
+    before = models.lane.state()
+    deviation = signals_of(models, 1)["update_deviation"]
     assert deviation(updates([0, 1], 1), updates([2], scale=3.0)) == pytest.approx([expected], rel=1e-4)
-    assert all(np.array_equal(vector, before[name]) for name, vector in server.state().items())
+    assert all(np.array_equal(vector, before[name]) for name, vector in models.lane.state().items())
 
 
 # The accuracy on samples that clients hold out
@@ -115,13 +126,13 @@ def test_no_sample_of_a_pool_is_both_trained_on_and_held_out() -> None:
 def test_client_accuracy_is_that_on_held_out_samples() -> None:
     data = tiny_data(900)
     workload = image_workload(Settings(**VALUES), data, 6, 0, TinyNet, holding_out=True)
-    server = make_server(workload)
-    signals = server.signals(NAMES | {"weather"}, 0)
+    models = make_models(workload)
+    signals = signals_of(models, 0)
     assert sorted(signals) == ["client_accuracy", "update_deviation", "update_loss"]
     assert workload.held_out is not None
     for client, given in enumerate(signals["client_accuracy"].tolist()):
         held = workload.held_out[client]
-        predicted = tiny_logits(server.versions[0], data.train_inputs[held]).argmax(1)
+        predicted = tiny_logits(models.versions[0], data.train_inputs[held]).argmax(1)
         assert given == np.mean(predicted.numpy() == data.train_targets[held])
 
 
@@ -135,10 +146,10 @@ def test_clients_hold_out_samples_only_if_the_strategy_asks(
     for strategy, is_less in ((TIFL, True), ({"name": "fedavg"}, False)):
         run = resolve(Settings(**VALUES, strategy=strategy, run={"rounds": 5, "device": "cpu"}), tiny_task(900)).build()
         for _ in range(5):
-            run.loop.step()
-        run.close()
-        assert np.array_equal(run.loop.fleet.client_weight, run.loop.fleet.num_samples)
-        assert np.all((run.loop.fleet.num_samples < whole) == is_less)
+            run.pipeline.step()
+        run.pipeline.close()
+        assert np.array_equal(run.pipeline.loop.fleet.client_weight, run.pipeline.loop.fleet.num_samples)
+        assert np.all((run.pipeline.loop.fleet.num_samples < whole) == is_less)
     assert len(asked) == 3
 
 

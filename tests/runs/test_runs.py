@@ -5,7 +5,6 @@ import math
 import os
 import signal
 import tomllib
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,9 @@ from helpers.small_tasks import tiny_data
 from lesson import InputError
 from lesson.clock.worlds import NominalWorld
 from lesson.core.errors import DivergedError
-from lesson.learn.backend import WindowRule
+from lesson.learn.backend import ChunkRule
 from lesson.learn.cpu import CpuBackend
-from lesson.learn.scores import ClientScores, PendingScore, Score
+from lesson.learn.scores import ClientScores
 from lesson.runs.evaluation_times import EvaluationGrid
 from lesson.runs.execute import execute
 from lesson.runs.folder import RunFolder
@@ -78,7 +77,7 @@ def test_folder_of_a_finished_run(finished: Path) -> None:
 def test_clients_are_recorded(finished: Path) -> None:
     saved = json.loads((finished / "clients.json").read_text())
     run = resolve(settings(), PARTS["task"]).build(1)
-    fleet, holdings, columns = run.loop.fleet, run.evaluator.workload.holdings, saved["clients"]
+    fleet, holdings, columns = run.pipeline.loop.fleet, run.evaluator.workload.holdings, saved["clients"]
     assert saved["num_clients"] == len(fleet) == 6
     assert columns["latency_s"] == fleet.latency_s.tolist()
     assert columns["x_km"] == fleet.population.x_km.tolist()
@@ -89,7 +88,7 @@ def test_clients_are_recorded(finished: Path) -> None:
     by_class = np.bincount(tiny_data().test_targets) / len(tiny_data().test_targets)
     summary = json.loads((finished / "summary.json").read_text())
     assert by_class @ saved["class_accuracy"] == pytest.approx(summary["accuracy"])
-    run.close()
+    run.pipeline.close()
 
 
 def test_moving_clients_are_recorded_as_they_start(tmp_path: Path) -> None:
@@ -143,9 +142,9 @@ def test_interrupted_runs_resume_bit_identically(tmp_path: Path, state: str) -> 
     check_resumes(chosen, tmp_path, after_round, **PARTS)
 
 
-@pytest.mark.parametrize(("last", "window"), [(12, WindowRule()), (30, WindowRule(10**6))])
+@pytest.mark.parametrize(("last", "rule"), [(12, ChunkRule()), (30, ChunkRule(10**6))])
 def test_ctrl_c_saves_a_checkpoint(
-    tmp_path: Path, finished: Path, last: int, window: WindowRule, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, finished: Path, last: int, rule: ChunkRule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between two rounds, and at the last moment."""
 
@@ -153,7 +152,7 @@ def test_ctrl_c_saves_a_checkpoint(
         if line["round"] == last:
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(CpuBackend, "window", window)
+    monkeypatch.setattr(CpuBackend, "rule", rule)
     with pytest.raises(KeyboardInterrupt):
         execute(settings(), tmp_path / "run", progress=interrupt, **PARTS)
     assert len(read_metrics(tmp_path / "run" / "metrics.jsonl")) == last
@@ -297,31 +296,6 @@ def test_run_resumes_only_on_its_device(tmp_path: Path) -> None:
         execute(auto, folder.path, resume=True, **PARTS)
 
 
-@dataclass(frozen=True)
-class SlowScore:
-    """A score as a GPU gives it: not there unless it is waited for, or asked for the third time."""
-
-    score: PendingScore
-    asked: list[None] = field(default_factory=list)
-
-    def ready(self) -> bool:
-        self.asked.append(None)
-        return len(self.asked) > 2
-
-    def result(self) -> Score:
-        return self.score.result()
-
-
-def test_lines_wait_for_their_scores_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scored = settings(client_scores_every_s=60.0)
-    execute(scored, tmp_path / "at-once", **PARTS)
-    at_once, lines = CpuBackend.begin_score, list[dict[str, Any]]()
-    monkeypatch.setattr(CpuBackend, "begin_score", lambda self, vector: SlowScore(at_once(self, vector)))
-    execute(scored, tmp_path / "slow", progress=lines.append, **PARTS)
-    assert content(tmp_path / "slow") == content(tmp_path / "at-once")
-    assert [line["round"] for line in lines] == list(range(1, 31))
-
-
 def test_client_scores_are_those_of_the_newest_model(tmp_path: Path, finished: Path) -> None:
     """Rounds of 20 s: after every third, and in round 15 together with a test score."""
     scored = settings(client_scores_every_s=60.0)
@@ -330,12 +304,13 @@ def test_client_scores_are_those_of_the_newest_model(tmp_path: Path, finished: P
     assert [line["round"] for line in lines] == list(range(3, 31, 3))
     run = resolve(scored, PARTS["task"]).build(1)
     for line in lines:
-        while run.loop.round < line["round"]:
-            run.loop.step()
-        expected = run.evaluator.client_scores(run.model)
+        while run.pipeline.loop.round < line["round"]:
+            run.pipeline.step()
+        run.pipeline.drain()
+        expected = run.evaluator.client_scores(run.pipeline.lane.model)
         assert line["client_accuracy"] == expected.accuracy.tolist()
         assert line["client_loss"] == expected.loss.tolist()
-    run.close()
+    run.pipeline.close()
     before, after = content(finished), content(tmp_path / "run")
     assert {name for name in before if before[name] != after[name]} == {"metrics.jsonl"}
 
@@ -355,11 +330,10 @@ class FakeRecord:
 def evaluated(count: int, round_s: float, *, first: int = 1, of_clients: bool = False, **run: Any) -> list[int]:
     """Return those of `count` rounds of equal length after which a run is evaluated."""
     grid = EvaluationGrid(settings(**{"rounds": None} | run).run)
-    due = grid.are_clients_due if of_clients else grid.is_due
     return [
         number
         for number in range(first, count + 1)
-        if due(round_s * (number - 1), FakeRecord(number, round_s * number))  # type: ignore[arg-type]
+        if grid.due(round_s * (number - 1), FakeRecord(number, round_s * number))[of_clients]  # type: ignore[arg-type]
     ]
 
 

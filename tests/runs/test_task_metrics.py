@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from lesson.experiments.engines.trial import execute_trial
 from lesson.experiments.run import Run
 from lesson.learn.build import TrainingRun
 from lesson.learn.metric import Metric
-from lesson.learn.scores import Known, Score
+from lesson.learn.scores import Score
 from lesson.runs.execute import execute
 from lesson.runs.resolve import Resolved
 from lesson.runs.summary import read_metrics, summarize
@@ -29,11 +30,11 @@ def regression(resolved: Resolved, num_threads: int | None, diverges: bool = Fal
     evaluator = run.evaluator
     count = iter(range(6, -100, -1))
 
-    def begin_score(_: object) -> Known[Score]:
+    def begin_score(_: object) -> Callable[[], Score]:
         if diverges:
             raise DivergedError("the loss is no longer finite")
         rmse = float(next(count))
-        return Known(Score({"rmse": rmse, "mae": rmse / 2}, rmse**2))
+        return lambda: Score({"rmse": rmse, "mae": rmse / 2}, rmse**2)
 
     evaluator.metric, evaluator.is_cross_entropy, evaluator.num_classes = RMSE, False, None
     evaluator.begin_score = begin_score  # type: ignore[assignment,method-assign]

@@ -14,7 +14,7 @@ from helpers.fleets import make_fleet, peak_bytes, traced
 from helpers.strategies import follow
 from lesson import CA2FL, FADAS, FedAvg, FedBuff, Fleet, Malenia, Rennala, Settings, make_loop
 from lesson.core.arrays import FloatArray
-from lesson.learn.group_memory import GroupVectors
+from lesson.learn.aggregate import GroupVectors
 from lesson.strategies import Safa
 from lesson.strategies.base import Merge, Updates
 
@@ -91,9 +91,6 @@ class OneNumber:
 
     def forget(self, version: int) -> None: ...
 
-    def signals(self, names: frozenset[str], version: int) -> dict[str, Any]:
-        return {}
-
 
 def test_ca2fl_models_and_caches(fleet: Fleet) -> None:
     """Buffers, in the order of arrival, with h̄ = Σ h / 4:
@@ -104,7 +101,7 @@ def test_ca2fl_models_and_caches(fleet: Fleet) -> None:
     4. Client 0 with 3, 3 with 6, 0 with 9: v = 5.25 + (3 + 6 + 9)/3 = 11.25; h = 6, 11, 10, 6.
     """
     server = OneNumber({0: [3, 6, 9, 12, 0, 0, 3, 9], 1: [9, 11], 2: [10], 3: [6]})
-    run = follow(CA2FL(buffer_size=3, concurrency=4), fleet, 11, model_server=server)
+    run = follow(CA2FL(buffer_size=3, concurrency=4), fleet, 11, server=server)
     assert [float(model) for model in server.models] == pytest.approx([0, 6, 10.5, 16.25, 27.5])
     caches = {name: float(vector) for name, vector in server.groups.filled.items()}
     assert caches == pytest.approx({"client 0": 6, "client 1": 11, "client 2": 10, "client 3": 6})
@@ -235,7 +232,7 @@ def test_safa(fleet: Fleet) -> None:
     (28 + 16 + 20)/4. 6. 0 is picked: (40 + 16 + 20)/4. 7. 3 is picked at 38 s: (40 + 16 + 20 + 24)/4.
     """
     server = OneNumber({0: [4, 99, 12, 28, 40], 1: [8, 16], 2: [20], 3: [24]})
-    run = follow(Safa(fraction=0.25, lag_tolerance=10), fleet, 7, model_server=server)
+    run = follow(Safa(fraction=0.25, lag_tolerance=10), fleet, 7, server=server)
     assert run.trace == [
         (5.0, [0, 1, 2, 3], [0], [0]),
         (16.0, [0], [1], [1]),
@@ -258,7 +255,7 @@ def test_safa_cancels_lagging_clients_and_ends_rounds_at_the_limit() -> None:
     """
     server = OneNumber({0: [8, 16, 24, 32], 1: [8, 16], 2: [12]})
     fleet = make_fleet([5.0, 16.0, 30.0, 38.0], weight=[1, 3, 2, 2])
-    run = follow(Safa(fraction=0.5, lag_tolerance=3, round_limit_s=10.0), fleet, 4, model_server=server)
+    run = follow(Safa(fraction=0.5, lag_tolerance=3, round_limit_s=10.0), fleet, 4, server=server)
     assert run.trace == [
         (10.0, [0, 1, 2, 3], [0], [0]),
         (20.0, [0], [0, 1], [0, 1]),

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from helpers.fleets import Scripted, disconnecting, make_fleet
-from helpers.strategies import SignalServer, follow
+from helpers.scripted import Served, SignalServer
+from helpers.strategies import follow
 from lesson import make_loop, simulate
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.strategies import Oort
@@ -60,7 +61,7 @@ def test_trace() -> None:
     server = losses({0: {0: 2.0, 2: 1.25}, 1: {0: 1.0, 1: 4.0}, 2: ones, 3: ones, 4: ones})
     script = Script([[0, 2, 3], [1], [1, 0], [2, 0], [0, 1]])
     strategy = Oort(2, 1.5, exploration=0.34, exploration_decay=1, preferred_share=0.5, pacer_step=0.25, pacer_window=2)
-    run = follow(strategy, make_fleet(LATENCIES), 5, rng=script, model_server=server)
+    run = follow(strategy, make_fleet(LATENCIES), 5, rng=script, server=server)
     assert run.rounds == [
         (30.0, [0, 2, 3], [0, 2]),
         (46.0, [0, 1, 2], [0, 1]),
@@ -97,7 +98,7 @@ def test_clients_below_the_cut_off_do_not_start() -> None:
     candidate for a draw of one. Client 3, still busy, is canceled."""
     strategy = Oort(3, 4 / 3, exploration=0, exploration_min=0, preferred_share=1.0)
     server = losses({0: {0: 1.0, 1: 2.0, 2: 9.0}})
-    simulation = make_loop(strategy, make_fleet(LATENCIES), model_server=server)
+    simulation = Served(make_loop(strategy, make_fleet(LATENCIES)), server)
     simulation.step()
     second: Any = simulation.strategy
     second.clients_per_round, second.overcommitment = 1, 1.0
@@ -127,7 +128,7 @@ def test_pacer_counts_rounds_with_aggregated_updates(lost: list[int], num_steps:
     and 6 are lost, each comparison is made when two more updates have been aggregated, and only once."""
     server = losses({version: {0: loss} for version, loss in enumerate([4, 4, 1, 1, 1, 0.5, 0.5])})
     script = Scripted({(0, index): (0.5, 1.0) for index in lost})
-    simulation = disconnecting(Oort(1, 1.0, pacer_window=2), make_fleet([5.0]), script, model_server=server)
+    simulation = Served(disconnecting(Oort(1, 1.0, pacer_window=2), make_fleet([5.0]), script), server)
     seen = []
     for _ in num_steps:
         simulation.step()

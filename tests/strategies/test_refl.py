@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from helpers.fleets import make_fleet, traced
-from helpers.strategies import Run, SignalServer
+from helpers.scripted import SignalServer
+from helpers.strategies import Run
 from helpers.strategies import follow as follow_run
 from lesson import Fleet, Settings, simulate
 from lesson.core.arrays import FloatArray
@@ -39,7 +40,7 @@ class InOrder:
 
 
 def follow(strategy: Refl, fleet: Fleet, rounds: int, server: Any = None, **options: Any) -> Run:
-    run = follow_run(strategy, fleet, rounds, rng=InOrder(), model_server=server, **options)
+    run = follow_run(strategy, fleet, rounds, rng=InOrder(), server=server, **options)
     assert {merge.of for merge in run.merges} == {"updates"}
     return run
 

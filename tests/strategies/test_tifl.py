@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from helpers.fleets import make_fleet, traced
-from helpers.strategies import SignalServer, follow
+from helpers.scripted import SignalServer
+from helpers.strategies import follow
 from lesson import Settings, simulate
 from lesson.strategies import TiFL
 
@@ -48,7 +49,7 @@ def test_trace() -> None:
     gets 1/3. Nothing changes until the next evaluation."""
     server = accuracies({0: [0.1, 0.1, 0.1, 0.1], 2: [0.5, 0.3, 0.2, 0.2], 4: [0.4, 0.4, np.nan, 0.2]})
     script, fleet = Script([0, 1, 0, 0, 1, 1]), make_fleet([5.0, 16.0, 30.0, 38.0])
-    run = follow(TiFL(num_tiers=2, interval=2), fleet, 6, rng=script, model_server=server)
+    run = follow(TiFL(num_tiers=2, interval=2), fleet, 6, rng=script, server=server)
     assert [(end_s, merged) for end_s, _, merged in run.rounds] == [
         (16.0, [0, 1]),
         (54.0, [2, 3]),
@@ -66,7 +67,7 @@ def test_only_tiers_with_credits_are_ranked() -> None:
     2 has none left either."""
     server, script = accuracies({version: [0.5] * 3 for version in (0, 2, 4)}), Script([0, 0, 1, 1, 2])
     strategy = TiFL(num_tiers=3, interval=2, credits=2)
-    run = follow(strategy, make_fleet([1.0, 2.0, 3.0]), 5, rng=script, model_server=server)
+    run = follow(strategy, make_fleet([1.0, 2.0, 3.0]), 5, rng=script, server=server)
     assert [record.end_s for record in run.records] == [1.0, 2.0, 4.0, 6.0, 9.0]
     third = 0.333333333
     assert script.chances[:2] == [{0: third, 1: third, 2: third}] * 2
@@ -81,7 +82,7 @@ def test_tier_absent_at_an_evaluation_can_be_drawn_later(tmp_path: Path) -> None
     server = accuracies({version: [0.5, 0.5, 0.1, 0.1] for version in range(9)})
     script, fleet = Script([0, 0, 0, 1, 1, 1, 1, 1, 0]), make_fleet([16.0, 16.0, 38.0, 38.0])
     settings = Settings(presence=presence)
-    follow(TiFL(num_tiers=2, interval=2), fleet, 9, rng=script, model_server=server, settings=settings)
+    follow(TiFL(num_tiers=2, interval=2), fleet, 9, rng=script, server=server, settings=settings)
     assert script.chances == [{0: 1.0}] * 3 + [{1: 1.0}] * 5 + [{0: 0.333333333, 1: 0.666666667}]
 
 

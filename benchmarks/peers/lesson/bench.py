@@ -15,9 +15,10 @@ from lesson.learn.backend import Backend
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.cuda.backend import CudaBackend
 from lesson.learn.data import load_samples
-from lesson.learn.guards import NormGuard
-from lesson.learn.model_server import ModelServer
+from lesson.learn.executor import Executor
+from lesson.learn.lane import Lane
 from lesson.learn.optimizers import ServerOptimizer
+from lesson.learn.pipeline import Pipeline
 from lesson.learn.process import configure_process
 from lesson.learn.simulated_clients import SimulatedClients
 from lesson.learn.tasks import BUILT_IN, image_task
@@ -44,20 +45,19 @@ def bench(job: Job, watch: Stopwatch) -> Tensor:
     fleet = fleet_of(settings, draw_population(settings), work.holdings.num_samples)
     configure_process()
     backend: Backend = CudaBackend(work, "tf32") if device == "cuda" else CpuBackend(work, job.threads)
-    parts = settings.training, ServerOptimizer(settings.server), NormGuard(settings.guards)
-    server = ModelServer(work.initial_vector(), SimulatedClients(work, backend), *parts)
+    lane = Lane(work.initial_vector(), settings.training, ServerOptimizer(settings.server), settings.guards)
     everybody = workload.cohort == workload.num_clients
     strategy = FedAvg() if everybody else Lesson(math.inf, participation=workload.cohort)
-    simulation = make_loop(strategy, fleet, model_server=server)
+    pipeline = Pipeline(make_loop(strategy, fleet), lane, Executor(SimulatedClients(work, backend), None))
     watch.lap()
     for _ in range(workload.warm_up + workload.rounds):
-        record = simulation.step()
+        record = pipeline.step()
         watch.lap()
         assert record is not None
         assert len(record.merged) == workload.cohort
-    server.close()
+    pipeline.close()
     backend.close()
-    return server.versions[simulation.version]
+    return lane.model.vector
 
 
 if __name__ == "__main__":

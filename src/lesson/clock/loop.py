@@ -1,15 +1,16 @@
-"""Round loop. Each step opens a round, starts clients, waits until the round closes, collects arrivals and hands them
-to the model server.
+"""Round loop. `begin` opens a round, starts clients, waits until the round closes, collects arrivals and asks the
+strategy what to aggregate; `close` applies this decision.
 
-The loop never touches model parameters and does not know whether time is simulated or real: the `World` provides it.
-Without a model server, the loop only simulates timing. The cost of a round depends on the clients that start, arrive
-or are aggregated in it, not on the size of the fleet; only `Arrivals` with a count above 1 looks at all clients.
+The loop knows no model: whoever drives it aggregates the updates of a round between the two calls, or later if no
+update can be rejected. It does not know whether time is simulated or real either: the `World` provides it. The cost of
+a round depends on the clients that start, arrive or are aggregated in it, not on the size of the fleet; only `Arrivals`
+with a count above 1 looks at all clients.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, final
+from typing import Any, final
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from lesson.clock.ledger import Ledger
 from lesson.clock.records import RoundRecord, exclusion_note, first_tier_note, rejection_line
 from lesson.clock.rejections import Rejection
 from lesson.clock.worlds.base import Collected, World
-from lesson.core.arrays import NO_CLIENTS, FloatArray, IntArray, read_only, with_prefix
+from lesson.core.arrays import NO_CLIENTS, BoolArray, FloatArray, IntArray, read_only, with_prefix
 from lesson.core.random import RepeatedStream
 from lesson.core.state import Arrays, restore_state, state_of
 from lesson.fleet.tiers import TOLERANCE, UNREACHABLE
@@ -30,39 +31,70 @@ NOBODY = "no client is connected anymore"
 _SHOWN = (*TIMES, "local_steps", "num_samples", "client_weight")
 _OF_LEDGER = ("connected", "idle", "busy", "waiting", "started_round", "started_s")
 _NOTHING_COLLECTED = Collected(NO_UPDATES)
+_NO_MERGE = Merge(NO_CLIENTS, np.empty(0))
 
 
-class ModelServer(Protocol):
-    """Trains and aggregates models."""
+@dataclass(eq=False)
+class Round:
+    """What has happened in a round so far, and what the strategy decided to aggregate."""
 
-    def merge(
-        self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int
-    ) -> Sequence[Rejection]:
-        """Create version + 1 by aggregating the updates with their weights; return the updates that were rejected.
+    number: int
+    before_s: float
+    """When the previous round closed."""
+    start_s: float
+    until_s: float
+    """Time by which all rounds must have closed."""
+    plan: RoundPlan
+    retiered: int = 0
+    """Number of clients that started in another tier than the time before."""
+    note: str = ""
+    """Why the round closed, if that needs an explanation."""
+    collected: Collected = _NOTHING_COLLECTED
+    merge: Merge = _NO_MERGE
+    updates: Updates = NO_UPDATES
+    """Updates to aggregate; after `close`, without those that were rejected."""
+    weights: FloatArray = field(default_factory=lambda: np.empty(0))
+    """Weight of each update to aggregate."""
+    leaving: BoolArray = field(default_factory=lambda: np.empty(0, dtype=np.bool_))
+    """Which of the updates at the server leave it when the round closes."""
+    unused: Sequence[int] = ()
+    """Model versions that are no longer in use after `close`."""
+    rejections: list[Rejection] = field(default_factory=list)
+    excluded: Mapping[int, str] = field(default_factory=dict)
+    """Clients that were excluded, with the reason."""
+    dropped_j: FloatArray = field(default_factory=lambda: np.zeros(2))
+    excluded_j: FloatArray = field(default_factory=lambda: np.zeros(2))
+    """Compute and transmit energy of updates that were canceled by the plan, and by exclusions."""
 
-        If all are rejected, and the merge has no groups with weights, there is no new version.
-        """
+    @property
+    def aggregates(self) -> bool:
+        """Whether there is a new version: updates or vectors of groups are aggregated."""
+        return bool(len(self.updates)) or (self.merge.groups is not None and self.merge.groups.has_weights)
 
-    def forget(self, version: int) -> None:
-        """Free a model version that is no longer in use."""
+    @property
+    def num_uploads(self) -> int:
+        """Number of updates that arrived, rejected ones included."""
+        return len(self.collected.arrived) + len(self.collected.unfit)
 
-    def signals(self, names: frozenset[str], version: int) -> Mapping[str, Any]:
-        """Return those of the named signals that are available for a version; each is computed when it is accessed."""
+    @property
+    def did_something(self) -> bool:
+        """Whether a client started, was dropped or arrived, or an update was aggregated."""
+        return bool(len(self.plan.starts) or len(self.plan.drops) or self.num_uploads or len(self.updates))
 
 
 @final
 class RoundLoop:
-    """Runs a strategy in a world, one round per `step`.
+    """Runs a strategy in a world, one round per `step`, or per `begin` and `close`.
 
     Args:
         strategy: Strategy object. The loop works on a copy of it, so one object can drive any number of runs.
         world: Provides time, arrivals and latency estimates.
-        model_server: Trains and aggregates models; None to simulate only the timing.
         seed: Random seed of the strategy's choices.
         exclude_after: Number of consecutive rejected updates after which a client is excluded; 0 for never.
         tell: Called with a log line for each rejection and exclusion.
 
     Attributes:
+        signals: Values that the strategy needs, by name, each computed when it is accessed; see `ServerView.signals`.
         round: Number of rounds so far.
         now_s: Current time in seconds since the run began.
         fleet: The fleet as the server knows it, with its current latency estimates.
@@ -76,14 +108,14 @@ class RoundLoop:
         self,
         strategy: Strategy,
         world: World,
-        model_server: ModelServer | None = None,
         *,
         seed: int = 0,
         exclude_after: int = 0,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         fleet = world.fleet
-        self.strategy, self.world, self.model_server, self.seed = copied(strategy), world, model_server, seed
+        self.strategy, self.world, self.seed = copied(strategy), world, seed
+        self.signals: Mapping[str, Any] = {}
         self.fleet, self._tell = fleet, tell
         self.ledger = Ledger(world.connected, exclude_after)
         self.round, self.now_s, self.stop_reason = 0, 0.0, ""
@@ -108,22 +140,39 @@ class RoundLoop:
 
         A round that would close after `until_s`, or never, ends the run, which cannot be continued.
         """
+        current = self.begin(until_s)
+        return None if current is None else self.close(current)
+
+    def begin(self, until_s: float = np.inf) -> Round | None:
+        """Run the next round up to the decision what to aggregate, which `close` must apply; None as in `step`."""
         if self.stop_reason:
             return None
         before_s = self.now_s
         if not self._open(until_s):
             return None
-        done = _Round(before_s, self.now_s, plan=self._plan())
-        self._start(done)
-        if not self._wait(done, until_s):
+        current = Round(self.round, before_s, self.now_s, until_s, self._plan())
+        self._start(current)
+        if not self._wait(current):
             return None
-        self._collect(done)
-        self._aggregate(done)
-        self._exclude(done)
-        self._free_models()
-        moved = done.did_something or self.now_s > done.start_s
-        self.stop_reason = self._find_stop_reason(moved, len(done.plan.starts), until_s)
-        return self._record(done)
+        self._collect(current)
+        self._decide(current)
+        return current
+
+    def close(self, round: Round, rejections: Sequence[Rejection] = ()) -> RoundRecord:
+        """Apply what the strategy decided, except for updates that were rejected, and return the round's record.
+
+        If all updates are rejected, and the merge has no groups with weights, there is no new version.
+        """
+        self._reject(round, rejections)
+        if round.aggregates:
+            self.ledger.add_version()
+        self.ledger.accept(round.updates.client)
+        self.world.release(self.ledger.release(round.leaving))
+        self._exclude(round)
+        round.unused = self.ledger.take_unused()
+        moved = round.did_something or self.now_s > round.start_s
+        self.stop_reason = self._find_stop_reason(moved, len(round.plan.starts), round.until_s)
+        return self._record(round)
 
     def _open(self, until_s: float) -> bool:
         """Advance the clock to the opening of the next round; return False if none opens, which ends the run."""
@@ -135,7 +184,6 @@ class RoundLoop:
         return True
 
     def _view(self, to_consider: IntArray) -> ServerView:
-        needs, server = self.strategy.needs, self.model_server
         return ServerView(
             round=self.round,
             version=self.version,
@@ -143,7 +191,7 @@ class RoundLoop:
             num_connected=self.ledger.num_connected,
             num_busy=self.ledger.num_busy,
             to_consider=to_consider,
-            signals={} if server is None or not needs else server.signals(needs, self.version),
+            signals=self.signals,
             **self._known,
         )
 
@@ -155,11 +203,11 @@ class RoundLoop:
         self.ledger.open_round()
         return plan
 
-    def _start(self, done: "_Round") -> None:
+    def _start(self, round: Round) -> None:
         """Cancel the local training that the plan drops, and start its clients."""
-        plan, fleet = done.plan, self.fleet
+        plan, fleet = round.plan, self.fleet
         if len(plan.drops):
-            done.dropped_j = self._cancel(self.ledger.drop(plan.drops))
+            round.dropped_j = self._cancel(self.ledger.drop(plan.drops))
         starts, in_turn, batches = plan.starts, plan.uploads == "in-turn", plan.batches
         steps, expected_s = fleet.local_steps[starts], fleet.latency_s[starts]
         compute_scale: FloatArray | float = 1.0
@@ -170,7 +218,7 @@ class RoundLoop:
             expected_s = expected_latency_s(fleet, starts, compute_scale, in_turn=in_turn, **times)
         if plan.tiers is not None and self.world.varies:
             before = self.ledger.tier[starts]
-            done.retiered = int(np.count_nonzero((before != plan.tiers) & (before != UNREACHABLE)))
+            round.retiered = int(np.count_nonzero((before != plan.tiers) & (before != UNREACHABLE)))
         updates = self.ledger.new_updates(
             starts,
             self.round,
@@ -191,13 +239,14 @@ class RoundLoop:
         self.world.release(updates)
         return self.world.energy_j(updates, self.now_s - updates.started_s)
 
-    def _wait(self, done: "_Round", until_s: float) -> bool:
+    def _wait(self, round: Round) -> bool:
         """Advance the clock until the round closes; return False if it does not, which ends the run."""
-        closes = done.plan.closes
+        closes = round.plan.closes
         if isinstance(closes, Every):
             by_s = self._next_point_s(closes.interval_s)
             closes = Deadline(by_s) if closes.unless_done is None else AllOf(closes.unless_done, by_s)
-        end_s, done.note = self.world.wait(closes, self.ledger, self.now_s, until_s)
+        until_s = round.until_s
+        end_s, round.note = self.world.wait(closes, self.ledger, self.now_s, until_s)
         if end_s > until_s * (1 + TOLERANCE) or math.isinf(end_s):
             never = "the round cannot close: its updates never arrive"
             self.stop_reason = "time limit reached" if end_s > until_s else never
@@ -213,55 +262,41 @@ class RoundLoop:
         origin_s, _, number = self._grid
         return origin_s + number * interval_s
 
-    def _collect(self, done: "_Round") -> None:
+    def _collect(self, round: Round) -> None:
         """Move the updates that have arrived to the server."""
         due = self.ledger.collect(self.now_s)
-        done.collected = self.world.collect(due, self.ledger, self.now_s)
-        arrived = done.collected.arrived
+        round.collected = self.world.collect(due, self.ledger, self.now_s)
+        arrived = round.collected.arrived
         self.ledger.land(arrived)
         if len(arrived) < len(due):
             unusable = due[~np.isin(due.id, arrived.id)]
             self.ledger.discard(unusable)
             self.world.release(unusable)
-        done.rejections += done.collected.rejections
+        round.rejections += round.collected.rejections
 
-    def _aggregate(self, done: "_Round") -> None:
-        """Aggregate the updates that the strategy picks into a new version.
-
-        Aggregated, rejected and dropped updates leave the server.
-        """
+    def _decide(self, round: Round) -> None:
+        """Ask the strategy which of the updates at the server to aggregate."""
         decision = self.strategy.merge(self._view(NO_CLIENTS), self.ledger.at_server)
-        merge, rows = Contract(self.strategy, self.round, self.ledger).checked_merge(decision)
-        updates = self.ledger.at_server[rows.merged]
-        groups_have_weights = merge.groups is not None and merge.groups.has_weights
-        if self.model_server is not None and (len(updates) or groups_have_weights):
-            rejections = self.model_server.merge(updates, rows.weights, merge, self.version, self.round)
-            if rejections:
-                done.rejections += rejections
-                for rejection in rejections:
-                    self._tell(rejection_line(self.round, self.fleet.names, rejection))
-                rejected = {(rejection.client, rejection.index) for rejection in rejections}
-                updates = updates[np.array([key not in rejected for key in updates.keys])]
-        if len(updates) or groups_have_weights:
-            self.ledger.add_version()
-        self.ledger.accept(updates.client)
-        self.world.release(self.ledger.release(rows.leaving))
-        done.merged = updates
+        round.merge, rows = Contract(self.strategy, self.round, self.ledger).checked_merge(decision)
+        round.updates, round.weights, round.leaving = self.ledger.at_server[rows.merged], rows.weights, rows.leaving
 
-    def _exclude(self, done: "_Round") -> None:
+    def _reject(self, round: Round, rejections: Sequence[Rejection]) -> None:
+        """Leave rejected updates out of those that are aggregated, and log them."""
+        if rejections:
+            round.rejections += rejections
+            for rejection in rejections:
+                self._tell(rejection_line(self.round, self.fleet.names, rejection))
+            rejected = {(rejection.client, rejection.index) for rejection in rejections}
+            round.updates = round.updates[np.array([key not in rejected for key in round.updates.keys])]
+
+    def _exclude(self, round: Round) -> None:
         """Exclude clients with too many rejected updates, and discard their other updates."""
-        done.excluded = self.ledger.count_rejections(done.rejections)
-        if done.excluded:
-            dropped, released = self.ledger.exclude(np.array(sorted(done.excluded), dtype=np.int64))
+        round.excluded = self.ledger.count_rejections(round.rejections)
+        if round.excluded:
+            dropped, released = self.ledger.exclude(np.array(sorted(round.excluded), dtype=np.int64))
             self.world.release(released)
             if len(dropped):
-                done.excluded_j = self._cancel(dropped)
-
-    def _free_models(self) -> None:
-        """Let the model server forget the versions that are not in use any more."""
-        for version in self.ledger.take_unused():
-            if self.model_server is not None:
-                self.model_server.forget(version)
+                round.excluded_j = self._cancel(dropped)
 
     def _find_stop_reason(self, moved: bool, num_started: int, until_s: float) -> str:
         """Return why the run ends after this round; an empty string if it continues.
@@ -289,51 +324,51 @@ class RoundLoop:
             return f"the strategy started no client in {MAX_ROUNDS_EMPTY} rounds"
         return "the strategy neither starts nor aggregates anything" if self._rounds_stuck >= MAX_ROUNDS_STUCK else ""
 
-    def _record(self, done: "_Round") -> RoundRecord:
+    def _record(self, round: Round) -> RoundRecord:
         """Return the record of a round, and log exclusions."""
-        against = exclusion_note(done.excluded, self.fleet.names, self.ledger.exclude_after)
+        against = exclusion_note(round.excluded, self.fleet.names, self.ledger.exclude_after)
         if against:
             self._tell(f"round {self.round}: {against}")
         promoted = first_tier_note(self.fleet) if self.round == 1 else ""
-        notes = [done.plan.note, done.note, promoted, against, self.stop_reason]
-        compute_j, transmit_j = self._energy_j(done)
-        merged, varies = done.merged, self.world.varies
-        bytes_up, bytes_down = done.collected.num_bytes or (
-            done.num_uploads * self.model_bytes,
-            len(done.plan.starts) * self.model_bytes,
+        notes = [round.plan.note, round.note, promoted, against, self.stop_reason]
+        compute_j, transmit_j = self._energy_j(round)
+        merged, varies = round.updates, self.world.varies
+        bytes_up, bytes_down = round.collected.num_bytes or (
+            round.num_uploads * self.model_bytes,
+            len(round.plan.starts) * self.model_bytes,
         )
         return RoundRecord(
             round=self.round,
-            start_s=done.start_s,
+            start_s=round.start_s,
             end_s=self.now_s,
             version=self.version,
-            started=done.plan.starts,
-            tiers=done.plan.tiers,
+            started=round.plan.starts,
+            tiers=round.plan.tiers,
             merged=merged.client,
             merged_index=merged.index,
             staleness=self.version - 1 - merged.base_version,
             merged_started_s=merged.started_s,
             merged_expected_s=merged.expected_s,
             merged_arrived_s=merged.arrived_s,
-            uploads=done.num_uploads,
+            uploads=round.num_uploads,
             bytes_up=bytes_up,
             bytes_down=bytes_down,
             compute_j=compute_j,
             transmit_j=transmit_j,
             note="; ".join(filter(None, notes)),
-            rejections=tuple(done.rejections),
-            excluded=tuple(done.excluded),
-            misses=_count_misses(done.collected.arrived, done.before_s) if varies else None,
-            retiered=done.retiered if varies else None,
-            lost=len(done.collected.lost) if varies else None,
+            rejections=tuple(round.rejections),
+            excluded=tuple(round.excluded),
+            misses=_count_misses(round.collected.arrived, round.before_s) if varies else None,
+            retiered=round.retiered if varies else None,
+            lost=len(round.collected.lost) if varies else None,
         )
 
-    def _energy_j(self, done: "_Round") -> tuple[float | None, float | None]:
+    def _energy_j(self, round: Round) -> tuple[float | None, float | None]:
         """Return the compute and transmit energy of all updates that ended in this round; None if unknown."""
         if self._no_energies:
             return None, None
-        arrived, lost = Updates.join(done.collected.arrived, done.collected.unfit), done.collected.lost
-        spent_j = done.dropped_j + (done.excluded_j + self.world.energy_j(arrived, np.inf))
+        arrived, lost = Updates.join(round.collected.arrived, round.collected.unfit), round.collected.lost
+        spent_j = round.dropped_j + (round.excluded_j + self.world.energy_j(arrived, np.inf))
         if len(lost):
             spent_j = spent_j + self.world.energy_j(lost, lost.arrived_s - lost.started_s)
         compute_j, transmit_j = (None if math.isnan(joules) else joules for joules in spent_j.tolist())
@@ -354,38 +389,6 @@ class RoundLoop:
         restore_state(self, values, arrays)
         self.ledger.rebuild_queue()
         self.world.restore(values["world"], with_prefix(arrays, "world."), self.ledger, self.now_s)
-
-
-@dataclass
-class _Round:
-    """What has happened in a round so far."""
-
-    before_s: float
-    """When the previous round closed."""
-    start_s: float
-    plan: RoundPlan
-    retiered: int = 0
-    """Number of clients that started in another tier than the time before."""
-    note: str = ""
-    """Why the round closed, if that needs an explanation."""
-    collected: Collected = _NOTHING_COLLECTED
-    merged: Updates = NO_UPDATES
-    rejections: list[Rejection] = field(default_factory=list)
-    excluded: Mapping[int, str] = field(default_factory=dict)
-    """Clients that were excluded, with the reason."""
-    dropped_j: FloatArray = field(default_factory=lambda: np.zeros(2))
-    excluded_j: FloatArray = field(default_factory=lambda: np.zeros(2))
-    """Compute and transmit energy of updates that were canceled by the plan, and by exclusions."""
-
-    @property
-    def num_uploads(self) -> int:
-        """Number of updates that arrived, rejected ones included."""
-        return len(self.collected.arrived) + len(self.collected.unfit)
-
-    @property
-    def did_something(self) -> bool:
-        """Whether a client started, was dropped or arrived, or an update was aggregated."""
-        return bool(len(self.plan.starts) or len(self.plan.drops) or self.num_uploads or len(self.merged))
 
 
 def _count_misses(arrived: Updates, before_s: float) -> int:

@@ -6,7 +6,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from lesson.clock.loop import ModelServer, RoundLoop
+from lesson.clock.loop import RoundLoop
 from lesson.clock.records import RoundRecord
 from lesson.clock.worlds import make_world
 from lesson.core.errors import InputError
@@ -20,16 +20,16 @@ def make_loop(
     strategy: Strategy,
     fleet: Fleet,
     *,
-    model_server: ModelServer | None = None,
     seed: int = 0,
     settings: Settings | None = None,
 ) -> RoundLoop:
     """Return the round loop of a strategy and a fleet in simulated time; its method `step` runs one round.
 
+    The loop simulates only the timing; whoever trains models calls `begin` and `close` instead of `step`.
+
     Args:
         strategy: Strategy object, such as `Lesson(20.0)`. The loop works on a copy of it.
         fleet: Clients with their latencies, from `draw_fleet` or `read_fleet`.
-        model_server: Trains and aggregates models; None to simulate only the timing.
         seed: Random seed of the strategy's choices and of varying times.
         settings: May make times vary, disconnect clients and exclude those whose updates are rejected. By default,
             every update takes exactly its client's latency in the fleet.
@@ -40,7 +40,7 @@ def make_loop(
     _check_objects(strategy, fleet, settings)
     settings = settings or Settings()
     world, after = make_world(fleet, settings, seed), settings.guards.exclude_after_rejections
-    return RoundLoop(strategy, world, model_server, seed=seed, exclude_after=after)
+    return RoundLoop(strategy, world, seed=seed, exclude_after=after)
 
 
 def simulate(

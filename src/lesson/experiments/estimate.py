@@ -73,20 +73,21 @@ def _seconds(settings: Settings, data_dir: Path | str | None, num_threads: int) 
     begin = time.perf_counter()
     run = resolve(settings, data_dir=data_dir).build(num_threads)
     try:
-        run.loop.step(settings.run.time_budget_s)  # the first round includes setup that later rounds reuse
-        run.server.synchronize()
+        pipeline, loop = run.pipeline, run.pipeline.loop
+        pipeline.step(settings.run.time_budget_s)  # the first round includes setup that later rounds reuse
+        pipeline.skip_results()
         ready = time.perf_counter()
-        share, now_s = settings.run.share_done(run.loop.round, run.loop.now_s), ready
-        while now_s - ready < TIMED_S and run.loop.step(settings.run.time_budget_s) is not None:
+        share, now_s = settings.run.share_done(loop.round, loop.now_s), ready
+        while now_s - ready < TIMED_S and pipeline.step(settings.run.time_budget_s) is not None:
             now_s = time.perf_counter()
-        run.server.synchronize()
+        pipeline.skip_results()
         now_s = time.perf_counter()
-        gained = settings.run.share_done(run.loop.round, run.loop.now_s) - share
+        gained = settings.run.share_done(loop.round, loop.now_s) - share
         rounds_s = (now_s - ready) * (1 - share) / gained if gained > 0 else 0.0
-        run.evaluator.score(run.model)
+        run.final_score()
         evaluation_s = time.perf_counter() - now_s
     finally:
-        run.close()
+        run.pipeline.close()
     return ready - begin + rounds_s + _num_evaluations(settings) * evaluation_s
 
 

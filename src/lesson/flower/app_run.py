@@ -4,7 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,7 @@ from lesson.flower.recorder import RecordingGrid
 from lesson.flower.replies import tell
 from lesson.flower.watch import UpdateWatch
 from lesson.learn.metric import Metric
-from lesson.learn.model_server import ModelServer
+from lesson.learn.pipeline import Pipeline
 from lesson.learn.scores import Score
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
@@ -35,8 +35,7 @@ EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 class AppRun:
     """A run of an app, which evaluates its models itself and has no task."""
 
-    loop: RoundLoop
-    server: ModelServer
+    pipeline: Pipeline
     layout: Layout
     reports: Reports
     evaluation: FederatedEvaluation
@@ -50,9 +49,7 @@ class AppRun:
     kept_lines: Callable[[], Iterable[Mapping[str, Any]]] = tuple
     """Returns the lines of metrics of the rounds before those of this process, if the run was resumed."""
 
-    evaluates_itself: ClassVar[bool] = True
-    num_classes: ClassVar[None] = None
-    is_cross_entropy: ClassVar[bool] = False
+    evaluator: ClassVar[None] = None
     rejected_by: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -62,6 +59,11 @@ class AppRun:
         """The last value of each metric."""
         self._told_rounds: set[int] = set()
         """Rounds whose federated evaluation is in a line of metrics."""
+
+    @property
+    def loop(self) -> RoundLoop:
+        """The round loop."""
+        return self.pipeline.loop
 
     @property
     def metric(self) -> Metric:
@@ -83,7 +85,7 @@ class AppRun:
     def run_rounds(self) -> None:
         """Run all rounds without a folder."""
         while self.loop.round < self.num_rounds and not self.loop.stop_reason:
-            record = self.loop.step()
+            record = self.pipeline.step()
             if record is not None:
                 self.after_round(record)
         self.end()
@@ -109,7 +111,7 @@ class AppRun:
         if (told := weighted_means(self.reports.of_round(record))) is not None:
             self.result.train_metrics_clientapp[record.round] = told
             fields["train_metrics"] = dict(told)
-        self.result.arrays = self.layout.record(self.server.versions[self.loop.version].numpy())
+        self.result.arrays = self.layout.record(self.pipeline.lane.model.vector.numpy())
         fields |= self._evaluate(record.round)
         if self.loop.round < self.num_rounds and not self.loop.stop_reason:
             self.evaluation.after_round(self.loop.round, self.result.arrays, self.loop.ledger)
@@ -143,18 +145,8 @@ class AppRun:
 
     def parameters(self) -> dict[str, npt.NDArray[np.generic]]:
         """Return the arrays of the newest model by name."""
-        record = self.layout.record(self.server.versions[self.loop.version].numpy())
+        record = self.layout.record(self.pipeline.lane.model.vector.numpy())
         return {name: array.numpy() for name, array in record.items()}
-
-    def close(self) -> None:
-        """Release all resources."""
-        self.server.close()
-
-    def begin_score(self, *_: Any) -> NoReturn:
-        """Raise NotImplementedError: nobody calls it, as `evaluates_itself` is true."""
-        raise NotImplementedError("after_round evaluates the model")
-
-    begin_client_scores = class_accuracy = own_accuracy = begin_score
 
     def _evaluate(self, round: int) -> dict[str, float]:
         """Evaluate the newest model on the server; return the fields for the line of metrics."""

@@ -21,7 +21,7 @@ from lesson.flower.identity import Node, Roster, given_names
 from lesson.flower.profile import Profiler
 from lesson.flower.replies import check_weight, in_simulation, pull_replies, read_metrics, scalars
 from lesson.learn.guards import InvalidUpdateError
-from lesson.learn.model_server import ModelServer
+from lesson.learn.lane import Lane
 from lesson.learn.remote import Received
 from lesson.strategies.base import Updates, shares
 
@@ -57,7 +57,7 @@ class GridClients:
     node_of: dict[int, int]
     """Node of each known client."""
     layout: Layout
-    server: ModelServer
+    lane: Lane
     received: Received
     config: Mapping[str, object] = field(default_factory=dict)
     """Config that every client gets, in addition to its step size and the size of its local training."""
@@ -108,7 +108,7 @@ class GridClients:
         Returns the size of the arrays that were sent, in bytes.
         """
         bases = {int(base): self._record(int(base)) for base in set(updates.base_version.tolist())}
-        messages, rates, sent_bytes = [], self.server.step_sizes(updates).tolist(), 0
+        messages, rates, sent_bytes = [], self.lane.step_sizes(updates).tolist(), 0
         self._warn_capped(updates, rates)
         for row, (client, index) in enumerate(updates.keys):
             work = {
@@ -206,7 +206,7 @@ class GridClients:
         return []
 
     def _record(self, version: int) -> ArrayRecord:
-        return self.layout.record(self.server.versions[version].cpu().numpy())
+        return self.layout.record(self.lane.versions[version].cpu().numpy())
 
     def _reply(self, update: Key, message: Message | Exception) -> Reply:
         """Convert a message to a reply. Anything wrong with it becomes a fault of this reply and affects no other."""
@@ -231,7 +231,7 @@ class GridClients:
 
     def _warn_capped(self, updates: Updates, rates: Sequence[float]) -> None:
         """Log that lr_cap limits the step size of a client, once for each factor, which is the tier for LESSON."""
-        wished = self.server.uncapped_step_sizes(updates).tolist()
+        wished = self.lane.uncapped_step_sizes(updates).tolist()
         for client, scale, lr, uncapped in zip(
             updates.client.tolist(), updates.lr_scale.tolist(), rates, wished, strict=True
         ):

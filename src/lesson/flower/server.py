@@ -31,9 +31,10 @@ from lesson.flower.watch import MAX_ROUNDS_WITHOUT_UPDATE, UpdateWatch
 from lesson.learn.build import NEEDED_ACCURACY, TrainingRun
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.evaluation import Evaluator
-from lesson.learn.guards import NormGuard
-from lesson.learn.model_server import ModelServer
+from lesson.learn.executor import Executor
+from lesson.learn.lane import Lane
 from lesson.learn.optimizers import ServerOptimizer
+from lesson.learn.pipeline import Pipeline
 from lesson.learn.process import configured_process
 from lesson.learn.remote import Received, initial_arrays
 from lesson.learn.task import Task
@@ -119,17 +120,17 @@ def serve(grid: Grid, context: Context, task: Task | Callable[..., Task] | None 
     watch = UpdateWatch(MAX_ROUNDS_WITHOUT_UPDATE, REMEDY)
 
     def after_round(record: RoundRecord) -> dict[str, Any]:
-        watch.see(record, run.loop.ledger)
+        watch.see(record, run.pipeline.loop.ledger)
         return {}
 
     run = replace(run, after_round=after_round)
     options: dict[str, Any] = {"resume": config["resume"], "may_extend": True}
     with configured_process():
         summary = execute_in(folder, settings, lambda _: (settings, run), progress=progress, **options)
-    tell_clients(run.loop.fleet, deadline_s, summary["rejected_by"])
+    tell_clients(run.pipeline.loop.fleet, deadline_s, summary["rejected_by"])
     tell(f"{final_score(summary)} after {summary['rounds']} rounds, {summary['time_s']:g} s")
-    write_latencies_and_report(folder, fleet_csv(run.loop.fleet))
-    watch.check_end(run.loop.round, run.loop.version)
+    write_latencies_and_report(folder, fleet_csv(run.pipeline.loop.fleet))
+    watch.check_end(run.pipeline.loop.round, run.pipeline.loop.version)
     return _whole(summary)
 
 
@@ -244,14 +245,8 @@ def make_run(
     """Return a run on the clients of a grid."""
     settings, strategy, seed = resolved.settings, resolved.strategy, resolved.settings.run.seed
     received, evaluator = Received(), Evaluator(workload, CpuBackend(workload))
-    server = ModelServer(
-        workload.initial_vector(),
-        received,
-        settings.training,
-        ServerOptimizer.of(settings.server, strategy),
-        NormGuard(settings.guards),
-        signals=evaluator.signals(),
-    )
+    optimizer = ServerOptimizer.of(settings.server, strategy)
+    lane = Lane(workload.initial_vector(), settings.training, optimizer, settings.guards)
     names = list[int | str](range(settings.fleet.num_clients))
     if clock == "wall":
         given = given_names((grid.wrapped if isinstance(grid, RecordingGrid) else grid).get_nodes())
@@ -263,7 +258,7 @@ def make_run(
         settings.fleet.num_clients,
         {client: profile.node for client, profile in profiles.items()},
         Layout.of(profiler.model),
-        server,
+        lane,
         received,
         clients_report_weight=False,
         profiler=profiler,
@@ -283,9 +278,10 @@ def make_run(
         if isinstance(grid, RecordingGrid):
             grid.follow(post.node_of, lambda: world.elapsed_s)
     exclude_after = settings.guards.exclude_after_rejections
-    loop = RoundLoop(strategy, world, server, seed=seed, exclude_after=exclude_after, tell=warn)
+    loop = RoundLoop(strategy, world, seed=seed, exclude_after=exclude_after, tell=warn)
     on_wall_clock = clock == "wall"
-    return TrainingRun(loop, server, evaluator, world.fleet if on_wall_clock else fleet, on_wall_clock)
+    pipeline = Pipeline(loop, lane, Executor(received, evaluator))
+    return TrainingRun(pipeline, evaluator, world.fleet if on_wall_clock else fleet, on_wall_clock)
 
 
 def make_workload_and_fleet(

@@ -32,9 +32,11 @@ from lesson.flower.replies import logger, tell, tell_clients, warn
 from lesson.flower.run_folder import AppFolder, app_settings
 from lesson.flower.server import Clock, clock_of
 from lesson.flower.watch import MAX_ROUNDS_WITHOUT_UPDATE, UpdateWatch
-from lesson.learn.guards import InvalidUpdateError, NormGuard
-from lesson.learn.model_server import ModelServer
+from lesson.learn.executor import Executor
+from lesson.learn.guards import InvalidUpdateError
+from lesson.learn.lane import Lane
 from lesson.learn.optimizers import ServerOptimizer
+from lesson.learn.pipeline import Pipeline
 from lesson.learn.remote import Received, as_tensor
 from lesson.runs.trackers import Tracker, checked_trackers
 from lesson.settings.sections import GuardSettings, ServerSettings, TrainingSettings
@@ -162,11 +164,11 @@ class LessonStrategy(FlowerStrategy):
         folder = self._folder(num_rounds, float(lr), initial_arrays)
         if folder is not None and (ended := folder.finished(layout)) is not None:
             return ended
-        loop, world, post = self._round_loop(grid, initial_arrays, layout, config, timeout, folder)
+        pipeline, world, post = self._pipeline(grid, initial_arrays, layout, config, timeout, folder)
         self.summary()
         evaluation = FederatedEvaluation(
             post,
-            loop.fleet.latency_s,
+            pipeline.loop.fleet.latency_s,
             dict(evaluate_config or {}),
             result.evaluate_metrics_clientapp,
             self.evaluate_every,
@@ -179,8 +181,7 @@ class LessonStrategy(FlowerStrategy):
         )
         again = "start the run again" if folder is None else "resume the run with resume=True"
         run = AppRun(
-            loop,
-            post.server,
+            pipeline,
             layout,
             world.reports,
             evaluation,
@@ -200,7 +201,7 @@ class LessonStrategy(FlowerStrategy):
             else:
                 folder.execute(run, len(post.node_of))
             tell_clients(run.fleet, self.deadline_s, run.rejected_by)
-            tell(f"{loop.round} rounds in {time.monotonic() - begin_s:.1f} s")
+            tell(f"{pipeline.loop.round} rounds in {time.monotonic() - begin_s:.1f} s")
             run.check_end()
         except RunStoppedError as error:
             logger.error(f"error: {error}")
@@ -234,7 +235,7 @@ class LessonStrategy(FlowerStrategy):
         """Return the upper bound of the step size of a client."""
         return CAPPED_TIER * lr if self.lr_cap is None else self.lr_cap
 
-    def _round_loop(
+    def _pipeline(
         self,
         grid: Grid,
         arrays: ArrayRecord,
@@ -242,7 +243,7 @@ class LessonStrategy(FlowerStrategy):
         config: Mapping[str, Any],
         timeout: float,
         folder: AppFolder | None,
-    ) -> tuple[RoundLoop, WallWorld | RemoteWorld, GridClients]:
+    ) -> tuple[Pipeline, WallWorld | RemoteWorld, GridClients]:
         ids = wait_for_nodes(grid, "min_available_nodes", self.min_available_nodes, timeout, lambda ids: (ids, ""))
         clock = self.clock or clock_of("auto", grid, timeout)
         there = {node.node_id: node for node in grid.get_nodes()}
@@ -252,15 +253,13 @@ class LessonStrategy(FlowerStrategy):
         except InvalidUpdateError as error:
             raise InputError(f"initial_arrays must hold numbers: {error.detail}") from None
         received, lr = Received(), float(config[self.words.lr])
-        server = ModelServer(
-            initial,
-            received,
+        training, optimizer = (
             TrainingSettings(learning_rate=lr, lr_cap=self._cap(lr)),
             ServerOptimizer.of(self.server, self.strategy),
-            NormGuard(self.guards),
         )
-        for note in server.notes:
-            tell(f"note: {note}")
+        lane = Lane(initial, training, optimizer, self.guards)
+        if optimizer.note:
+            tell(f"note: {optimizer.note}")
         if clock == "wall":
             kept = (None, None) if folder is None else (folder.num_nodes, folder.nodes)
             who = on_the_wall(nodes, self.latency_s, self.deadline_s, *kept)
@@ -268,7 +267,7 @@ class LessonStrategy(FlowerStrategy):
             who = in_simulated_time(nodes, self.latency_s, self.deadline_s, self.seed)
         if folder is not None and clock == "wall":
             grid = record_run(grid, folder.path, *folder.recorded)
-        parts = grid, len(who.latency_s), who.node_of, layout, server, received, config, self.words
+        parts = grid, len(who.latency_s), who.node_of, layout, lane, received, config, self.words
         post = GridClients(*parts, roster=who.roster, assumed_s=who.assumed_s, names=who.names, tell=tell, warn=warn)
         fleet = replace(who.fleet(), model_bits=8.0 * num_bytes(arrays))
         world: WallWorld | RemoteWorld
@@ -281,8 +280,8 @@ class LessonStrategy(FlowerStrategy):
         measured_first = clock == "wall" and self.latency_s is None
         strategy = MeasuredFirst(self.strategy) if measured_first else self.strategy
         exclude_after = self.guards.exclude_after_rejections
-        loop = RoundLoop(strategy, world, server, seed=self.seed, exclude_after=exclude_after, tell=warn)
-        return loop, world, post
+        loop = RoundLoop(strategy, world, seed=self.seed, exclude_after=exclude_after, tell=warn)
+        return Pipeline(loop, lane, Executor(received, None)), world, post
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

@@ -1,29 +1,30 @@
 """Interfaces of trainers and backends."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 from torch import Tensor
 
+from lesson.core.arrays import IntArray
 from lesson.learn.cohort import Cohort
-from lesson.learn.scores import PendingScore
+from lesson.learn.scores import Score
 from lesson.learn.task import Arrays
 from lesson.learn.workload import Workload
 
 TrainerName = Literal["reference", "fused", "batched"]
-MAX_WINDOW_STEPS = 2048
-"""Largest work of a window, as in `WindowRule.local_steps`."""
+MAX_CHUNK_STEPS = 2048
+"""Largest work of a chunk, as in `ChunkRule.local_steps`."""
 
 
-class WindowRule(NamedTuple):
+class ChunkRule(NamedTuple):
     """How far the clock may run ahead of training."""
 
     local_steps: int = 1
-    """Work after which a window is executed, in local steps of clients; 1 executes every aggregation immediately."""
+    """Work of a chunk in local steps of clients; 1 makes chunks of one round."""
     ends_anywhere: bool = True
-    """Whether a window may end early, after any round, because results do not depend on where windows end."""
+    """Whether a chunk may end early, after any round, because results do not depend on where chunks end."""
     first_steps: int | None = None
-    """Work of the first window, if it may end anywhere; later ones follow the measured time. None: `local_steps`."""
+    """Work of the first chunk, if it may end anywhere; later ones follow the measured time. None: `local_steps`."""
 
 
 class Trainer(Protocol):
@@ -42,11 +43,33 @@ class Trainer(Protocol):
         ...
 
 
+class UpdateSource(Protocol):
+    """Provides the models of updates: from simulated clients, which are trained here, or from remote ones."""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Notes for the summary of a run, such as why a slower trainer was used."""
+        ...
+
+    @property
+    def trainers(self) -> Sequence[str]:
+        """Names of the trainers that have been used."""
+        ...
+
+    def trainer_for(self, local_steps: IntArray, batches: IntArray) -> Trainer:
+        """Return what provides the models of updates with these numbers of local steps and of minibatches per step."""
+        ...
+
+    def close(self) -> None:
+        """Release all resources."""
+        ...
+
+
 class Backend(Protocol):
     """Training and evaluation on one device."""
 
     @property
-    def window(self) -> WindowRule:
+    def rule(self) -> ChunkRule:
         """How far the clock may run ahead: at most about half a second of work, unless one round takes longer."""
         ...
 
@@ -54,8 +77,8 @@ class Backend(Protocol):
         """Return a new trainer; raise InputError if it cannot train this task."""
         ...
 
-    def begin_score(self, vector: Tensor) -> PendingScore:
-        """Start to evaluate the model with these exchanged values on the test data, without waiting for the result."""
+    def begin_score(self, vector: Tensor) -> Callable[[], Score]:
+        """Start to evaluate the model with these exchanged values on the test data; return what waits for the score."""
         ...
 
     def sample_scores(self, vector: Tensor, inputs: Arrays, targets: Arrays) -> Tensor:

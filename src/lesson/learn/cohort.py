@@ -11,9 +11,8 @@ from torch import Tensor
 
 from lesson.clock.rejections import Rejection
 from lesson.core.arrays import BoolArray, FloatArray, IntArray
+from lesson.learn.chunk import Chunk
 from lesson.learn.device import to_device
-from lesson.learn.group_memory import group_of_each
-from lesson.strategies.base import Merge, Updates
 
 COLUMNS = ("client", "index", "lr", "local_steps", "weight", "first")
 
@@ -85,6 +84,8 @@ class Cohort:
 class PlannedCohort:
     """The rows of a cohort, without the base model, which may not exist yet."""
 
+    step: int
+    """Number of the step of its chunk that aggregates it."""
     base_version: int
     group: str
     columns: Mapping[str, Any]
@@ -103,18 +104,24 @@ class PlannedCohort:
         return Cohort(base, **self.columns, base_version=self.base_version, group=self.group)
 
 
-def plan_cohorts(updates: Updates, weights: FloatArray, lr: FloatArray, merge: Merge) -> list[PlannedCohort]:
-    """Return the cohorts of these updates; updates of different groups are separate cohorts.
+def plan_cohorts(chunk: Chunk, lr: FloatArray) -> list[PlannedCohort]:
+    """Return the cohorts of a chunk, in the order of its steps; updates of different groups are separate cohorts.
 
-    `weights` and the step sizes `lr` have shape (num_updates,). The result of a step on several minibatches is the mean
-    of one model per minibatch, each after a step on that minibatch alone; each of these models is a row of the cohort.
+    `lr` is the step size of each update. The result of a step on several minibatches is the mean of one model per
+    minibatch, each after a step on that minibatch alone; each of these models is a row of the cohort.
     """
-    names, group = group_of_each(updates, merge)
-    order, first = np.lexsort((updates.index, updates.client, group, updates.base_version)), np.zeros_like(group)
-    if updates.batches.max(initial=1) > 1:
+    updates, weights, step_of = chunk.updates, chunk.weights, chunk.step_of
+    if not len(updates):
+        return []
+    names, group = chunk.groups
+    order, first = (
+        np.lexsort((updates.index, updates.client, group, updates.base_version, step_of)),
+        np.zeros_like(group),
+    )
+    if updates.batches.max() > 1:
         batches, weights = updates.batches[order], weights / updates.batches
         order, first = np.repeat(order, batches), _counts_up(batches)
-    bases, group = updates.base_version[order], group[order]
+    keys = np.stack([step_of[order], updates.base_version[order], group[order]])
     columns: dict[str, Any] = {
         "client": updates.client[order],
         "index": updates.index[order],
@@ -123,15 +130,12 @@ def plan_cohorts(updates: Updates, weights: FloatArray, lr: FloatArray, merge: M
         "weight": weights[order],
         "first": first,
     }
-    if not len(order):
-        return []
-    begins = ((bases[1:] != bases[:-1]) | (group[1:] != group[:-1])).nonzero()[0] + 1
-    return [
-        PlannedCohort(
-            int(bases[begin]), names[group[begin]], {name: column[begin:end] for name, column in columns.items()}
-        )
-        for begin, end in pairwise([0, *begins.tolist(), len(order)])
-    ]
+    begins = np.flatnonzero(np.any(keys[:, 1:] != keys[:, :-1], axis=0)) + 1
+    cohorts = []
+    for begin, end in pairwise([0, *begins.tolist(), len(order)]):
+        rows = {name: column[begin:end] for name, column in columns.items()}
+        cohorts.append(PlannedCohort(int(keys[0, begin]), int(keys[1, begin]), names[order[begin]], rows))
+    return cohorts
 
 
 def _counts_up(lengths: IntArray) -> IntArray:

@@ -6,19 +6,19 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from lesson.learn.backend import MAX_WINDOW_STEPS, Trainer, TrainerName, WindowRule
+from lesson.learn.backend import MAX_CHUNK_STEPS, ChunkRule, Trainer, TrainerName
 from lesson.learn.batched import BatchedTrainer
 from lesson.learn.fused import FusedTrainer
 from lesson.learn.reference import ReferenceTrainer
-from lesson.learn.scores import Known, PendingScore, chunk_sums, chunk_tasks, make_score, sample_scores
+from lesson.learn.scores import Score, chunk_sums, chunk_tasks, make_score, sample_scores
 from lesson.learn.task import Arrays
 from lesson.learn.threads import Threads
 from lesson.learn.workload import Workload
 
 Result = TypeVar("Result")
 CHUNK_SAMPLES = 500
-FIRST_WINDOW_STEPS = 16
-"""Work of the first window, after which the time per step is known."""
+FIRST_CHUNK_STEPS = 16
+"""Work of the first chunk, after which the time per step is known."""
 
 
 class CpuBackend:
@@ -29,9 +29,9 @@ class CpuBackend:
         self._threads = Threads(workload.template, num_threads)
 
     @property
-    def window(self) -> WindowRule:
-        """At most about half a second of work; results do not depend on where a window ends."""
-        return WindowRule(MAX_WINDOW_STEPS, first_steps=FIRST_WINDOW_STEPS)
+    def rule(self) -> ChunkRule:
+        """At most about half a second of work; results do not depend on where a chunk ends."""
+        return ChunkRule(MAX_CHUNK_STEPS, first_steps=FIRST_CHUNK_STEPS)
 
     def trainer(self, name: TrainerName) -> Trainer:
         """Return a new trainer; raise InputError if it cannot train this task."""
@@ -41,11 +41,12 @@ class CpuBackend:
             return BatchedTrainer(self._workload, self._num_threads)
         return ReferenceTrainer(self._workload)
 
-    def begin_score(self, vector: Tensor) -> PendingScore:
-        """Evaluate the model with these exchanged values on the test data."""
+    def begin_score(self, vector: Tensor) -> Callable[[], Score]:
+        """Evaluate the model with these exchanged values on the test data, and return a function of its score."""
         work = self._workload
         chunks = self._evaluate(chunk_sums, vector, work.test_inputs, work.test_targets)
-        return Known(make_score(work, chunks))
+        score = make_score(work, chunks)
+        return lambda: score
 
     def sample_scores(self, vector: Tensor, inputs: Arrays, targets: Arrays) -> Tensor:
         """Return the scores of these samples for the model with these exchanged values, shape (num, 2)."""

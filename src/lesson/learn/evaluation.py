@@ -1,8 +1,9 @@
 """Evaluation of the global model on the test data and on the clients' samples."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,16 +13,19 @@ from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.errors import InputError
 from lesson.learn.backend import Backend
 from lesson.learn.cohort import Cohort
-from lesson.learn.divergence import NewestCohort, check_finite
+from lesson.learn.divergence import check_finite
+from lesson.learn.lane import GlobalModel
 from lesson.learn.metric import Metric
 from lesson.learn.minibatch import NO_SAMPLE
-from lesson.learn.model_server import GlobalModel, Signal
 from lesson.learn.partition import Holdings
-from lesson.learn.scores import ClientScores, PendingScore, Score
+from lesson.learn.scores import ClientScores, Score
 from lesson.learn.task import ACCURACY
 from lesson.learn.trees import num_samples
 from lesson.learn.workload import Workload
 from lesson.strategies.base import Updates
+
+Signal = Callable[[GlobalModel], Any]
+"""A signal that is an evaluation of the newest model."""
 
 
 class Evaluator:
@@ -31,7 +35,7 @@ class Evaluator:
         self.workload, self._backend = workload, backend
         task, name = workload.task, workload.task.metric
         if task.metrics is not None:  # an error in them should not wait for the first evaluation
-            name = next(iter(backend.begin_score(workload.initial_vector()).result().values))
+            name = next(iter(backend.begin_score(workload.initial_vector())().values))
         self.metric = Metric(name, task.higher_is_better, tuple(task.target_scores or ()))
         """The metric by which models are compared; `Score.values` has it."""
         self.num_classes = task.num_classes
@@ -42,17 +46,30 @@ class Evaluator:
         """Whether the loss is the cross-entropy of the targets."""
 
     @property
-    def num_test_samples(self) -> int:
-        """Number of samples in the test data."""
-        return num_samples(self.workload.task.test[1])
+    def test_steps(self) -> float:
+        """Cost of an evaluation on the test data in local steps, which also have a backward pass of twice the cost."""
+        return num_samples(self.workload.task.test[1]) / self.workload.batch_size / 3
+
+    @property
+    def client_steps(self) -> float:
+        """Cost of an evaluation on the samples of all clients, in local steps."""
+        return int(self.workload.holdings.num_samples.sum()) / self.workload.batch_size / 3
 
     def score(self, model: GlobalModel) -> Score:
         """Evaluate a model on the test data."""
-        return self.begin_score(model).result()
+        return self.begin_score(model)()
 
-    def begin_score(self, model: GlobalModel) -> PendingScore:
-        """Start to evaluate a model on the test data; a GPU can continue training meanwhile."""
-        return _Checked(self._backend.begin_score(model.vector), model.newest_cohort)
+    def begin_score(self, model: GlobalModel) -> Callable[[], Score]:
+        """Start to evaluate a model on the test data; return what waits for the score. A GPU can train meanwhile."""
+        wait = self._backend.begin_score(model.vector)
+
+        def score() -> Score:
+            result = wait()
+            for name, value in {"loss": result.loss, **result.values}.items():
+                check_finite(name, math.isfinite(value), model.newest_cohort)
+            return result
+
+        return score
 
     def client_scores(self, model: GlobalModel, holdings: Holdings | None = None) -> ClientScores:
         """Evaluate a model on the samples of each client, by default those that it trains on; wait for the result."""
@@ -69,6 +86,13 @@ class Evaluator:
         right, labels = scores[:, 0].double().cpu().numpy(), work.task.test[1].numpy()
         totals = np.bincount(labels, minlength=num_classes)
         return np.asarray(np.bincount(labels, right, num_classes) / np.where(totals, totals, np.nan))
+
+    def own_accuracy(self, clients: IntArray, by_class: FloatArray) -> FloatArray:
+        """Return the accuracy on test data with each client's own class distribution; NaN for a client without data."""
+        shares = self.class_shares(clients, len(by_class))
+        accuracy = np.where(shares > 0, shares * by_class, 0.0).sum(axis=1)  # classes that a client lacks are ignored
+        accuracy[shares.sum(axis=1) == 0] = np.nan
+        return np.asarray(accuracy)
 
     def class_shares(self, clients: IntArray, num_classes: int) -> FloatArray:
         """Return the share of each class in the samples of these clients, shape (len(clients), num_classes)."""
@@ -127,20 +151,3 @@ def client_scores(workload: Workload, backend: Backend, vector: Tensor, holdings
         means[client] = scores[np.searchsorted(held, holdings[client])].mean(axis=0)
     accuracy, loss = means.T
     return ClientScores(accuracy, loss, float(np.nansum(loss * holdings.num_samples) / holdings.num_samples.sum()))
-
-
-@dataclass(frozen=True)
-class _Checked:
-    """A score whose `result` raises DivergedError if the loss or a metric is not finite."""
-
-    score: PendingScore
-    newest_cohort: NewestCohort
-
-    def ready(self) -> bool:
-        return self.score.ready()
-
-    def result(self) -> Score:
-        result = self.score.result()
-        for name, value in {"loss": result.loss, **result.values}.items():
-            check_finite(name, math.isfinite(value), self.newest_cohort)
-        return result

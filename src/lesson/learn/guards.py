@@ -1,7 +1,7 @@
-"""Checks of updates: of a client's arrays when they arrive, and of the norm of an update before it is aggregated."""
+"""Checks of updates: of a client's arrays when they arrive, and transforms of trained models before aggregation."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -47,24 +47,39 @@ def check_values(name: str, values: npt.NDArray[Any], kind: type[np.floating]) -
     return numbers
 
 
+class Transform(Protocol):
+    """What is done to the trained models of a step's cohorts before they are aggregated."""
+
+    may_reject: bool
+    """Whether it may reject updates."""
+    arrays: dict[str, FloatArray]
+    """State that persists between steps, by names that no other transform uses."""
+
+    def __call__(self, cohorts: Sequence[Cohort]) -> tuple[list[Cohort], list[Rejection]]:
+        """Return the accepted updates of each cohort, which holds its finite trained models, and all rejections."""
+        ...
+
+
+def transforms_of(settings: GuardSettings) -> list[Transform]:
+    """Return the transforms of these settings."""
+    return [NormGuard(settings)] if settings.limits_norms else []
+
+
 class NormGuard:
     """Rejects updates whose norm is too large, compared with the median of recent norms."""
 
+    may_reject = True
+
     def __init__(self, settings: GuardSettings) -> None:
         self._settings = settings
-        self.norms: FloatArray = np.empty(0)
+        self.arrays: dict[str, FloatArray] = {"norms": np.empty(0)}
         """Norms of the most recent updates, each divided by lr × local_steps; the newest is last."""
 
-    @property
-    def rejects(self) -> bool:
-        """Whether there is a limit, so that the model of every client is needed."""
-        return self._settings.limits_norms
-
-    def check(self, cohorts: Sequence[Cohort]) -> tuple[list[Cohort], list[Rejection]]:
-        """Return the accepted updates of each cohort, which must hold its finite trained models, and all rejections."""
+    def __call__(self, cohorts: Sequence[Cohort]) -> tuple[list[Cohort], list[Rejection]]:
+        """Return the accepted updates of each cohort, and all rejections."""
         norms, window = [_norms(cohort) for cohort in cohorts], self._settings.norm_window
-        recent = np.concatenate([self.norms, *norms])[-max(window, sum(map(len, norms))) :]
-        self.norms = recent[-window:]
+        recent = np.concatenate([self.arrays["norms"], *norms])[-max(window, sum(map(len, norms))) :]
+        self.arrays["norms"] = recent[-window:]
         limit = self._settings.norm_limit * float(np.median(recent)) if len(recent) else np.inf
         accepted, rejections = list[Cohort](), list[Rejection]()
         for cohort, norm in zip(cohorts, norms, strict=True):

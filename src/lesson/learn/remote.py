@@ -8,6 +8,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from lesson.core.arrays import IntArray
 from lesson.learn.backend import Trainer
 from lesson.learn.cohort import Cohort
 from lesson.learn.cpu import CpuBackend
@@ -17,7 +18,6 @@ from lesson.learn.reference import ReferenceTrainer, sums_of, trained_parts
 from lesson.learn.task import Task
 from lesson.learn.template import Template
 from lesson.learn.workload import Workload
-from lesson.strategies.base import Updates
 
 
 def initial_arrays(task: Task, seed: int) -> dict[str, npt.NDArray[np.float32]]:
@@ -76,7 +76,6 @@ def evaluate_on_client(
 class Received:
     """Models that remote clients have uploaded, as an `UpdateSource` and its own `Trainer`."""
 
-    may_wait = False
     notes: tuple[str, ...] = ()
     trainers = ("clients",)
 
@@ -84,7 +83,7 @@ class Received:
         self.held: dict[tuple[int, int], npt.NDArray[np.floating]] = {}
         """Models by client and index of the update; `Clients.forget` removes them."""
 
-    def trainer_for(self, updates: Updates) -> Trainer:  # noqa: ARG002
+    def trainer_for(self, local_steps: IntArray, batches: IntArray) -> Trainer:  # noqa: ARG002
         """Return the received models as a trainer."""
         return self
 

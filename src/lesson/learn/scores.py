@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -29,37 +29,6 @@ class Score:
     """Finite values by the name of the metric; the metric by which models are compared comes first."""
     loss: float
     """NaN if an app on Flower does not report its loss."""
-
-
-Result_co = TypeVar("Result_co", covariant=True)
-
-
-class Pending(Protocol[Result_co]):
-    """The result of an evaluation, which may not have been computed yet."""
-
-    def ready(self) -> bool:
-        """Return whether `result` returns without waiting."""
-        ...
-
-    def result(self) -> Result_co:
-        """Return the result; wait until it has been computed."""
-        ...
-
-
-PendingScore = Pending[Score]
-
-
-@dataclass(frozen=True)
-class Known(Generic[Result_co]):
-    """The result of an evaluation that has finished."""
-
-    value: Result_co
-
-    def ready(self) -> bool:
-        return True
-
-    def result(self) -> Result_co:
-        return self.value
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,6 @@
-"""Signals that the model server provides to strategies; see `ServerView.signals`."""
+"""The signal "update_deviation"; see `ServerView.signals`."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -10,25 +9,6 @@ from lesson.core.arrays import FloatArray
 from lesson.learn.cohort import Cohort
 from lesson.learn.guards import finite_rows
 from lesson.strategies.base import Updates
-
-
-class Signals(Mapping[str, Any]):
-    """Values by name, each computed when it is accessed: most rounds access none."""
-
-    def __init__(self, functions: Mapping[str, Callable[[], Any]]) -> None:
-        self._functions = functions
-
-    def __getitem__(self, name: str) -> Any:
-        return self._functions[name]()
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._functions
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._functions)
-
-    def __len__(self) -> int:
-        return len(self._functions)
 
 
 def deviations(fresh: Sequence[Cohort], stale: Sequence[Cohort], updates: Updates) -> FloatArray:

@@ -7,18 +7,16 @@ from typing import Literal
 
 import numpy as np
 
+from lesson.core.arrays import IntArray
 from lesson.core.errors import InputError
 from lesson.learn.backend import Backend, Trainer, TrainerName, why_not
 from lesson.learn.workload import Workload
-from lesson.strategies.base import Updates
 
 FASTEST_FIRST: tuple[TrainerName, ...] = ("fused", "batched", "reference")
 
 
 class SimulatedClients:
     """The clients of a task as a source of updates."""
-
-    may_wait = True
 
     def __init__(self, workload: Workload, backend: Backend, trainer: Literal["auto"] | TrainerName = "auto") -> None:
         self.workload, self.trainer, self._backend = workload, trainer, backend
@@ -27,10 +25,10 @@ class SimulatedClients:
         """The trainer for updates of one step (True) and of several (False)."""
         self._notes: list[str] = []
 
-    def trainer_for(self, updates: Updates) -> Trainer:
+    def trainer_for(self, local_steps: IntArray, batches: IntArray) -> Trainer:
         """Return the trainer of the settings; "auto" is the fastest one that can train these updates."""
-        one_step = bool(np.all(updates.local_steps == 1))
-        if (not one_step or self.workload.sampler.epochs) and np.any(updates.batches > 1):
+        one_step = bool(np.all(local_steps == 1))
+        if (not one_step or self.workload.sampler.epochs) and np.any(batches > 1):
             raise InputError("[training] local_steps must be 1 and local_epochs 0 for steps of several minibatches")
         if one_step not in self._chosen:
             self._chosen[one_step] = self._choose(one_step)

@@ -10,7 +10,7 @@ import safetensors
 import safetensors.numpy
 
 Tensors = dict[str, np.ndarray]
-FORMAT = "5"
+FORMAT = "6"
 """Format of checkpoints; a checkpoint in another format cannot be resumed."""
 
 

@@ -5,6 +5,7 @@ import math
 from lesson.clock.records import RoundRecord
 from lesson.core.random import stream
 from lesson.fleet.tiers import TOLERANCE
+from lesson.learn.pipeline import Due
 from lesson.settings.sections import RunSettings
 
 NUM_EVALUATIONS = 40
@@ -28,16 +29,16 @@ class EvaluationGrid:
         self._part_s = limits.time_budget_s / NUM_EVALUATIONS
         self._part_rounds = math.inf if limits.rounds is None else limits.rounds / NUM_EVALUATIONS
 
-    def is_due(self, before_s: float, record: RoundRecord) -> bool:
-        """Return whether a point lies after the end of the previous round and at or before the end of this one."""
+    def due(self, before_s: float, record: RoundRecord) -> Due:
+        """Return which evaluations have a point after the end of the previous round, up to the end of this one."""
+        clients = self._has_point(before_s, record.end_s, self._clients_every_s, self._jitter)
+        return Due(self._is_due(before_s, record), clients)
+
+    def _is_due(self, before_s: float, record: RoundRecord) -> bool:
         if self._every_s != "auto":
             return self._has_point(before_s, record.end_s, self._every_s, self._jitter)
         by_time = self._has_point(before_s, record.end_s, self._part_s, 1.0)
         return by_time or self._has_point(record.round - 1, record.round, self._part_rounds, 1.0)
-
-    def are_clients_due(self, before_s: float, record: RoundRecord) -> bool:
-        """Return the same for evaluations on every client's own data."""
-        return self._has_point(before_s, record.end_s, self._clients_every_s, self._jitter)
 
     def _has_point(self, after: float, until: float, part: float, jitter: float) -> bool:
         return self._num_points(until, part, jitter) > self._num_points(after, part, jitter)

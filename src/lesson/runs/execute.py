@@ -3,34 +3,78 @@
 import contextlib
 import sys
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
+from lesson.clock.records import RoundRecord
 from lesson.core.errors import DivergedError, LackOfMemoryError, printable
 from lesson.core.state import state_of
+from lesson.fleet.fleet import Fleet
 from lesson.learn.device import lacks_memory
+from lesson.learn.evaluation import Evaluator
+from lesson.learn.metric import Metric
+from lesson.learn.pipeline import Pipeline
 from lesson.learn.process import configured_process
-from lesson.learn.scores import ClientScores, Pending, PendingScore
+from lesson.learn.scores import Score
 from lesson.learn.task import Task
 from lesson.runs.evaluation_times import EvaluationGrid
-from lesson.runs.executable import ExecutableRun
 from lesson.runs.folder import RunFolder
 from lesson.runs.interrupts import Interrupt, StoppedBySignal
-from lesson.runs.metrics import client_fields, metrics_line
+from lesson.runs.metrics import metrics_line, result_fields
 from lesson.runs.resolve import Resolved, resolve
-from lesson.runs.summary import WALL, read_metrics, summarize
+from lesson.runs.summary import WALL, clients_of, read_metrics, summarize
 from lesson.runs.trackers import Tracker, Tracking
 from lesson.settings.settings import Settings
 from lesson.strategies import option_values
 
+
+class ExecutableRun(Protocol):
+    """A run that trains models: `learn.build.TrainingRun`, or the run of an app on Flower, which has no task."""
+
+    @property
+    def pipeline(self) -> Pipeline: ...
+
+    @property
+    def evaluator(self) -> Evaluator | None:
+        """What evaluates its models; None if `after_round` does."""
+        ...
+
+    @property
+    def on_wall_clock(self) -> bool:
+        """Whether its times are measured on real clients, rather than simulated."""
+        ...
+
+    @property
+    def fleet(self) -> Fleet:
+        """The clients that have taken part, with their first estimated times or, on the wall clock, measured ones."""
+        ...
+
+    @property
+    def metric(self) -> Metric:
+        """The metric by which models are compared."""
+        ...
+
+    @property
+    def after_round(self) -> Callable[[RoundRecord], Mapping[str, Any]]:
+        """Called when the results of a round are known; returns additional fields for its line of metrics."""
+        ...
+
+    def final_score(self) -> Score:
+        """Return the score of the newest model."""
+        ...
+
+    def parameters(self) -> dict[str, npt.NDArray[np.generic]]:
+        """Return the values of the newest model by name."""
+        ...
+
+
 Progress = Callable[[dict[str, Any]], None]
 Start = Callable[[Settings | None], tuple[Settings, ExecutableRun]]
 """Returns the resolved settings and the run, given the settings of the run in the folder, if there is one."""
-MAX_WINDOW_ROUNDS = 256
-"""Largest number of rounds in a window."""
 MAX_NAMED = 1000
 """Largest fleet for which the metrics name the clients of all aggregated updates."""
 
@@ -104,10 +148,11 @@ def execute_in(
         return summary
     begin = time.perf_counter()
     settings, run = start(None if begun is None else begun.settings)
+    pipeline, evaluator = run.pipeline, run.evaluator
     try:
-        folder.begin(settings, option_values(run.loop.strategy), may_extend)
+        folder.begin(settings, option_values(pipeline.loop.strategy), may_extend)
         with folder.owned(), folder.withdrawn_if_rejected():
-            folder.load(run)
+            folder.load(pipeline)
             earlier = read_metrics(folder.metrics) if trackers else []
             with Tracking(trackers, settings, folder.path, earlier) as tracking:
                 _run_rounds(settings, run, folder, tracking, progress)
@@ -119,145 +164,87 @@ def execute_in(
                     run.metric,
                     score.values,
                     score.loss,
-                    num_classes=run.num_classes if run.is_cross_entropy else None,
-                    stop_reason=run.loop.stop_reason,
+                    num_classes=evaluator.num_classes if evaluator is not None and evaluator.is_cross_entropy else None,
+                    stop_reason=pipeline.loop.stop_reason,
                 )
-                summary["notes"] = [*run.server.notes, *summary["notes"]]
-                summary |= {"wall_s": wall_s, "wall_trainer": ", ".join(run.server.source.trainers)}
+                summary["notes"] = [*pipeline.notes, *summary["notes"]]
+                summary |= {"wall_s": wall_s, "wall_trainer": ", ".join(pipeline.executor.source.trainers)}
                 summary |= {"clock": WALL} if run.on_wall_clock else {}
-                folder.finish(run, summary, keep_checkpoint=may_extend)
+                clients = clients_of(run.fleet, evaluator, pipeline.lane.model)
+                folder.finish(pipeline, run.parameters(), clients, summary, keep_checkpoint=may_extend)
                 tracking.finish(summary)
         return summary
     except DivergedError as error:
         error.metric = run.metric.outline  # the folder has no summary that says what was measured
         raise
     finally:
-        run.close()
+        pipeline.close()
 
 
 def _run_rounds(
     settings: Settings, run: ExecutableRun, folder: RunFolder, tracking: Tracking, progress: Progress | None
 ) -> None:
     """Execute rounds up to the limits, with a checkpoint every `checkpoint_every_s` and when the run is interrupted."""
-    limits, loop, saved = settings.run, run.loop, time.perf_counter()
-    grid = EvaluationGrid(limits)
-    lines = _Lines(folder, tracking.line, progress, run)
-    with Interrupt() as interrupt, lines.written_if_stopped():
+    limits, pipeline, loop = settings.run, run.pipeline, run.pipeline.loop
+    due, saved = None if run.evaluator is None else EvaluationGrid(limits).due, time.perf_counter()
+    lines = _Lines(run, folder, tracking, progress)
+    with Interrupt() as interrupt, lines.finished_if_stopped():
         while not loop.stop_reason and (limits.rounds is None or loop.round < limits.rounds):
-            before_s = loop.now_s  # also correct after a resume
-            record = loop.step(limits.time_budget_s)
+            record = pipeline.step(limits.time_budget_s, due)
             if record is None:
                 break
             if record.round == 1:
                 state_of(loop.strategy)  # a state that cannot be saved is an error now, not at the first checkpoint
-            if record.round % MAX_WINDOW_ROUNDS == 0:
-                run.server.flush()  # rounds without aggregations never fill a window, and their lines would wait
-            line = {**metrics_line(record, named=len(loop.fleet) <= MAX_NAMED), **run.after_round(record)}
-            due = not run.evaluates_itself and grid.is_due(before_s, record)
-            all_due = not run.evaluates_itself and grid.are_clients_due(before_s, record)
-            lines.add(line, run.begin_score() if due else None, run.begin_client_scores() if all_due else None)
+            lines.write()
             wanted = interrupt.asked or time.perf_counter() - saved >= limits.checkpoint_every_s
-            if wanted and run.server.end_window():
+            if wanted and pipeline.end_chunk():
                 with interrupt.held():
-                    lines.write_all()
-                    folder.save(run)
+                    lines.finish()
+                    folder.save(pipeline)
                 saved = time.perf_counter()
                 if interrupt.asked:
                     interrupt.stop()
-        lines.write_all()
+        lines.finish()
         if interrupt.asked and folder.metrics.exists():
             with interrupt.held():
-                folder.save(run)
+                folder.save(pipeline)
 
 
 class _Lines:
-    """Writes lines of metrics to a folder, in order, as soon as their rounds are final and their scores are known.
+    """Writes the lines of rounds whose results are known, in order.
 
     The lines for `progress` also name the metric, unless it is accuracy with the default targets.
     """
 
-    def __init__(
-        self, folder: RunFolder, track: Callable[[dict[str, Any]], None], progress: Progress | None, run: ExecutableRun
-    ) -> None:
-        self._folder, self._track, self._progress, self._run = folder, track, progress, run
-        self._held: deque[_Line] = deque()
+    def __init__(self, run: ExecutableRun, folder: RunFolder, tracking: Tracking, progress: Progress | None) -> None:
+        self._run, self._folder, self._tracking, self._progress = run, folder, tracking, progress
 
-    def add(
-        self, line: dict[str, Any], score: PendingScore | None = None, clients: Pending[ClientScores] | None = None
-    ) -> None:
-        """Add a line, and the pending evaluations that it will show."""
-        self._held.append(_Line(line, score, clients))
-        first_open = self._run.server.first_open_round
-        while self._held and self._held[0].round < first_open and self._held[0].is_known:
-            self._write()
-
-    def write_all(self) -> None:
-        """Write all lines, after executing what is queued."""
-        self._run.server.synchronize()
-        while self._held:
-            self._write()
+    def finish(self) -> None:
+        """Wait for the results of all rounds and write their lines."""
+        self._run.pipeline.drain()
+        self.write()
 
     @contextlib.contextmanager
-    def written_if_stopped(self) -> Iterator[None]:
-        """After an error in the body of the context, write the lines of all rounds before the one that failed.
-
-        If a queued round fails, too, its error is the first one and is raised instead.
-        """
+    def finished_if_stopped(self) -> Iterator[None]:
+        """After an error, write the lines of the rounds before; if one of these fails, too, raise its error instead."""
         try:
             yield
-        except Exception as error:
-            first = error
-            try:
-                self._run.server.synchronize()
-            except Exception as earlier:
-                first = earlier
-            try:
-                while self._held and self._held[0].round < self._run.server.first_open_round:
-                    self._write()
-            except Exception as earlier:
-                first = earlier
-            if first is not error:
-                raise first from first.__cause__
+        except Exception:
+            self.finish()
             raise
 
-    def _write(self) -> None:
-        line = self._held.popleft()
+    def write(self) -> None:
+        """Write the lines of the rounds whose results are known."""
+        run, evaluator = self._run, self._run.evaluator
         try:
-            self._write_line(line.complete(has_classes=self._run.num_classes is not None))
+            for record, result in run.pipeline.results():
+                line = metrics_line(record, named=len(run.pipeline.loop.fleet) <= MAX_NAMED)
+                line |= run.after_round(record)
+                line |= result_fields(result, has_classes=evaluator is not None and evaluator.num_classes is not None)
+                self._folder.append(line)
+                self._tracking.line(line)
+                if self._progress is not None:
+                    self._progress(line | run.metric.fields)
         except BaseException:
-            self._held.clear()  # nothing may follow a line that is missing
+            run.pipeline.discard()  # nothing may follow a line that is missing
             raise
-
-    def _write_line(self, line: dict[str, Any]) -> None:
-        self._folder.append(line)
-        self._track(line)
-        if self._progress is not None:
-            self._progress(line | self._run.metric.fields)
-
-
-@dataclass(frozen=True, eq=False)
-class _Line:
-    """A line of metrics, and the pending evaluations that it will show."""
-
-    fields: dict[str, Any]
-    score: PendingScore | None
-    clients: Pending[ClientScores] | None
-
-    @property
-    def round(self) -> int:
-        return int(self.fields["round"])
-
-    @property
-    def is_known(self) -> bool:
-        """Whether the evaluations have ended."""
-        return all(pending is None or pending.ready() for pending in (self.score, self.clients))
-
-    def complete(self, has_classes: bool) -> dict[str, Any]:
-        """Return the line with its evaluations; wait for them."""
-        line = self.fields
-        if self.clients is not None:
-            line |= client_fields(self.clients.result(), has_classes)
-        if self.score is not None:
-            score = self.score.result()
-            line |= {**score.values, "loss": score.loss}
-        return line

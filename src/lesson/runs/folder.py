@@ -30,11 +30,10 @@ from lesson.core.locks import locked
 from lesson.core.toml import read_toml
 from lesson.core.version import __version__
 from lesson.learn.device import cpu_capability, hardware
+from lesson.learn.pipeline import Pipeline
 from lesson.runs.checkpoints import Tensors, packed, unpacked
-from lesson.runs.executable import ExecutableRun
 from lesson.runs.inputs import input_digests
 from lesson.runs.read_back import ClientsFile, Summary, read_json
-from lesson.runs.summary import clients_of
 from lesson.settings.loading import FOR_READERS, FORMAT, load_settings
 from lesson.settings.sections import RunSettings
 from lesson.settings.settings import Settings
@@ -204,17 +203,17 @@ class RunFolder:
                     os.truncate(self.metrics, size)
                 raise
 
-    def save(self, run: ExecutableRun) -> None:
-        """Write a checkpoint, and keep the previous one."""
-        values, arrays = run.loop.state()
-        tensors = {f"loop.{name}": array for name, array in arrays.items()} | run.server.state()
+    def save(self, pipeline: Pipeline) -> None:
+        """Write a checkpoint of a pipeline that has been drained, and keep the previous one."""
+        values, arrays = pipeline.loop.state()
+        tensors = {f"loop.{name}": array for name, array in arrays.items()} | pipeline.lane.state()
         with self._resumable():
             with self.metrics.open("rb") as file:
                 os.fsync(file.fileno())
             content = packed(values | {"metrics_bytes": self.metrics.stat().st_size}, tensors)
             write_whole(self.checkpoint, content, before=self.before)
 
-    def load(self, run: ExecutableRun) -> None:
+    def load(self, pipeline: Pipeline) -> None:
         """Resume from the newest undamaged checkpoint, or start from the beginning if there is none."""
         if self.summary.exists():
             raise InputError(f"{self.path} has just been finished by another process; try again to read its results")
@@ -225,8 +224,8 @@ class RunFolder:
             if not self.metrics.exists() or self.metrics.stat().st_size < size:
                 raise InputError(f"{self.metrics} lacks lines that the checkpoint counts; remove the folder and rerun")
             try:
-                run.server.restore({name: one for name, one in tensors.items() if not name.startswith("loop.")})
-                run.loop.restore(values, with_prefix(tensors, "loop."))
+                pipeline.lane.restore({name: one for name, one in tensors.items() if not name.startswith("loop.")})
+                pipeline.loop.restore(values, with_prefix(tensors, "loop."))
             except InputError:
                 raise
             except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
@@ -254,17 +253,24 @@ class RunFolder:
             raise InputError(f"{wrong[0]}; remove the folder and rerun")
         return None
 
-    def finish(self, run: ExecutableRun, summary: dict[str, Any], *, keep_checkpoint: bool = False) -> None:
+    def finish(
+        self,
+        pipeline: Pipeline,
+        parameters: Tensors,
+        clients: dict[str, Any],
+        summary: dict[str, Any],
+        *,
+        keep_checkpoint: bool = False,
+    ) -> None:
         """Write model, clients and summary, and remove the checkpoints.
 
         With `keep_checkpoint`, the last checkpoint is kept, so that the run can be continued with more rounds. It is
         that of the last round, unless the run ended within a round.
         """
-        clients = clients_of(run)
-        if keep_checkpoint and not run.loop.stop_reason and self.metrics.exists():
-            self.save(run)
+        if keep_checkpoint and not pipeline.loop.stop_reason and self.metrics.exists():
+            self.save(pipeline)
         with self._resumable():
-            write_whole(self.model, safetensors.numpy.save(run.parameters()))
+            write_whole(self.model, safetensors.numpy.save(parameters))
             write_whole(self.clients, json.dumps(clients, allow_nan=False).encode() + b"\n")
             write_whole(self.summary, (json.dumps(summary, allow_nan=False, indent=2) + "\n").encode())
         if not keep_checkpoint:

@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 from lesson.clock.records import RoundRecord
+from lesson.learn.results import RoundResult
 from lesson.learn.scores import ClientScores
 
 
@@ -48,6 +49,12 @@ def _rejections(record: RoundRecord) -> dict[str, list[int]]:
     for rejection in record.rejections:
         clients.setdefault(rejection.reason, []).append(rejection.client)
     return clients
+
+
+def result_fields(result: RoundResult, has_classes: bool) -> dict[str, Any]:
+    """Return the evaluations of a round as fields of its line; none if none was due."""
+    clients = {} if result.clients is None else client_fields(result.clients, has_classes)
+    return clients if result.score is None else {**clients, **result.score.values, "loss": result.score.loss}
 
 
 def client_fields(scores: ClientScores, has_classes: bool = True) -> dict[str, Any]:

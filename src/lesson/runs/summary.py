@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from lesson.fleet.fleet import columns_of, finite_or_none, sample_by_latency
+from lesson.fleet.fleet import Fleet, columns_of, finite_or_none, sample_by_latency
+from lesson.learn.evaluation import Evaluator
+from lesson.learn.lane import GlobalModel
 from lesson.learn.metric import Metric
-from lesson.runs.executable import ExecutableRun
 from lesson.runs.read_back import each_line
 from lesson.settings.settings import Settings
 from lesson.strategies import has_deadline
@@ -153,24 +154,25 @@ MAX_CLIENTS = 2000
 """Maximum number of clients in clients.json; larger fleets are sampled evenly by latency."""
 
 
-def clients_of(run: ExecutableRun) -> dict[str, Any]:
+def clients_of(fleet: Fleet, evaluator: Evaluator | None, model: GlobalModel) -> dict[str, Any]:
     """Return the clients of a finished run as strict JSON values; None for what is unknown or infinite.
 
     If clients move or their times vary, positions and times are those at the start of the run, which fit together.
     Accuracies by class and by client are included only if the task has classes.
     """
-    fleet = run.fleet
-    chosen = sample_by_latency(fleet, MAX_CLIENTS)
-    by_class, class_names = (None, ()) if run.num_classes is None else run.class_accuracy()
-    names = {"class_names": list(class_names)} if class_names else {}
+    chosen, by_class, by_client = sample_by_latency(fleet, MAX_CLIENTS), dict[str, Any](), dict[str, Any]()
+    if evaluator is not None and evaluator.num_classes is not None:
+        accuracy, names = evaluator.class_accuracy(model), list(evaluator.class_names)
+        by_class = {"class_accuracy": finite_or_none(accuracy)} | ({"class_names": names} if names else {})
+        by_client = {"accuracy": finite_or_none(evaluator.own_accuracy(chosen, accuracy))}
     return {
         "num_clients": len(fleet),
-        **({} if by_class is None else {"class_accuracy": finite_or_none(by_class), **names}),
+        **by_class,
         "promoted": None if fleet.promoted is None else vars(fleet.promoted),
         "clients": {
             "number": chosen.tolist(),
             **columns_of(fleet, chosen),
             "num_samples": fleet.num_samples[chosen].tolist(),
-            **({} if by_class is None else {"accuracy": finite_or_none(run.own_accuracy(chosen, by_class))}),
+            **by_client,
         },
     }

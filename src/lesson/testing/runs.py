@@ -1,28 +1,29 @@
-"""Shared by the checks: fleets, situations and a model server to run in, and what happened in each round."""
+"""Shared by the checks: fleets and situations to run in, signals, rejections, and what happened in each round."""
 
 import csv
 import dataclasses
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lesson.clock.loop import RoundLoop
+from lesson.clock.loop import Round, RoundLoop
 from lesson.clock.rejections import NOT_FINITE, Rejection
+from lesson.clock.signals import Signals
 from lesson.clock.simulate import make_loop
-from lesson.core.arrays import FloatArray
 from lesson.fleet.fleet import Fleet, draw_fleet, make_fleet
 from lesson.settings.sections import FaultSettings
 from lesson.settings.settings import Settings
-from lesson.strategies.base import Merge, Strategy, Updates
+from lesson.strategies.base import Strategy
 
 SEED = 3
 DEADLINE_S = 20.0
 """Deadline of strategies that have one. In each of the fleets below, some client meets it."""
-Round = dict[str, Any]
+PlainRound = dict[str, Any]
 """What happened in a round, as plain values by name."""
 
 SIGNALS: dict[str, Callable[[int, int], Any]] = {
@@ -37,33 +38,20 @@ SIGNALS: dict[str, Callable[[int, int], Any]] = {
 """Every signal that a strategy can need, made up from the number of clients and the version."""
 
 
-class FakeServer:
-    """A model server without models, which provides all signals.
+def with_signals(loop: RoundLoop) -> RoundLoop:
+    """Return the loop, which now provides all signals that its strategy needs."""
 
-    With `rejects`, it rejects all updates of every fifth client, and every other update of the client after it.
-    """
+    def value(name: str) -> Any:
+        return SIGNALS[name](len(loop.fleet), loop.version)
 
-    def __init__(self, num_clients: int, rejects: bool = False) -> None:
-        self._num_clients, self._rejects = num_clients, rejects
+    loop.signals = Signals({name: partial(value, name) for name in loop.strategy.needs & SIGNALS.keys()})
+    return loop
 
-    def merge(
-        self,
-        updates: Updates,
-        weights: FloatArray,  # noqa: ARG002
-        merge: Merge,  # noqa: ARG002
-        version: int,  # noqa: ARG002
-        round: int,  # noqa: ARG002
-    ) -> list[Rejection]:
-        """Return the updates that are rejected."""
-        rejected = [key for key in updates.keys if key[0] % 5 == 0 or (key[0] % 5 == 1 and key[1] % 2)]
-        return [Rejection(*key, NOT_FINITE) for key in rejected] if self._rejects else []
 
-    def forget(self, version: int) -> None:
-        """Do nothing."""
-
-    def signals(self, names: frozenset[str], version: int) -> Mapping[str, Any]:
-        """Return the signals."""
-        return {name: SIGNALS[name](self._num_clients, version) for name in names & SIGNALS.keys()}
+def rejections_of(round: Round) -> list[Rejection]:
+    """Return rejections of all updates of every fifth client, and of every other update of the client after it."""
+    keys = round.updates.keys
+    return [Rejection(*key, NOT_FINITE) for key in keys if key[0] % 5 == 0 or (key[0] % 5 == 1 and key[1] % 2)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,14 +67,19 @@ class Case:
         return f"{self.fleet_name}, {self.situation}"
 
     @property
+    def rejects(self) -> bool:
+        """Whether updates are rejected."""
+        return self.situation == "rejected updates"
+
+    @property
     def is_nominal(self) -> bool:
         """Whether nothing varies and nothing fails."""
         return self.situation == "nominal"
 
     def begin(self, strategy: Strategy, signals: bool = True) -> RoundLoop:
         """Return the round loop of a run."""
-        server = FakeServer(len(self.fleet), rejects=self.situation == "rejected updates") if signals else None
-        return make_loop(strategy, self.fleet, model_server=server, seed=SEED, settings=self.settings)
+        loop = make_loop(strategy, self.fleet, seed=SEED, settings=self.settings)
+        return with_signals(loop) if signals else loop
 
 
 def default_fleets() -> dict[str, Fleet]:
@@ -122,14 +115,17 @@ def make_cases(fleets: Mapping[str, Fleet], folder: Path) -> list[Case]:
     ]
 
 
-def rounds_of(loop: RoundLoop, num_rounds: int, resume: Callable[[], RoundLoop] | None = None) -> Iterator[Round]:
+def rounds_of(
+    loop: RoundLoop, num_rounds: int, resume: Callable[[], RoundLoop] | None = None, *, rejects: bool = False
+) -> Iterator[PlainRound]:
     """Run a loop and yield its rounds; fewer than `num_rounds` if the run ends.
 
-    With `resume`, which returns new loops, the run is saved after every round and continues in a new loop.
+    With `rejects`, some updates are rejected, see `rejections_of`. With `resume`, which returns new loops, the run is
+    saved after every round and continues in a new loop.
     """
     while loop.round < num_rounds and not loop.stop_reason:
-        record = loop.step()
-        if record is not None:
+        if (current := loop.begin()) is not None:
+            record = loop.close(current, rejections_of(current) if rejects else ())
             decided = getattr(loop.strategy, "decided", {})
             yield plain(record) | decided | {"at_server": loop.ledger.at_server.id.tolist()}
         if resume is not None:
@@ -149,7 +145,7 @@ def plain(value: Any) -> Any:
     return value
 
 
-def difference(expected: list[Round], got: list[Round]) -> str:
+def difference(expected: list[PlainRound], got: list[PlainRound]) -> str:
     """Return in which round and how two runs differ first, in one line; an empty string if they do not."""
     for place, (one, other) in enumerate(zip(expected, got, strict=False)):
         for name in one | other:

@@ -28,7 +28,7 @@ from lesson.testing.runs import (
     DEADLINE_S,
     SIGNALS,
     Case,
-    Round,
+    PlainRound,
     default_fleets,
     difference,
     make_cases,
@@ -80,7 +80,7 @@ class Subject:
         self.name, self._attributes = type(self.strategy).__name__, self._shown()
 
     @cached_property
-    def accepted(self) -> dict[Case, list[Round]]:
+    def accepted(self) -> dict[Case, list[PlainRound]]:
         """The rounds of the strategy in each case whose fleet it accepts; raises if it accepts none."""
         accepted, reason = {}, ""
         for case in self.cases:
@@ -95,7 +95,7 @@ class Subject:
             raise AssertionError(f"{self.name}: must accept at least one fleet; {reason}")
         return accepted
 
-    def nominal(self) -> Iterator[tuple[Case, list[Round]]]:
+    def nominal(self) -> Iterator[tuple[Case, list[PlainRound]]]:
         """Yield the accepted cases in which nothing varies, and their rounds."""
         yield from ((case, rounds) for case, rounds in self.accepted.items() if case.is_nominal)
 
@@ -106,11 +106,11 @@ class Subject:
         loop.strategy = _watched(loop.strategy, poison)
         return loop
 
-    def run(self, case: Case, loop: RoundLoop, resume: Callable[[], RoundLoop] | None = None) -> list[Round]:
+    def run(self, case: Case, loop: RoundLoop, resume: Callable[[], RoundLoop] | None = None) -> list[PlainRound]:
         """Return the rounds of a loop; see `rounds_of`."""
-        rounds: list[Round] = []
+        rounds: list[PlainRound] = []
         with self._told(case, rounds):
-            rounds.extend(rounds_of(loop, self.num_rounds, resume))
+            rounds.extend(rounds_of(loop, self.num_rounds, resume, rejects=case.rejects))
         return rounds
 
     def check_same(self, case: Case, loop: RoundLoop, rule: str, resume: Callable[[], RoundLoop] | None = None) -> None:
@@ -135,7 +135,7 @@ class Subject:
         return repr(getattr(self.strategy, "__dict__", ""))
 
     @contextmanager
-    def _told(self, case: Case, rounds: Sequence[Round] = ()) -> Iterator[None]:
+    def _told(self, case: Case, rounds: Sequence[PlainRound] = ()) -> Iterator[None]:
         """Turn exceptions into errors in one line that names the case and the round."""
         try:
             yield
@@ -259,7 +259,7 @@ class _Watched:
 
     def __init__(self, strategy: Strategy, poison: bool) -> None:
         self._strategy, self._poison = strategy, poison
-        self.decided: Round = {}
+        self.decided: PlainRound = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._strategy, name)

@@ -21,7 +21,7 @@ from lesson.fleet.fleet import Fleet
 from lesson.fleet.tiers import TOLERANCE
 from lesson.strategies import FedAsync, FedAvg, Lesson, Safa
 from lesson.strategies.base import Closing, Strategy, Updates
-from lesson.testing.runs import SEED, FakeServer, Round, default_fleets, difference, plain, rounds_of
+from lesson.testing.runs import SEED, PlainRound, default_fleets, difference, plain, rounds_of, with_signals
 
 
 def check_world(make_world: Callable[..., World], *, rounds: int = 40, simulated: bool = True) -> None:
@@ -67,30 +67,31 @@ class Subject:
         )
 
     @cached_property
-    def rounds(self) -> list[list[Round]]:
+    def rounds(self) -> list[list[PlainRound]]:
         """The rounds of each strategy."""
         return [self.run(strategy, self.begin(strategy)) for strategy in self.strategies]
 
     def begin(self, strategy: Strategy) -> RoundLoop:
         """Return the loop of a run in a new world that is watched."""
         world = _Watched(self.make(), self.simulated)
-        server = FakeServer(len(world.fleet), rejects=isinstance(strategy, Lesson))
-        return RoundLoop(strategy, world, server, seed=SEED, exclude_after=2)
+        return with_signals(RoundLoop(strategy, world, seed=SEED, exclude_after=2))
 
-    def run(self, strategy: Strategy, loop: RoundLoop, resume: Callable[[], RoundLoop] | None = None) -> list[Round]:
+    def run(
+        self, strategy: Strategy, loop: RoundLoop, resume: Callable[[], RoundLoop] | None = None
+    ) -> list[PlainRound]:
         """Return the rounds of a loop; see `rounds_of`."""
-        rounds: list[Round] = []
+        rounds: list[PlainRound] = []
         with self.told(strategy, rounds):
-            rounds.extend(rounds_of(loop, self.num_rounds, resume))
+            rounds.extend(rounds_of(loop, self.num_rounds, resume, rejects=isinstance(strategy, Lesson)))
         return rounds
 
-    def check_same(self, strategy: Strategy, expected: list[Round], got: list[Round], rule: str) -> None:
+    def check_same(self, strategy: Strategy, expected: list[PlainRound], got: list[PlainRound], rule: str) -> None:
         """Raise, with the rule that is broken, unless two runs of a strategy have the same rounds."""
         if found := difference(expected, got):
             raise AssertionError(f"{self.name}: {type(strategy).__name__}: {found}; {rule}")
 
     @contextmanager
-    def told(self, strategy: Strategy, rounds: Sequence[Round]) -> Iterator[None]:
+    def told(self, strategy: Strategy, rounds: Sequence[PlainRound]) -> Iterator[None]:
         """Turn exceptions into errors in one line that names the strategy and the round."""
         try:
             yield

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.fleets import fields, make_fleet, resume, steps, traced
-from helpers.scripted import FakeServer, Scripted, ids
+from helpers.scripted import FakeServer, Scripted, Served, ids
 from lesson import FedAvg, Lesson, Settings, draw_fleet, make_loop, simulate
 from lesson.strategies import TiFL
 from lesson.strategies.base import AllOf, Arrivals, Merge, RoundPlan, ServerView
@@ -27,7 +27,7 @@ def test_update_is_lost_if_its_client_leaves_during_training(tmp_path: Path) -> 
     2 J, and uploaded for 4 of 8 s, half of 20 J. Without it, everybody is in tier 1, and round 3 closes when 0 arrives,
     at 25 s. Then 1 is back and starts; it is aggregated at 45 s."""
     server, settings = FakeServer(), present(tmp_path, "1,0,12 1,25,inf")
-    loop = make_loop(Lesson(10.0), make_fleet([5.0, 16.0]), model_server=server, settings=settings)
+    loop = Served(make_loop(Lesson(10.0), make_fleet([5.0, 16.0]), settings=settings), server)
     records = steps(loop, 5)
     assert [record.end_s for record in records] == [10.0, 20.0, 25.0, 35.0, 45.0]
     assert [record.started.tolist() for record in records] == [[0, 1], [0], [0], [0, 1], [0]]
@@ -205,5 +205,5 @@ def test_client_that_joins_at_a_checkpoint_starts_after_a_resume(tmp_path: Path)
 def test_excluded_client_does_not_rejoin(tmp_path: Path) -> None:
     """Client 1 is excluded after its first update at 5 s, leaves at 20 s and would be back at 40 s."""
     settings = present(tmp_path, "1,0,20 1,40,inf", exclude_after_rejections=1)
-    loop = make_loop(FedAvg(), make_fleet([5.0, 5.0]), model_server=FakeServer(1), settings=settings)
+    loop = Served(make_loop(FedAvg(), make_fleet([5.0, 5.0]), settings=settings), FakeServer(1))
     assert [record.started.tolist() for record in steps(loop, 12)] == [[0, 1]] + [[0]] * 11

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from helpers.fleets import make_fleet, resume, sealed, steps
-from helpers.scripted import FakeServer, Scripted, ids
+from helpers.scripted import FakeServer, Scripted, Served, ids
 from helpers.strategies import make
 from helpers.wall import Took, on_the_wall, outline, reasons
 from lesson import FedAvg, Lesson
@@ -293,9 +293,9 @@ def report(reply: Reply) -> Reply:
 
 def test_reported_weights_count_from_the_first_aggregation() -> None:
     fleet, server = sealed(make_fleet([5.0, 5.0])), FakeServer()
-    federation, clients = on_the_wall(FedAvg(), fleet, [[5.0], [6.0]], server)
+    federation, clients = on_the_wall(FedAvg(), fleet, [[5.0], [6.0]])
     clients.receive = report
-    federation.step()
+    Served(federation.loop, server).step()
     assert server.weights == {0: 0.75, 1: 0.25}
 
 

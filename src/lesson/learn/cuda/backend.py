@@ -8,20 +8,20 @@ import torch
 from torch import Tensor
 
 from lesson.core.errors import InputError
-from lesson.learn.backend import MAX_WINDOW_STEPS, Trainer, TrainerName, WindowRule, why_not
+from lesson.learn.backend import MAX_CHUNK_STEPS, ChunkRule, Trainer, TrainerName, why_not
 from lesson.learn.cuda.batched import CudaBatchedTrainer
 from lesson.learn.cuda.evaluate import CHUNK_SAMPLES, CudaScorer
 from lesson.learn.cuda.fused import CudaFusedTrainer
 from lesson.learn.cuda.graphs import Precision, arithmetic
 from lesson.learn.reference import ReferenceTrainer
-from lesson.learn.scores import Known, PendingScore, chunk_sums, chunk_tasks, make_score, sample_scores
+from lesson.learn.scores import Score, chunk_sums, chunk_tasks, make_score, sample_scores
 from lesson.learn.task import Arrays
 from lesson.learn.template import Replica
 from lesson.learn.workload import Workload
 
 Result = TypeVar("Result")
 MAX_STEPS_ONE_BY_ONE = 64
-"""Largest work of a window if clients are trained one by one, as in `WindowRule.local_steps`."""
+"""Largest work of a chunk if clients are trained one by one, as in `ChunkRule.local_steps`."""
 
 
 class CudaBackend:
@@ -31,10 +31,10 @@ class CudaBackend:
         self._workload, self._precision = workload, precision
 
     @property
-    def window(self) -> WindowRule:
-        """Windows of fixed size, because the composition of a batch can affect rounding on a GPU."""
+    def rule(self) -> ChunkRule:
+        """Chunks of fixed size, because the composition of a batch can affect rounding on a GPU."""
         one_by_one = bool(why_not(self._workload, "batched", one_step=False))
-        return WindowRule(MAX_STEPS_ONE_BY_ONE if one_by_one else MAX_WINDOW_STEPS, ends_anywhere=False)
+        return ChunkRule(MAX_STEPS_ONE_BY_ONE if one_by_one else MAX_CHUNK_STEPS, ends_anywhere=False)
 
     def trainer(self, name: TrainerName) -> Trainer:
         """Return a new trainer; raise InputError if it cannot be recorded for this task."""
@@ -59,13 +59,14 @@ class CudaBackend:
         """For evaluations without a graph."""
         return self._workload.replica()
 
-    def begin_score(self, vector: Tensor) -> PendingScore:
-        """Start to evaluate the model with these exchanged values on the test data."""
+    def begin_score(self, vector: Tensor) -> Callable[[], Score]:
+        """Start to evaluate the model with these exchanged values on the test data; return what waits for the score."""
         if self._scorer is not None:
             return self._scorer.begin(vector)
         work = self._workload
         chunks = self._evaluate(chunk_sums, vector, work.test_inputs, work.test_targets)
-        return Known(make_score(work, chunks))
+        score = make_score(work, chunks)
+        return lambda: score
 
     def sample_scores(self, vector: Tensor, inputs: Arrays, targets: Arrays) -> Tensor:
         """Return the scores of these samples for the model with these exchanged values, shape (num, 2).

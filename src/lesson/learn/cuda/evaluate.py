@@ -1,6 +1,6 @@
 """Test scores on a GPU by one CUDA graph, for models that can be recorded."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -21,8 +21,11 @@ class CudaScorer:
         self._graph = Graph(self._sums, precision)
         self._stream = torch.cuda.Stream()
 
-    def begin(self, vector: Tensor) -> "_PendingGpuScore":
-        """Start to evaluate the model with these exchanged values, concurrently with other work on the GPU."""
+    def begin(self, vector: Tensor) -> Callable[[], Score]:
+        """Start to evaluate the model with these exchanged values, concurrently with other work on the GPU.
+
+        The function that is returned waits for the score.
+        """
         stream, sums = self._stream, torch.empty(2, dtype=torch.float64, pin_memory=True)
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -30,7 +33,13 @@ class CudaScorer:
             vector.record_stream(stream)
             self._graph.replay()
             sums.copy_(self._graph.out, non_blocking=True)
-            return _PendingGpuScore(sums, self._workload, stream.record_event())
+            ended = stream.record_event()
+
+        def score() -> Score:
+            ended.synchronize()
+            return make_score(self._workload, [(sums, None)])
+
+        return score
 
     def close(self) -> None:
         """Free the graph."""
@@ -47,19 +56,3 @@ class CudaScorer:
         sums = add_chunks([task(self._replica) for task in tasks])
         sums[1] = torch.where(self._vector.isfinite().all(), sums[1], torch.nan)
         return sums
-
-
-@dataclass(frozen=True, eq=False)
-class _PendingGpuScore:
-    """A score that the GPU copies to the host when it has been computed."""
-
-    sums: Tensor
-    workload: Workload
-    ended: torch.cuda.Event
-
-    def ready(self) -> bool:
-        return bool(self.ended.query())
-
-    def result(self) -> Score:
-        self.ended.synchronize()
-        return make_score(self.workload, [(self.sums, None)])

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from helpers.fleets import make_fleet
-from helpers.model_servers import aggregate, make_server, received_server, trained, updates
+from helpers.lanes import Models, aggregate, make_models, received_models, trained, updates
 from helpers.small_tasks import tiny_workload
 from helpers.trainers import one_row, sum_of
 from lesson import FedAvg, FedCS, Lesson, make_loop
 from lesson.clock.rejections import TOO_FAR, Rejection
 from lesson.core.errors import DivergedError, InputError
-from lesson.learn.model_server import ModelServer, schedule_factor
+from lesson.learn.lane import schedule_factor
 from lesson.learn.reference import ReferenceTrainer
 from lesson.settings.sections import TrainingSettings
 from lesson.settings.settings import Settings
@@ -27,9 +27,9 @@ Of = Literal["models", "updates"]
 
 
 @pytest.fixture
-def server() -> ModelServer:
+def server() -> Models:
     """A server with two versions; steps are cut to 0.25."""
-    made = make_server(tiny_workload(6), lr_cap=0.25, trainer="reference")
+    made = make_models(tiny_workload(6), lr_cap=0.25, trainer="reference")
     made.versions[1] = made.versions[0] + 0.01
     return made
 
@@ -42,7 +42,7 @@ def mean(models: Sequence[Tensor]) -> Tensor:
     return torch.stack(list(models)).mean(0)
 
 
-def test_merge_of_models_by_hand(server: ModelServer) -> None:
+def test_merge_of_models_by_hand(server: Models) -> None:
     """Eq. (10): half of the model stays; a quarter of client 0's and client 2's go in, from versions 0 and 1. The step
     of client 2, 0.1 · 4, is cut to 0.25."""
     first, second = trained(server, 0, 0, 0.1), trained(server, 2, 1, 0.25)
@@ -50,7 +50,7 @@ def test_merge_of_models_by_hand(server: ModelServer) -> None:
     assert_close(server.versions[2], 0.5 * server.versions[1] + 0.25 * first + 0.25 * second)
 
 
-def test_merge_of_updates_by_hand(server: ModelServer) -> None:
+def test_merge_of_updates_by_hand(server: Models) -> None:
     """The newest model moves by half of what client 0 changed since version 0."""
     moved = trained(server, 0, 0, 0.1) - server.versions[0]
     aggregate(server, updates([0]), [0.5], version=1, of="updates")
@@ -59,7 +59,7 @@ def test_merge_of_updates_by_hand(server: ModelServer) -> None:
 
 def test_setting_aggregate_overrides_the_strategy() -> None:
     for setting, of in (("updates", "models"), ("models", "updates")):
-        made = make_server(tiny_workload(4), server={"aggregate": setting})
+        made = make_models(tiny_workload(4), server={"aggregate": setting})
         made.versions[1] = made.versions[0] + 0.01
         kept = made.versions[1] - 0.25 * made.versions[0] if setting == "updates" else 0.75 * made.versions[1]
         aggregate(made, updates([0]), [0.25], version=1, of=of)
@@ -73,7 +73,7 @@ def test_setting_aggregate_overrides_the_strategy() -> None:
 @pytest.mark.parametrize("guards", [{}, {"norm_limit": 1e6}], ids=["sums", "models"])
 def test_step_on_several_minibatches_is_the_mean_of_single_steps(guards: dict[str, Any]) -> None:
     """Client 0 takes three minibatches, client 2 one; the first three are those that three steps would take."""
-    server, workload = make_server(tiny_workload(6), guards=guards), tiny_workload(6)
+    server, workload = make_models(tiny_workload(6), guards=guards), tiny_workload(6)
     base = server.versions[0]
     drawn = workload.minibatches(one_row(base, 0, 0.1, local_steps=3), 3)[:, 0]
     models = []
@@ -90,7 +90,7 @@ def test_step_on_several_minibatches_is_the_mean_of_single_steps(guards: dict[st
 @pytest.mark.parametrize("optimizer", [{}, {"optimizer": "momentum", "learning_rate": 2.0, "beta1": 0.5}])
 def test_optimizer_takes_the_merge_as_a_step(optimizer: dict[str, Any]) -> None:
     """At step_scale 0.25, the model moves by a quarter of −g, or of −2·m: m is g, then 0.5·g + g'."""
-    made = make_server(tiny_workload(4), server=optimizer)
+    made = make_models(tiny_workload(4), server=optimizer)
     first = trained(made, 0) - made.versions[0]
     aggregate(made, updates([0]), step_scale=0.25)
     factor = 0.25 * optimizer.get("learning_rate", 1.0)
@@ -120,12 +120,12 @@ def test_schedules_by_hand() -> None:
 
 def simulated(strategy: Any, latencies: list[float], num_rounds: int) -> tuple[list[set[int]], Tensor]:
     """Return the versions in memory after each round, relative to the newest one, and the last model."""
-    server = make_server(tiny_workload(len(latencies)))
-    loop, held = make_loop(strategy, make_fleet(latencies), model_server=server), []
+    pipeline, held = make_models(tiny_workload(len(latencies))).pipeline(make_loop(strategy, make_fleet(latencies))), []
+    lane = pipeline.lane
     for _ in range(num_rounds):
-        loop.step()
-        held.append({version - loop.version for version in server.versions})
-    return held, server.versions[loop.version]
+        pipeline.step()
+        held.append({version - lane.version for version in lane.versions})
+    return held, lane.model.vector
 
 
 def test_versions_are_kept_while_a_client_trains_from_them() -> None:
@@ -147,25 +147,25 @@ def test_lesson_equals_fedavg_at_a_long_deadline_and_fedcs_on_tier_1() -> None:
 
 
 def test_divergence_error_names_round_clients_and_step_size() -> None:
-    made = make_server(tiny_workload(3), learning_rate=1e42, lr_cap=np.inf)
-    loop = make_loop(FedAvg(), make_fleet([1.0, 2.0, 3.0]), model_server=made)
+    made = make_models(tiny_workload(3), learning_rate=1e42, lr_cap=np.inf)
+    pipeline = made.pipeline(make_loop(FedAvg(), make_fleet([1.0, 2.0, 3.0])))
 
     def rounds() -> None:
         for _ in range(3):
-            loop.step()
+            pipeline.step()
 
     with pytest.raises(DivergedError, match=r"round [12], with 3 clients .* size 3\.40282e\+38; .*learning_rate"):
         rounds()
-    made.versions = {0: torch.full((227,), np.nan)}
+    made.lane.versions = {0: torch.full((227,), np.nan)}
     with pytest.raises(DivergedError):
-        made.state()
+        made.lane.state()
 
 
 # Groups: the docstring of `GroupMemory`, in double precision.
 
 
 class PlainServer:
-    def __init__(self, server: ModelServer, of: Of) -> None:
+    def __init__(self, server: Models, of: Of) -> None:
         self.server, self.of = server, of
         self.initial = server.versions[0].double().numpy()
         self.groups: dict[str, Any] = {}
@@ -224,18 +224,19 @@ PREVIOUS: list[Step] = [
 ]
 
 
-def do(server: ModelServer, step: Step, of: Of, version: int) -> Merge:
+def do(server: Models, step: Step, of: Of, version: int) -> Merge:
     client, base, order, weights, groups = step
     merge = Merge(np.array(order, dtype=np.int64), np.array(weights), of=of, groups=groups)
     in_order = np.empty(len(order))
     in_order[order] = weights
-    server.merge(updates(client, base), in_order, merge, version, round=version + 1)
+    server.lane.version = version
+    server.merge(updates(client, base), in_order, merge)
     return merge
 
 
 @pytest.mark.parametrize(("steps", "of"), [(STEPS, "models"), (STEPS, "updates"), (PREVIOUS, "updates")])
 def test_groups_against_a_plain_server(steps: list[Step], of: Of) -> None:
-    server = make_server(tiny_workload(6))
+    server = make_models(tiny_workload(6))
     plain = PlainServer(server, of)
     for version, step in enumerate(steps):
         merge = do(server, step, of, version)
@@ -248,21 +249,21 @@ def test_groups_against_a_plain_server(steps: list[Step], of: Of) -> None:
 def test_server_restored_after_every_merge_is_bit_identical(steps: list[Step], of: Of) -> None:
     """Versions, groups and their sum, moments of the optimizer and norms of the guard."""
 
-    def make() -> ModelServer:
+    def make() -> Models:
         optimizer = {"optimizer": "yogi", "learning_rate": 0.01}
         guards = {"norm_window": 5, "norm_limit": 100.0}
-        return make_server(tiny_workload(6), server=optimizer, guards=guards)
+        return make_models(tiny_workload(6), server=optimizer, guards=guards)
 
     whole, broken = make(), make()
     for version, step in enumerate(steps):
         do(whole, step, of, version)
         do(broken, step, of, version)
-        saved = safetensors.numpy.load(safetensors.numpy.save(broken.state()))
+        saved = safetensors.numpy.load(safetensors.numpy.save(broken.lane.state()))
         broken = make()
-        broken.restore(saved)
-    expected = whole.state()
-    assert broken.state().keys() == expected.keys()
-    assert all(np.array_equal(array, expected[name]) for name, array in broken.state().items())
+        broken.lane.restore(saved)
+    expected = whole.lane.state()
+    assert broken.lane.state().keys() == expected.keys()
+    assert all(np.array_equal(array, expected[name]) for name, array in broken.lane.state().items())
 
 
 # The norm guard, with models that remote clients have sent. Version 0 is (2, 2). With a limit of 1, updates whose norm
@@ -271,7 +272,7 @@ def test_server_restored_after_every_merge_is_bit_identical(steps: list[Step], o
 
 def test_weight_of_rejected_updates_goes_to_the_others() -> None:
     """Weights of 0.3 each: 0.4 of (2, 2) stays, and (3, 5) counts for 0.6."""
-    server = received_server({0: [3, 5], 1: [90, 5], 2: [9, 9]}, norm_limit=1.0)
+    server = received_models({0: [3, 5], 1: [90, 5], 2: [9, 9]}, norm_limit=1.0)
     assert aggregate(server, updates([0, 1]), [0.3, 0.3]) == [Rejection(1, 0, TOO_FAR)]
     assert server.versions[1].tolist() == pytest.approx([2.6, 3.8])
     assert len(aggregate(server, updates([1, 2]), [1.0, 0.0])) == 1, "an update without weight gets none"
@@ -280,21 +281,21 @@ def test_weight_of_rejected_updates_goes_to_the_others() -> None:
 
 def test_rejected_updates_from_any_version_are_left_out() -> None:
     """Two from (2, 2) and two from (5, 5), one of each rejected: (5, 5) moves by the mean of (1, 0) and (0, 3)."""
-    server = received_server({0: [3, 2], 1: [90, 0], 2: [5, 8], 3: [0, 90]}, norm_limit=1.0)
+    server = received_models({0: [3, 2], 1: [90, 0], 2: [5, 8], 3: [0, 90]}, norm_limit=1.0)
     rejected = aggregate(server, updates([0, 1, 2, 3], [0, 0, 1, 1]), version=1, of="updates")
     assert [one.client for one in rejected] == [1, 3]
     assert server.versions[2].tolist() == pytest.approx([5.5, 6.5])
 
 
 def test_merge_without_accepted_updates_creates_no_version() -> None:
-    server = received_server({0: [90, 1], 1: [80, 1], **{client: [3, 2] for client in (2, 3, 4)}}, norm_limit=3.0)
+    server = received_models({0: [90, 1], 1: [80, 1], **{client: [3, 2] for client in (2, 3, 4)}}, norm_limit=3.0)
     assert aggregate(server, updates([2, 3, 4])) == []
     assert len(aggregate(server, updates([0, 1]), version=1)) == 2
     assert list(server.versions) == [0, 1]
 
 
 def test_group_without_accepted_updates_is_unchanged() -> None:
-    server = received_server({0: [4, 4], 1: [90, 1]}, norm_limit=1.0)
+    server = received_models({0: [4, 4], 1: [90, 1]}, norm_limit=1.0)
     groups = GroupMemory(["fast", "slow"], {"fast": 0.5, "slow": 0.5})
     assert len(aggregate(server, updates([0, 1]), [1.0, 1.0], groups=groups)) == 1
     assert server.versions[1].tolist() == [3.0, 3.0]
@@ -310,33 +311,33 @@ def test_rejected_update_of_ca2fl_is_left_out_of_the_sum() -> None:
         groups = GroupMemory(names, shares, previous=dict.fromkeys(names, -0.5), previous_total=1 / 4)
         return len(aggregate(server, updates(clients, version), [1.0, 1.0], version, of="updates", groups=groups))
 
-    server = received_server({0: [3, 2], 1: [90, 0], 2: [2, 4]}, norm_limit=2.0)
+    server = received_models({0: [3, 2], 1: [90, 0], 2: [2, 4]}, norm_limit=2.0)
     assert calibrated([0, 2], 0) == 0
     assert server.versions[1].tolist() == [2.5, 3.0]
-    server.source.held[2, 0] = np.array([3.5, 4.0], np.float32)  # type: ignore[attr-defined]
+    server.executor.source.held[2, 0] = np.array([3.5, 4.0], np.float32)  # type: ignore[attr-defined]
     assert calibrated([1, 2], 1) == 1
     assert server.versions[2].tolist() == pytest.approx([2.5 + 0.25 + 0.5, 3.0 + 0.5 - 0.5])
 
 
 def test_too_large_updates_are_rejected() -> None:
     """Norms 1, 2, 3 and 100: the median is 2.5, and 3 times that, 7.5, is the limit."""
-    server = received_server({0: [3, 2], 1: [2, 4], 2: [5, 2], 3: [2, 102]}, norm_limit=3.0)
+    server = received_models({0: [3, 2], 1: [2, 4], 2: [5, 2], 3: [2, 102]}, norm_limit=3.0)
     assert aggregate(server, updates([0, 1, 2, 3])) == [Rejection(3, 0, TOO_FAR)]
     assert server.versions[1].tolist() == pytest.approx([2 + 4 / 3, 2 + 2 / 3])
 
 
 def test_norms_are_relative_to_the_step_size() -> None:
     """Client 3 goes 8 times as far at 8 times the step size. Later, its norm of 1 counts among the last three."""
-    server = received_server({0: [3, 2], 1: [2, 3], 2: [1, 2], 3: [10, 2]}, norm_limit=3.0, norm_window=3)
+    server = received_models({0: [3, 2], 1: [2, 3], 2: [1, 2], 3: [10, 2]}, norm_limit=3.0, norm_window=3)
     step = TrainingSettings().learning_rate
     assert aggregate(server, updates([0, 1, 2, 3], scale=[1, 1, 1, 8])) == []
-    assert server.state()["guard.norms"] * step == pytest.approx([1, 1, 1])
+    assert server.lane.state()["transform.norms"] * step == pytest.approx([1, 1, 1])
     assert [one.client for one in aggregate(server, updates([3]))] == [3]
 
 
 @pytest.mark.parametrize("guards", [{}, {"norm_limit": 3.0}], ids=str)
 def test_no_guard_hides_that_training_diverges(guards: dict[str, Any]) -> None:
-    made = make_server(tiny_workload(4), guards=guards)
+    made = make_models(tiny_workload(4), guards=guards)
     made.versions[0] = made.versions[0] * 1e30
     with pytest.raises(DivergedError, match="after round 1, with 3 clients that started from version 0"):
         aggregate(made, updates([0, 1, 2]))

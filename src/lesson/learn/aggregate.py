@@ -1,15 +1,57 @@
-"""Group means that the server keeps between aggregations; see `strategies.base.GroupMemory`."""
+"""How trained models become a new model: Eq. (10), updates, and the groups of `strategies.base.GroupMemory`.
+
+These are formulas: what is trained, checked and kept is the business of executor.py and lane.py.
+"""
 
 import math
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from lesson.core.arrays import IntArray
-from lesson.strategies.base import GroupMemory, Merge, Updates
+from lesson.learn.cohort import Cohort, PlannedCohort
+from lesson.strategies.base import GroupMemory
+
+Of = Literal["models", "updates"]
+
+
+def begin_sums(
+    model: Tensor, of: Of, weight: float, groups: GroupMemory | None, names: Sequence[str]
+) -> dict[str, Tensor]:
+    """Return the sum of each group before any update is added; `weight` is the sum of the weights of all updates.
+
+    Without groups, there is one sum, "", which begins with the share of the model that stays: (1 − Σa)·w for models, w
+    for updates.
+    """
+    if groups is not None:
+        return {name: torch.zeros_like(model) for name in names}
+    return {"": model * (1 - weight if of == "models" else 1.0)}
+
+
+def add_cohort(
+    total: Tensor, models: Tensor, cohort: Cohort | PlannedCohort, base: Tensor, of: Of, factor: float
+) -> None:
+    """Add a cohort to the sum of its group in place, Σ a·m or Σ a·(m − base); `models` is Σ a·m of its models.
+
+    Its weights are multiplied by a factor that makes up for rejected updates.
+    """
+    total += models if factor == 1 else factor * models
+    if of == "updates":
+        total -= factor * float(cohort.weight.sum()) * base
+
+
+def weight_factors(planned: Sequence[PlannedCohort], accepted: Sequence[PlannedCohort | Cohort]) -> dict[str, float]:
+    """Return the planned weight of each group divided by its accepted weight; omit groups without accepted updates.
+
+    Multiplied by this factor, the weights of accepted updates include those of rejected ones.
+    """
+    before, after = defaultdict[str, float](float), defaultdict[str, float](float)
+    for cohort, taken in zip(planned, accepted, strict=True):
+        before[cohort.group] += float(cohort.weight.sum())
+        after[cohort.group] += float(taken.weight.sum())
+    return {group: before[group] / weight for group, weight in after.items() if weight > 0}
 
 
 class GroupVectors:
@@ -22,9 +64,7 @@ class GroupVectors:
         self.total: Tensor | None = None
         """Sum of all vectors, in double precision; None until a merge of updates uses it."""
 
-    def merge(
-        self, model: Tensor, means: Mapping[str, Tensor], groups: GroupMemory, of: Literal["models", "updates"]
-    ) -> Tensor:
+    def merge(self, model: Tensor, means: Mapping[str, Tensor], groups: GroupMemory, of: Of) -> Tensor:
         """Reset groups, fill those in `means`, and return the model that the groups with weights b give.
 
         models:  w ← (1 − Σb)·w + Σ b·group
@@ -56,14 +96,3 @@ class GroupVectors:
             self.filled[name] = vector
         if self.total is not None:  # not in place, like the vectors
             self.total = self.total + (0.0 if vector is None else vector) - (0.0 if old is None else old)
-
-
-def group_of_each(updates: Updates, merge: Merge) -> tuple[list[str], IntArray]:
-    """Return the group names and the index of each update's group; a single group "" if the merge has none."""
-    if merge.groups is None:
-        return [""], np.zeros(len(updates), dtype=np.int64)
-    names = list(dict.fromkeys(merge.groups.names))
-    numbers = {name: number for number, name in enumerate(names)}
-    # The updates of the merge may be in another order.
-    group_of = dict(zip(merge.updates.tolist(), merge.groups.names, strict=True))
-    return names, np.array([numbers[group_of[update]] for update in updates.id.tolist()], dtype=np.int64)

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.model_servers import overflow_from
+from helpers.lanes import overflow_from
 from helpers.runs import PARTS, content, settings
 from lesson import FedAsync, InputError
 from lesson.core.errors import DivergedError
-from lesson.learn.backend import WindowRule
+from lesson.learn.backend import ChunkRule
 from lesson.learn.build import TrainingRun
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.divergence import check_finite
@@ -29,7 +29,7 @@ def rule(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Set how much work of a run on the CPU may wait, in local steps, and whether it may be executed at any time."""
 
     def change(local_steps: int, *, ends_anywhere: bool = True) -> None:
-        monkeypatch.setattr(CpuBackend, "window", WindowRule(local_steps, ends_anywhere))
+        monkeypatch.setattr(CpuBackend, "rule", ChunkRule(local_steps, ends_anywhere))
 
     return change
 
@@ -43,7 +43,7 @@ CASES: dict[str, Settings] = {name: settings(name) for name in ("fedasync", "fed
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_results_do_not_depend_on_the_window(name: str, tmp_path: Path, rule: Any) -> None:
+def test_results_do_not_depend_on_the_chunks(name: str, tmp_path: Path, rule: Any) -> None:
     for steps in (1, 60, 10**6):
         rule(steps)
         execute(CASES[name], tmp_path / str(steps), **PARTS)
@@ -56,31 +56,31 @@ def tapped(made: list[TrainingRun], interrupt_in: int = 0) -> Any:
 
     def make(resolved: Resolved, num_threads: int | None) -> TrainingRun:
         made.append(resolved.build(num_threads))
-        loop, step = made[-1].loop, made[-1].loop.step
+        loop, step = made[-1].pipeline.loop, made[-1].pipeline.step
 
-        def interrupted(*until: float) -> Any:
+        def interrupted(*given: Any) -> Any:
             if loop.round == interrupt_in:
                 os.kill(os.getpid(), signal.SIGINT)
-            return step(*until)
+            return step(*given)
 
         if interrupt_in:
-            loop.step = interrupted  # type: ignore[method-assign]
+            made[-1].pipeline.step = interrupted  # type: ignore[method-assign]
         return made[-1]
 
     return make
 
 
-def test_run_resumes_at_the_end_of_a_window(tmp_path: Path, rule: Any) -> None:
-    """As on a GPU: a checkpoint that is requested in the middle of a window is written at its end.
+def test_run_resumes_at_the_end_of_a_chunk(tmp_path: Path, rule: Any) -> None:
+    """As on a GPU: a checkpoint that is requested in the middle of a chunk is written at its end.
 
-    A round costs 9 steps, so that windows of 60 end after 7 rounds.
+    A round costs 9 steps, so that chunks of 60 end after 7 rounds.
     """
     rule(60, ends_anywhere=False)
     made = list[TrainingRun]()
     execute(settings("fedasync"), tmp_path / "whole", **PARTS)
     with pytest.raises(KeyboardInterrupt):
         execute(settings("fedasync"), tmp_path / "broken", make=tapped(made, interrupt_in=8), **PARTS)
-    assert made[0].loop.round == 14
+    assert made[0].pipeline.loop.round == 14
     execute(settings("fedasync"), tmp_path / "broken", resume=True, **PARTS)
     assert content(tmp_path / "broken") == content(tmp_path / "whole")
 
@@ -89,11 +89,11 @@ def test_lines_are_delayed_by_a_limited_number_of_rounds(
     tmp_path: Path, rule: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rule(10**6)
-    monkeypatch.setattr("lesson.runs.execute.MAX_WINDOW_ROUNDS", 7)
+    monkeypatch.setattr("lesson.learn.pipeline.MAX_CHUNK_ROUNDS", 7)
     made, rounds = list[TrainingRun](), list[tuple[int, int]]()
 
     def progress(line: dict[str, Any]) -> None:
-        rounds.append((line["round"], made[0].loop.round))
+        rounds.append((line["round"], made[0].pipeline.loop.round))
 
     execute(settings("fedasync", eval_every_s=1e6), tmp_path / "run", make=tapped(made), progress=progress, **PARTS)
     assert rounds == [(line, min(30, -(-line // 7) * 7)) for line in range(1, 31)]
@@ -112,14 +112,14 @@ def test_updates_are_trained_together_across_rounds(rule: Any, monkeypatch: pyte
 
 
 def same_failure(chosen: Settings, folder: Path, rule: Any, kind: type[Exception] = DivergedError) -> list[str]:
-    """Return the lines of a run that fails; fail if they or the message depend on the window."""
+    """Return the lines of a run that fails; fail if they or the message depend on the chunk."""
     found = []
-    for steps in (1, 10**6):
-        rule(steps)
+    for name, given in {"rounds": (1, True), "ahead": (10**6, True), "as on a GPU": (30, False)}.items():
+        rule(given[0], ends_anywhere=given[1])
         with pytest.raises(kind) as caught:
-            execute(chosen, folder / str(steps), **PARTS)
-        found.append((str(caught.value), (folder / str(steps) / "metrics.jsonl").read_text()))
-    assert found[0] == found[1]
+            execute(chosen, folder / name, **PARTS)
+        found.append((str(caught.value), (folder / name / "metrics.jsonl").read_text()))
+    assert found[0] == found[1] == found[2]
     return found[0][1].splitlines()
 
 

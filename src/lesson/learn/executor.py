@@ -1,0 +1,210 @@
+"""The executor: turns schedules into models, on one device. It holds no state of a run; that is in `Lane`.
+
+Cohorts that are trained together form a *wave*: all those whose base models exist, whatever the round in which they
+are aggregated.
+"""
+
+import heapq
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lesson.clock.rejections import Rejection
+from lesson.learn.aggregate import add_cohort, begin_sums, weight_factors
+from lesson.learn.backend import ChunkRule, Trainer, UpdateSource
+from lesson.learn.chunk import Chunk
+from lesson.learn.cohort import Cohort, PlannedCohort, plan_cohorts
+from lesson.learn.divergence import NewestCohort, check_finite
+from lesson.learn.evaluation import Evaluator
+from lesson.learn.guards import finite_rows
+from lesson.learn.lane import Lane
+from lesson.learn.results import Launched, LaunchedRound, Results, RoundResult
+
+MAX_WAVE_COHORTS, MAX_WAVE_VALUES = 64, 1 << 26
+"""Limits of a wave: number of cohorts, and number of values in all their sums."""
+
+
+class Executor:
+    """Executes chunks: trains cohorts, aggregates and evaluates. `source` provides the models of updates."""
+
+    def __init__(self, source: UpdateSource, evaluator: Evaluator | None, rule: ChunkRule | None = None) -> None:
+        self.source, self.evaluator, self.rule = source, evaluator, rule or ChunkRule()
+
+    def submit(self, lane: Lane, chunk: Chunk, *, wait: bool = False) -> Results:
+        """Start to execute a chunk, and return the results that are known.
+
+        Where chunks may end anywhere, as on a CPU, or with `wait`, they are those of this chunk. Elsewhere, they are
+        those of the previous one: the clock builds the next chunk while the GPU computes this one.
+        """
+        launched = Launched()
+        try:
+            self._launch(lane, chunk, launched)
+        except Exception as error:
+            launched.error = error
+        launched.begin_copy()
+        lane.launched.append(launched)
+        at_once = wait or self.rule.ends_anywhere or launched.error is not None
+        return self._collect(lane, keep=0 if at_once else 1)
+
+    def drain(self, lane: Lane) -> Results:
+        """Wait for all chunks of a lane and return their results."""
+        return self._collect(lane)
+
+    def models(self, lane: Lane, chunk: Chunk) -> list[Cohort]:
+        """Return the cohorts of a chunk, all of whose base versions exist, with the trained model of each update."""
+        planned = plan_cohorts(chunk, lane.step_sizes(chunk.updates))
+        if not planned:
+            return []
+        cohorts = [cohort.starting_from(lane.versions[cohort.base_version]) for cohort in planned]
+        models = self.source.trainer_for(chunk.updates.local_steps, chunk.updates.batches).models(cohorts)
+        return [cohort.with_models(some) for cohort, some in zip(cohorts, models, strict=True)]
+
+    def close(self) -> None:
+        """Release all threads, processes and GPU memory."""
+        self.source.close()
+        if self.evaluator is not None:
+            self.evaluator.close()
+
+    def _collect(self, lane: Lane, keep: int = 0) -> Results:
+        """Return the results of all chunks of a lane but the last `keep` ones; an error ends them."""
+        rounds = list[RoundResult]()
+        error: Exception | None = None
+        while len(lane.launched) > keep and error is None:
+            results = lane.launched.popleft().results()
+            rounds += results.rounds
+            error = results.error
+        return Results(rounds, error)
+
+    def _launch(self, lane: Lane, chunk: Chunk, launched: Launched) -> None:
+        """Compute the steps of a chunk in order; add each to `launched`."""
+        waves = _Waves(self.source, lane, chunk)
+        for number, step in enumerate(chunk.steps):
+            result = LaunchedRound()
+            if step.merge is not None:
+                result.rejections = self._aggregate(lane, chunk, number, waves, result)
+            if self.evaluator is not None:
+                result.score = self.evaluator.begin_score(lane.model) if step.evaluates else None
+                result.clients = self.evaluator.client_scores(lane.model) if step.evaluates_clients else None
+            for version in step.unused:
+                del lane.versions[version]
+            launched.rounds.append(result)
+
+    def _aggregate(
+        self, lane: Lane, chunk: Chunk, number: int, waves: "_Waves", result: LaunchedRound
+    ) -> Sequence[Rejection]:
+        """Create a version from the updates of a step, and return the rejected ones.
+
+        The weight of rejected updates is shared among the accepted ones of their group, in proportion to their weights.
+        If no update is accepted and no group has a weight, there is no new version.
+        """
+        merge, rows = chunk.steps[number].merge, chunk.rows(number)
+        assert merge is not None, "only called for steps that aggregate"
+        groups, model, planned = merge.groups, lane.versions[lane.version], waves.cohorts_of(number)
+        weight = float(chunk.weights[rows].sum())
+        of = lane.aggregates(merge, weight)
+        accepted, sums, rejections = self._train(lane, number, waves)
+        if rejections and len(rejections) == rows.stop - rows.start and not (groups is not None and groups.has_weights):
+            return rejections
+        factors = weight_factors(planned, accepted) if rejections else {}
+        names = list(factors) if rejections else [] if groups is None else list(dict.fromkeys(groups.names))
+        totals = begin_sums(model, of, weight if factors or not rejections else 0.0, groups, names)
+        for plan, taken, total in zip(planned, accepted, sums, strict=True):
+            if not len(taken) or taken.group not in totals:
+                continue
+            lane.newest_cohort = NewestCohort(plan, chunk.steps[number].round, lane.remedy)
+            base, factor = lane.versions[plan.base_version], factors.get(plan.group, 1.0)
+            add_cohort(totals[plan.group], total, taken, base, of, factor)
+            _check_model(totals[plan.group], lane)
+        aggregated = totals[""] if groups is None else lane.groups.merge(model, totals, groups, of)
+        new = lane.optimizer.step(model, aggregated, merge.step_scale)
+        if new.is_cuda:
+            result.sum, result.newest_cohort = new.sum(dtype=torch.float64), lane.newest_cohort
+        elif groups is not None or new is not aggregated:
+            _check_model(new, lane)
+        lane.add_version(new)
+        waves.add_version(lane.version)
+        return rejections
+
+    def _train(
+        self, lane: Lane, number: int, waves: "_Waves"
+    ) -> tuple[Sequence[PlannedCohort | Cohort], list[Tensor], list[Rejection]]:
+        """Return the accepted updates of each cohort of a step, the weighted sum of their models, and rejections."""
+        planned = waves.cohorts_of(number)
+        if not lane.transforms:
+            return planned, waves.sums(number), []
+        cohorts = [cohort.starting_from(lane.versions[cohort.base_version]) for cohort in planned]
+        models = waves.trainer_of(number).models(cohorts) if cohorts else []
+        trained = [cohort.with_models(some) for cohort, some in zip(cohorts, models, strict=True)]
+        for plan, cohort in zip(planned, trained, strict=True):
+            newest_cohort = NewestCohort(plan, waves.chunk.steps[number].round, lane.remedy)
+            check_finite("model", bool(finite_rows(cohort.models).all()), newest_cohort)
+        rejections = list[Rejection]()
+        for transform in lane.transforms:
+            trained, rejected = transform(trained)
+            rejections += rejected
+        return trained, [cohort.weighted_sum() for cohort in trained], rejections
+
+
+class _Waves:
+    """Trains the cohorts of a chunk, each of them before the step that aggregates it or together with others."""
+
+    def __init__(self, source: UpdateSource, lane: Lane, chunk: Chunk) -> None:
+        self.chunk, self._source, self._versions = chunk, source, lane.versions
+        self._cohorts = plan_cohorts(chunk, lane.step_sizes(chunk.updates))
+        steps = np.array([cohort.step for cohort in self._cohorts], dtype=np.int64)
+        self._begins = np.searchsorted(steps, np.arange(len(chunk.steps) + 1)).tolist()
+        self._trainers = dict[int, Trainer]()
+        self._sums = dict[int, Tensor]()
+        """Weighted sums of cohorts that have been trained ahead, by the cohort's number."""
+        self._ready = list[int]()
+        """Heap of the numbers of cohorts whose base version exists."""
+        self._waiting = defaultdict[int, list[int]](list)
+        """Numbers of cohorts whose base version does not exist yet, by that version."""
+        for place, cohort in enumerate(self._cohorts):
+            queue = self._ready if cohort.base_version in lane.versions else self._waiting[cohort.base_version]
+            queue.append(place)  # numbers increase, so the heap is in order
+
+    def cohorts_of(self, number: int) -> list[PlannedCohort]:
+        """Return the cohorts that a step aggregates."""
+        return self._cohorts[self._begins[number] : self._begins[number + 1]]
+
+    def trainer_of(self, number: int) -> Trainer:
+        """Return the trainer of the updates of a step."""
+        if number not in self._trainers:
+            rows, updates = self.chunk.rows(number), self.chunk.updates
+            self._trainers[number] = self._source.trainer_for(updates.local_steps[rows], updates.batches[rows])
+        return self._trainers[number]
+
+    def add_version(self, version: int) -> None:
+        """Record that a version exists, so that cohorts that start from it can be trained."""
+        for place in self._waiting.pop(version, ()):
+            heapq.heappush(self._ready, place)
+
+    def sums(self, number: int) -> list[Tensor]:
+        """Return the weighted sums of the models of a step's cohorts; train those that have not been trained ahead."""
+        places = range(self._begins[number], self._begins[number + 1])
+        while any(place not in self._sums for place in places):
+            self._train_wave(self.trainer_of(number))
+        return [self._sums.pop(place) for place in places]
+
+    def _train_wave(self, trainer: Trainer) -> None:
+        """Train as many cohorts as possible that are ready and have this trainer, those of the earliest steps first."""
+        size = len(next(iter(self._versions.values())))
+        wave, others = list[int](), list[int]()
+        while self._ready and len(wave) < max(1, min(MAX_WAVE_COHORTS, MAX_WAVE_VALUES // size)):
+            place = heapq.heappop(self._ready)
+            (wave if self.trainer_of(self._cohorts[place].step) is trainer else others).append(place)
+        for place in others:
+            heapq.heappush(self._ready, place)
+        planned = [self._cohorts[place] for place in wave]
+        sums = trainer.sums([cohort.starting_from(self._versions[cohort.base_version]) for cohort in planned])
+        self._sums |= dict(zip(wave, sums, strict=True))
+
+
+def _check_model(vector: Tensor, lane: Lane) -> None:
+    """Raise DivergedError if a model is not finite. On a GPU, this is found later, without waiting."""
+    if not vector.is_cuda:
+        check_finite("model", bool(torch.isfinite(vector).all()), lane.newest_cohort)

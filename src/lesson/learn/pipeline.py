@@ -1,0 +1,188 @@
+"""The pipeline of a run: its round loop builds rounds, which an executor computes in chunks."""
+
+import copy
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lesson.clock.loop import Round, RoundLoop
+from lesson.clock.records import RoundRecord
+from lesson.clock.signals import Signals
+from lesson.core.arrays import FloatArray
+from lesson.learn.chunk import Chunk, Step
+from lesson.learn.cohort import Cohort
+from lesson.learn.evaluation import Signal
+from lesson.learn.executor import Executor
+from lesson.learn.lane import Lane
+from lesson.learn.results import Results, RoundResult
+from lesson.learn.signals import deviations
+from lesson.strategies.base import NO_UPDATES, Merge, Updates
+
+MERGE_STEPS = 8
+"""Cost of an aggregation itself, expressed in local steps of a client."""
+CHUNK_S = 0.5
+"""Time that a chunk should take at most, in seconds, if it may end after any round."""
+MAX_CHUNK_ROUNDS = 256
+"""Chunks end at multiples of this number of rounds: those without aggregations cost nothing, and results would wait."""
+_NO_WEIGHTS: FloatArray = np.empty(0)
+
+
+class Due(NamedTuple):
+    """Which evaluations are due after a round."""
+
+    score: bool = False
+    """On the test data."""
+    clients: bool = False
+    """On the samples of each client."""
+
+
+class Pipeline:
+    """Runs a loop ahead of its models, chunk by chunk, or round by round if values may cause rejections.
+
+    Reading a signal of the loop computes the rounds before it and ends the chunk with the next aggregation.
+    """
+
+    def __init__(self, loop: RoundLoop, lane: Lane, executor: Executor) -> None:
+        self.loop, self.lane, self.executor = loop, lane, executor
+        self._parts = list[tuple[Step, Updates, FloatArray]]()
+        """Rounds of the chunk that is being built."""
+        self._cost, self._limit = 0.0, float(executor.rule.first_steps or executor.rule.local_steps)
+        """Work of this chunk, and how much is enough, in local steps of clients."""
+        self._records = deque[RoundRecord]()
+        """Records of rounds whose results are not known yet."""
+        self._done = deque[tuple[RoundRecord, RoundResult]]()
+        self._error: Exception | None = None
+        self._is_serial = executor.rule.local_steps <= 1 or lane.may_reject
+        loop.signals = self._signals()
+
+    def step(
+        self, until_s: float = np.inf, due: Callable[[float, RoundRecord], Due] | None = None
+    ) -> RoundRecord | None:
+        """Run the next round; None if the run has ended. Its results are known when its chunk has been computed.
+
+        `due` says which evaluations are due, given the end of the previous round and the record; by default, none.
+        """
+        current = self.loop.begin(until_s)
+        if current is None:
+            return None
+        merge, updates, weights = _decision(current)
+        if self._is_serial and merge is not None:
+            chunk = Chunk.of([(Step(current.number, merge), updates, weights)])
+            results = self.executor.submit(self.lane, chunk, wait=True)
+            if results.error is not None:
+                raise results.error
+            record = self.loop.close(current, results.rounds[0].rejections)
+            merge, updates, weights = None, NO_UPDATES, _NO_WEIGHTS
+        else:
+            record = self.loop.close(current)
+        score, clients = Due() if due is None else due(current.before_s, record)
+        self._parts.append((Step(record.round, merge, score, clients, current.unused), updates, weights))
+        self._records.append(record)
+        if merge is not None:
+            self._cost += MERGE_STEPS + int(updates.local_steps @ updates.batches)
+        is_full = merge is not None and self._cost >= self._limit
+        if is_full or self._is_serial or record.round % MAX_CHUNK_ROUNDS == 0:
+            self.submit()
+        elif self._cost and (evaluator := self.executor.evaluator) is not None:  # otherwise, it waits for nothing
+            self._cost += score * evaluator.test_steps + clients * evaluator.client_steps
+        return record
+
+    def submit(self) -> None:
+        """End the chunk."""
+        if not self._parts or self._error is not None:
+            return
+        chunk, cost, rule = Chunk.of(self._parts), self._cost, self.executor.rule
+        self._parts, self._cost = [], 0.0
+        begin = time.perf_counter()
+        self._take(self.executor.submit(self.lane, chunk, wait=self._is_serial))
+        if rule.ends_anywhere and 0 < cost < np.inf:
+            in_time = CHUNK_S * cost / max(time.perf_counter() - begin, 1e-9)
+            self._limit = max(1.0, min(rule.local_steps, in_time))
+
+    def end_chunk(self) -> bool:
+        """End the chunk if it may end after any round; return whether no round waits, so that the run can be saved."""
+        if self.executor.rule.ends_anywhere:
+            self.submit()
+        return not self._parts
+
+    def drain(self) -> None:
+        """End the chunk and wait for all results."""
+        self.submit()
+        self._take(self.executor.drain(self.lane))
+
+    def results(self) -> Iterator[tuple[RoundRecord, RoundResult]]:
+        """Yield the rounds whose results are known and have not been returned yet; raise the error of the next one."""
+        while self._done:
+            yield self._done.popleft()
+        if self._error is not None:
+            raise self._error
+
+    def skip_results(self) -> None:
+        """Wait for all results and discard them; raise the error of a round that failed."""
+        self.drain()
+        deque(self.results(), maxlen=0)
+
+    def discard(self) -> None:
+        """Discard all rounds whose results have not been returned: nothing may follow a round that is missing."""
+        self._parts.clear()
+        self._done.clear()
+
+    @property
+    def notes(self) -> list[str]:
+        """Notes for the summary of a run."""
+        optimizer = self.lane.optimizer.note
+        return [*([optimizer] if optimizer else []), *self.executor.source.notes]
+
+    def close(self) -> None:
+        """Release all threads, processes and GPU memory."""
+        self.executor.close()
+
+    def _take(self, results: Results) -> None:
+        if self._error is None:
+            self._done.extend((self._records.popleft(), result) for result in results.rounds)
+            self._error = results.error
+
+    def _signals(self) -> Signals:
+        """Return the signals that the strategy needs, as far as they are available."""
+        evaluator = self.executor.evaluator
+        evaluations = {} if evaluator is None else evaluator.signals()
+        functions: dict[str, Callable[[], Any]] = {
+            name: partial(self._evaluate, signal) for name, signal in evaluations.items()
+        }
+        functions["update_deviation"] = self._deviations
+        needs = self.loop.strategy.needs
+        return Signals({name: function for name, function in functions.items() if name in needs})
+
+    def _evaluate(self, signal: Signal) -> Any:
+        self._catch_up()
+        return signal(self.lane.model)
+
+    def _deviations(self) -> Callable[[Updates, Updates], FloatArray]:
+        self._catch_up()
+        return lambda fresh, stale: deviations(self._trained(fresh), self._trained(stale), stale)
+
+    def _trained(self, updates: Updates) -> list[Cohort]:
+        """Return the cohorts of updates that wait at the server, with the model of each update."""
+        return self.executor.models(self.lane, Chunk.of([(Step(self.loop.round), updates, np.ones(len(updates)))]))
+
+    def _catch_up(self) -> None:
+        """Compute all rounds before this one. The chunk ends with the next aggregation, which may follow at once."""
+        self.drain()
+        if self._error is not None:
+            raise self._error
+        self._cost = np.inf
+
+
+def _decision(round: Round) -> tuple[Merge | None, Updates, FloatArray]:
+    """Return what a round aggregates, which is not affected by what its strategy does later."""
+    merge = round.merge
+    if not round.aggregates:
+        return None, NO_UPDATES, _NO_WEIGHTS
+    if merge.groups is not None:
+        merge = replace(merge, groups=copy.deepcopy(merge.groups))
+    return merge, round.updates, round.weights

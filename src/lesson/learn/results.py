@@ -1,0 +1,82 @@
+"""Results of chunks. Those that a GPU computes are read after the next chunk has been launched."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from lesson.clock.rejections import Rejection
+from lesson.learn.divergence import NewestCohort, not_finite
+from lesson.learn.scores import ClientScores, Score
+
+
+@dataclass(frozen=True, eq=False)
+class RoundResult:
+    """What was computed in a round."""
+
+    rejections: Sequence[Rejection] = ()
+    score: Score | None = None
+    clients: ClientScores | None = None
+    """Evaluations of its model, if they were due."""
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """Results of rounds, in order."""
+
+    rounds: Sequence[RoundResult] = ()
+    error: Exception | None = None
+    """Why the round after these could not be computed; None if it could, or has not been reached yet."""
+
+
+@dataclass(eq=False)
+class LaunchedRound:
+    """A round whose results may not have been computed yet."""
+
+    rejections: Sequence[Rejection] = ()
+    score: Callable[[], Score] | None = None
+    """Waits for the evaluation on the test data."""
+    clients: ClientScores | None = None
+    sum: Tensor | None = None
+    """Sum of the values of its new model, if that is on a GPU: the model is finite if the sum is."""
+    newest_cohort: NewestCohort | None = None
+    """For the error message if it is not."""
+
+
+@dataclass(eq=False)
+class Launched:
+    """A chunk whose results may not have been computed yet."""
+
+    rounds: list[LaunchedRound] = field(default_factory=list)
+    error: Exception | None = None
+    """Why the round after these failed."""
+
+    def begin_copy(self) -> None:
+        """Start to copy the sums of models from the GPU to the host."""
+        if sums := [one.sum for one in self.rounds if one.sum is not None]:
+            self._sums = torch.empty(len(sums), dtype=torch.float64, pin_memory=True)
+            self._sums.copy_(torch.stack(sums), non_blocking=True)
+            self._copied = torch.cuda.Event()
+            self._copied.record()
+
+    def results(self) -> Results:
+        """Wait for the results. The first round whose model or score is not finite ends them."""
+        sums, done = iter(self._copied_sums()), list[RoundResult]()
+        for one in self.rounds:
+            try:
+                if one.newest_cohort is not None and not math.isfinite(next(sums)):
+                    raise not_finite("model", one.newest_cohort)
+                score = None if one.score is None else one.score()
+            except Exception as error:
+                return Results(done, error)
+            done.append(RoundResult(one.rejections, score, one.clients))
+        return Results(done, self.error)
+
+    def _copied_sums(self) -> list[float]:
+        if not hasattr(self, "_sums"):
+            return []
+        self._copied.synchronize()
+        sums: list[float] = self._sums.tolist()
+        return sums
