@@ -126,6 +126,23 @@ def test_objects_may_decide_what_is_saved() -> None:
     assert (got["own"].count, got["listed"].kept) == (7, 7)
 
 
+def test_objects_in_lists_restore_themselves() -> None:
+    thing, other = Everything(), Everything()
+    thing.value, other.value = [Own(), Own()], [Own()]
+    thing.value[1].count = 7
+    first = other.value[0]
+    got = resumed(thing, other).value
+    assert [one.count for one in got] == [0, 7]
+    assert got[0] is first
+
+
+def test_array_that_two_attributes_begin_with_is_restored_for_each() -> None:
+    thing, other = Everything(), Everything()
+    thing.value, other.value = {"one": np.zeros(2), "two": np.ones(2)}, dict.fromkeys(("one", "two"), np.full(2, 5.0))
+    got = resumed(thing, other).value
+    assert (got["one"].tolist(), got["two"].tolist()) == ([0.0, 0.0], [1.0, 1.0])
+
+
 def test_value_that_cannot_be_saved_is_an_error() -> None:
     thing = Everything()
     generators = np.random.default_rng(0), random.Random(0)
