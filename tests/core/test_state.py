@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,6 +40,15 @@ class Own:
 
     def restore(self, state: dict[str, Any]) -> None:
         self.count = state["count"]
+
+
+class Decay:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self) -> int:
+        self.count += 1
+        return self.count
 
 
 class Phase(Enum):
@@ -141,6 +151,17 @@ def test_array_that_two_attributes_begin_with_is_restored_for_each() -> None:
     thing.value, other.value = {"one": np.zeros(2), "two": np.ones(2)}, dict.fromkeys(("one", "two"), np.full(2, 5.0))
     got = resumed(thing, other).value
     assert (got["one"].tolist(), got["two"].tolist()) == ([0.0, 0.0], [1.0, 1.0])
+
+
+def test_functions_are_left_out_but_not_objects_that_can_be_called() -> None:
+    thing, other = Everything(), Everything(function=partial(int, "3"))
+    thing.value, other.value = Decay(), Decay()
+    thing.value()
+    got = resumed(thing, other)
+    assert (got.value.count, got.function()) == (1, 3)
+    for function in (np.exp, len, Decay, lambda: 1, partial(int, 1), thing.value.__call__):
+        thing.value = function
+        assert "value" not in state_of(thing)[0]["content"]
 
 
 def test_value_that_cannot_be_saved_is_an_error() -> None:

@@ -6,12 +6,13 @@ What is saved of an object:
 - otherwise: all its attributes, except fields of a dataclass that are marked with `field(metadata={"cache": True})`.
 
 Values may be None, text, numbers, arrays of numbers, lists, tuples, sets, dicts and objects. They are restored with the
-same types and bits. Attributes that are functions, classes or other callables do not belong to the state.
+same types and bits. Attributes that are functions or classes do not belong to the state.
 """
 
 import copyreg
 import dataclasses
 import math
+from functools import partial
 from pkgutil import resolve_name
 from typing import Any
 
@@ -59,8 +60,11 @@ def _save(value: Any, name: str, arrays: Arrays) -> Any:
         content = [_save(value.state(), name, arrays)]
     else:
         attributes = {one: getattr(value, one) for one in _saved_names(value, name)}
-        kept = {one: attribute for one, attribute in attributes.items() if not callable(attribute)}
-        content = {one: _save(kept[one], f"{name}.{one}".removeprefix("."), arrays) for one in kept}
+        content = {
+            one: _save(attribute, f"{name}.{one}".removeprefix("."), arrays)
+            for one, attribute in attributes.items()
+            if not _is_function(attribute)
+        }
     return {"type": f"{kind.__module__}:{kind.__qualname__}", "content": content}
 
 
@@ -110,6 +114,11 @@ def _load_object(kind: Any, attributes: dict[str, Any], arrays: Arrays, before: 
         if (now := _load(attribute, arrays, present, done)) is not present:
             object.__setattr__(before, name, now)  # frozen dataclasses, too
     return before
+
+
+def _is_function(value: Any) -> bool:
+    """Return whether a value is a function or a class, unlike an object with attributes that can be called."""
+    return callable(value) and (hasattr(value, "__name__") or isinstance(value, partial))
 
 
 def _has_own_state(kind: type) -> bool:
