@@ -160,7 +160,7 @@ def measure(case: Case, folder: Path) -> str:
         num_nodes = case.num_nodes
         if not case.simulated:
             num_nodes = _start_nodes(processes, port, ports, env, folder)
-        idle_mb = 0.0 if case.simulated else _settled_mb(memory)
+        idle_mb = 0.0 if case.simulated else _idle_mb(memory)
         settings = f"nodes={num_nodes} rounds={case.rounds} deadline={case.deadline_s}"
         nodes = f"num-supernodes={num_nodes} client-resources-num-cpus=1"
         more = ["--federation-config", nodes] if case.simulated else []
@@ -196,7 +196,7 @@ def _start_nodes(
     return len(ports)
 
 
-def _settled_mb(memory: Memory) -> float:
+def _idle_mb(memory: Memory) -> float:
     """Return the memory of all processes before the run begins."""
     time.sleep(15.0)
     return memory.peak_mb

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,6 +40,15 @@ class Own:
 
     def restore(self, state: dict[str, Any]) -> None:
         self.count = state["count"]
+
+
+class Decay:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self) -> int:
+        self.count += 1
+        return self.count
 
 
 class Phase(Enum):
@@ -124,6 +134,34 @@ def test_objects_may_decide_what_is_saved() -> None:
     thing.value["own"].count = thing.value["listed"].kept = 7
     got = resumed(thing, other).value
     assert (got["own"].count, got["listed"].kept) == (7, 7)
+
+
+def test_objects_in_lists_restore_themselves() -> None:
+    thing, other = Everything(), Everything()
+    thing.value, other.value = [Own(), Own()], [Own()]
+    thing.value[1].count = 7
+    first = other.value[0]
+    got = resumed(thing, other).value
+    assert [one.count for one in got] == [0, 7]
+    assert got[0] is first
+
+
+def test_array_that_two_attributes_begin_with_is_restored_for_each() -> None:
+    thing, other = Everything(), Everything()
+    thing.value, other.value = {"one": np.zeros(2), "two": np.ones(2)}, dict.fromkeys(("one", "two"), np.full(2, 5.0))
+    got = resumed(thing, other).value
+    assert (got["one"].tolist(), got["two"].tolist()) == ([0.0, 0.0], [1.0, 1.0])
+
+
+def test_functions_are_left_out_but_not_objects_that_can_be_called() -> None:
+    thing, other = Everything(), Everything(function=partial(int, "3"))
+    thing.value, other.value = Decay(), Decay()
+    thing.value()
+    got = resumed(thing, other)
+    assert (got.value.count, got.function()) == (1, 3)
+    for function in (np.exp, len, Decay, lambda: 1, partial(int, 1), thing.value.__call__):
+        thing.value = function
+        assert "value" not in state_of(thing)[0]["content"]
 
 
 def test_value_that_cannot_be_saved_is_an_error() -> None:

@@ -41,14 +41,14 @@ def test_equations_3_to_6() -> None:
     shared channel of 3·30 kHz, over 3·N0, it is 0.0516272, 0.699442 and 9.47598, and 90000·log2(1 + that) is 6536.11,
     68855.5 and 305011 bit/s for 100 kbit.
     """
-    people = replace(
+    population = replace(
         draw_population(Settings(), 3),
         x_km=np.array([1.0, -0.5, 0.0]),
         y_km=np.array([0.0, 0.0, 0.25]),
         cpu_hz=np.array([2e9, 3e9, 2e9]),
         cycles_per_sample=np.array([4e8, 3e8, 4e8]),
     )
-    fleet = fleet_of(Settings(), people)
+    fleet = fleet_of(Settings(), population)
     assert fleet.compute_s == pytest.approx([17.2877, 8.64386, 17.2877], rel=1e-5)
     assert fleet.upload_s == pytest.approx([16.0453, 2.04312, 0.683184], rel=1e-5)
     assert fleet.latency_s == pytest.approx([33.333, 10.68698, 17.970884], rel=1e-5)
@@ -113,22 +113,22 @@ def test_default_seed_is_that_of_the_settings() -> None:
 @given(st.integers(1, 300), st.integers(0, 2**64), st.floats(0.1, 50), st.integers(1, 50), st.integers(0, 500))
 def test_populations_stay_inside_their_bounds(count: int, seed: int, area_km: float, low: int, extra: int) -> None:
     settings = Settings(area_km=area_km, samples_per_client=(low, low + extra))
-    people = draw_population(settings, count, seed)
-    assert len(people) == count
-    assert np.all(np.abs([people.x_km, people.y_km]) <= area_km / 2)
-    assert np.all((people.cpu_hz >= 0.8e9) & (people.cpu_hz <= 3e9))
-    assert np.all((people.cycles_per_sample >= 3e8) & (people.cycles_per_sample <= 5e8))
-    assert np.all((people.num_samples >= low) & (people.num_samples <= low + extra))
-    assert np.all(people.power_w == 0.1)
+    population = draw_population(settings, count, seed)
+    assert len(population) == count
+    assert np.all(np.abs([population.x_km, population.y_km]) <= area_km / 2)
+    assert np.all((population.cpu_hz >= 0.8e9) & (population.cpu_hz <= 3e9))
+    assert np.all((population.cycles_per_sample >= 3e8) & (population.cycles_per_sample <= 5e8))
+    assert np.all((population.num_samples >= low) & (population.num_samples <= low + extra))
+    assert np.all(population.power_w == 0.1)
 
 
 def test_clients_are_uniform_in_the_square() -> None:
-    people = draw_population(Settings(), 100_000)
-    for axis in (people.x_km, people.y_km):
+    population = draw_population(Settings(), 100_000)
+    for axis in (population.x_km, population.y_km):
         # Uniform on [-1, 1]: mean 0 ± 1/√(3n), variance 1/3.
         assert abs(axis.mean()) < 5 / math.sqrt(3 * 100_000)
         assert axis.var() == pytest.approx(1 / 3, rel=0.02)
-    assert abs(np.corrcoef(people.x_km, people.y_km)[0, 1]) < 0.02
+    assert abs(np.corrcoef(population.x_km, population.y_km)[0, 1]) < 0.02
 
 
 def test_sample_counts_cover_their_range_evenly() -> None:

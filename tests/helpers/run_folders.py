@@ -64,7 +64,7 @@ def write_run(
     ]
     (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     final = {metric.name: values[-1] + better, **others}
-    summary = summarize(settings, path / "metrics.jsonl", metric, final, 0.1) | {"wall_s": 1.0}
+    summary = summarize(settings, path / "metrics.jsonl", metric, final, 0.1) | {"wall_s": 1.0, "wall_trainer": "fused"}
     (path / "summary.json").write_text(json.dumps(summary))
     (path / "clients.json").write_text(json.dumps(_clients(settings, 10 if metric.is_share else None)))
 

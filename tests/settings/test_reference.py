@@ -1,11 +1,17 @@
 """Descriptions of settings: units, defaults, bounds, and looking them up by name."""
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
 import pytest
 
 from lesson.core.errors import InputError
+from lesson.core.validation import Share
 from lesson.settings.loading import load_settings
-from lesson.settings.reference import describe, describe_section, find_descriptions
+from lesson.settings.reference import describe, describe_options, describe_section, find_descriptions
 from lesson.settings.settings import NAMES, SECTIONS, Settings
+from lesson.strategies.base import CheckedOptions
 
 EVERY = [setting for section in SECTIONS for setting in describe_section(section)]
 
@@ -36,6 +42,33 @@ def test_setting_has_meaning_unit_defaults_and_bounds() -> None:
 def test_units_and_bounds_in_words(name: str, unit: str, allowed: str) -> None:
     setting = describe(*name.split("."))
     assert (setting.unit, setting.allowed) == (unit, allowed)
+
+
+@dataclass(frozen=True)
+class Custom(CheckedOptions):
+    share: Share = 0.5
+    level: Literal[1, 2] = 1
+    sizes: list[int] = field(default_factory=list)
+    table: dict[str, float] | None = None
+    anything: Any = None
+
+
+@dataclass(frozen=True)
+class WithFunction(CheckedOptions):
+    function: Callable[[int], int] = abs
+
+
+def test_options_of_custom_strategies_are_described() -> None:
+    allowed = {one.name: one.allowed for one in describe_options(Custom)}
+    assert allowed == {
+        "share": "number from 0 to 1",
+        "level": "1, 2",
+        "sizes": "list",
+        "table": "table",
+        "anything": "",
+    }
+    assert [one.allowed for one in describe_options(WithFunction)] == [""]
+    assert Custom(share=1).share == 1.0
 
 
 def test_setting_every_default_changes_nothing() -> None:

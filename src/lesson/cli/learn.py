@@ -151,7 +151,7 @@ class RunCommand(_Learning):
             f"after {summary['rounds']} rounds, "
             f"{summary['time_s']:g} simulated s, {summary['uploads']} uploads{_troubles(summary)}; "
             f"{summary['wall_s']:.1f} s of real time on {'a GPU' if summary['device'] == 'cuda' else 'the CPU'}"
-            f"{_trainer(summary)}"
+            f" with the trainer {summary['wall_trainer']}"
         )
         print_notes(summary["notes"])
         print_report(Study([Run.load(out)]), out)
@@ -163,16 +163,11 @@ def _tell(note: str) -> None:
     print(f"note: {note}")
 
 
-def _trainer(summary: dict[str, Any]) -> str:
-    """Return which trainer was used as text; empty for a run of a version that did not record it."""
-    return f" with the trainer {trainer}" if (trainer := summary.get("wall_trainer")) else ""
-
-
 def _troubles(summary: dict[str, Any]) -> str:
     """Return the numbers of late, lost and rejected updates as text; empty if there are none."""
     lost = f", {summary['lost']} lost" if summary.get("lost") else ""
     late = f", {summary['misses']} of them late" if summary.get("misses") else ""
-    reasons = ", ".join(f"{count} {reason}" for reason, count in summary.get("rejected_by", {}).items())
+    reasons = ", ".join(f"{count} {reason}" for reason, count in summary["rejected_by"].items())
     return late + lost + (f", {summary['rejected']} rejected ({reasons})" if reasons else "")
 
 

@@ -81,7 +81,7 @@ class Contract:
         if merge.groups is not None:
             self._check_groups(merge.groups, merge)
         elif merge.of == "models":
-            total = weights.sum()
+            total = float(weights.sum())
             self._require(total <= _MAX_SUM, "Merge.weights", "must sum to at most 1 for models", total)
         return merge, self._rows_at_server(merge)
 

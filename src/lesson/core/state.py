@@ -6,12 +6,13 @@ What is saved of an object:
 - otherwise: all its attributes, except fields of a dataclass that are marked with `field(metadata={"cache": True})`.
 
 Values may be None, text, numbers, arrays of numbers, lists, tuples, sets, dicts and objects. They are restored with the
-same types and bits. Attributes that are functions, classes or other callables do not belong to the state.
+same types and bits. Attributes that are functions or classes do not belong to the state.
 """
 
 import copyreg
 import dataclasses
 import math
+from functools import partial
 from pkgutil import resolve_name
 from typing import Any
 
@@ -34,8 +35,8 @@ def state_of(thing: object) -> tuple[dict[str, Any], Arrays]:
 
 
 def restore_state(thing: object, values: dict[str, Any], arrays: Arrays) -> None:
-    """Restore what `state_of` returned. Arrays whose shape has not changed are overwritten in place."""
-    _load(values, arrays, thing)
+    """Restore what `state_of` returned. Arrays whose shape has not changed are overwritten in place, once each."""
+    _load(values, arrays, thing, set())
 
 
 def _save(value: Any, name: str, arrays: Arrays) -> Any:
@@ -59,51 +60,65 @@ def _save(value: Any, name: str, arrays: Arrays) -> Any:
         content = [_save(value.state(), name, arrays)]
     else:
         attributes = {one: getattr(value, one) for one in _saved_names(value, name)}
-        kept = {one: attribute for one, attribute in attributes.items() if not callable(attribute)}
-        content = {one: _save(kept[one], f"{name}.{one}".removeprefix("."), arrays) for one in kept}
+        content = {
+            one: _save(attribute, f"{name}.{one}".removeprefix("."), arrays)
+            for one, attribute in attributes.items()
+            if not _is_function(attribute)
+        }
     return {"type": f"{kind.__module__}:{kind.__qualname__}", "content": content}
 
 
-def _load(saved: Any, arrays: Arrays, before: Any = None) -> Any:
-    """Return what `_save` was given. `before` is the present value: its objects and arrays are restored in place."""
+def _load(saved: Any, arrays: Arrays, before: Any, done: set[int]) -> Any:
+    """Return what `_save` was given. `before` is the present value: its objects and arrays are restored in place.
+
+    `done` has the ids of the arrays that were overwritten: another attribute that begins as the same array gets a copy.
+    """
     match saved:
         case list():
-            return [_load(one, arrays) for one in saved]
+            present = dict(enumerate(before)) if isinstance(before, list) else {}
+            return [_load(one, arrays, present.get(place), done) for place, one in enumerate(saved)]
         case {"scalar": name}:
             return arrays[name][0]
         case {"array": name}:
             array, fits = arrays[name], isinstance(before, np.ndarray) and before.flags.writeable
-            if not fits or (before.shape, before.dtype) != (array.shape, array.dtype):
+            if not fits or (before.shape, before.dtype) != (array.shape, array.dtype) or id(before) in done:
                 return array.copy()
             before[:] = array
+            done.add(id(before))
             return before
         case {"type": "builtins:dict", "content": items}:
             present = before if isinstance(before, dict) else {}
-            pairs = [(_load(key, arrays), content) for key, content in items]
-            return {key: _load(content, arrays, present.get(key)) for key, content in pairs}
+            pairs = [(_load(key, arrays, None, done), content) for key, content in items]
+            return {key: _load(content, arrays, present.get(key), done) for key, content in pairs}
         case {"type": name, "content": content}:
             is_same = before is not None and name.endswith(f":{type(before).__qualname__}")
             kind: Any = type(before) if is_same else resolve_name(name)
             if isinstance(content, dict):
-                return _load_object(kind, content, arrays, before if is_same else None)
+                return _load_object(kind, content, arrays, before if is_same else None, done)
             if not _has_own_state(kind):
-                return kind(_load(content, arrays))
-            before.restore(*_load(content, arrays))
-            return before
+                return kind(_load(content, arrays, None, done))
+            restored = before if is_same else kind.__new__(kind)
+            restored.restore(*_load(content, arrays, None, done))
+            return restored
     return saved
 
 
-def _load_object(kind: Any, attributes: dict[str, Any], arrays: Arrays, before: Any) -> Any:
+def _load_object(kind: Any, attributes: dict[str, Any], arrays: Arrays, before: Any, done: set[int]) -> Any:
     """Return an object with these attributes: `before`, if it can be changed, or a new one."""
     if issubclass(kind, tuple):
-        return kind(*(_load(attribute, arrays) for attribute in attributes.values()))
+        return kind(*(_load(attribute, arrays, None, done) for attribute in attributes.values()))
     if before is None or getattr(getattr(kind, "__dataclass_params__", None), "frozen", False):
         before = kind.__new__(kind)
     for name, attribute in attributes.items():
         present = getattr(before, name, None)
-        if (now := _load(attribute, arrays, present)) is not present:
+        if (now := _load(attribute, arrays, present, done)) is not present:
             object.__setattr__(before, name, now)  # frozen dataclasses, too
     return before
+
+
+def _is_function(value: Any) -> bool:
+    """Return whether a value is a function or a class, unlike an object with attributes that can be called."""
+    return callable(value) and (hasattr(value, "__name__") or isinstance(value, partial))
 
 
 def _has_own_state(kind: type) -> bool:

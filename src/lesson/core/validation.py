@@ -104,7 +104,7 @@ class CheckedArguments:
         kind: Any = type(self)
         checked = arguments_of(kind)(**{name: getattr(self, name) for name in arguments_of(kind).model_fields})
         for name in arguments_of(kind).model_fields:
-            setattr(self, name, getattr(checked, name))
+            object.__setattr__(self, name, getattr(checked, name))  # frozen dataclasses, too
 
 
 @cache

@@ -90,14 +90,14 @@ class Summary(BriefSummary):
     bytes_up: int
     bytes_down: int
     wall_s: float
-    wall_trainer: str = ""
-    rejected: int = 0
-    rejected_by: dict[str, int] = {}
-    excluded: list[int] = []
+    wall_trainer: str
+    rejected: int
+    rejected_by: dict[str, int]
+    excluded: list[int]
     misses: int = 0
     retiered: int = 0
     lost: int = 0
-    ended_early: str = ""
+    ended_early: str
 
 
 class ClientsFile(Shape):

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel
+from pydantic.errors import PydanticInvalidForJsonSchema
 
 from lesson.core.errors import unknown
 from lesson.core.validation import CheckedArguments, arguments_of, descriptions_of
@@ -23,7 +24,14 @@ _UNITS = {
     "w": "W",
 }
 """Unit by the last part of a setting's name."""
-_KINDS = {"boolean": "true or false", "integer": "whole number", "number": "number", "string": "text"}
+_KINDS = {
+    "array": "list",
+    "boolean": "true or false",
+    "integer": "whole number",
+    "number": "number",
+    "object": "table",
+    "string": "text",
+}
 _BOUNDS = {"exclusiveMinimum": ">", "minimum": ">=", "exclusiveMaximum": "<", "maximum": "<="}
 
 
@@ -133,7 +141,10 @@ def _unit(name: str) -> str:
 def _allowed_values(kind: type[BaseModel], name: str) -> str:
     """Return which values a field may have, in words."""
     has_inf = any(getattr(one, "allow_inf_nan", False) for one in kind.model_fields[name].metadata)
-    return _allowed(kind.model_json_schema()["properties"][name]) + " or inf" * has_inf
+    try:
+        return _allowed(kind.model_json_schema()["properties"][name]) + " or inf" * has_inf
+    except PydanticInvalidForJsonSchema:  # an option of a custom strategy is a function, for example
+        return ""
 
 
 def _allowed(schema: dict[str, Any]) -> str:
@@ -143,11 +154,12 @@ def _allowed(schema: dict[str, Any]) -> str:
     if "prefixItems" in schema:
         return f"[low, high], each a {_allowed(schema['prefixItems'][0])}"
     if "enum" in schema or "const" in schema:
-        return ", ".join(schema.get("enum") or [schema["const"]])
+        return ", ".join(map(str, schema.get("enum") or [schema["const"]]))
+    kind = _KINDS.get(schema.get("type", ""), "")
     bounds = {sign: _number(schema[bound]) for bound, sign in _BOUNDS.items() if bound in schema}
     if bounds.keys() == {">=", "<="}:
-        return f"{_KINDS[schema['type']]} from {bounds['>=']} to {bounds['<=']}"
-    return f"{_KINDS[schema['type']]} {' and '.join(map(' '.join, bounds.items()))}".strip()
+        return f"{kind} from {bounds['>=']} to {bounds['<=']}"
+    return f"{kind} {' and '.join(map(' '.join, bounds.items()))}".strip()
 
 
 def _number(value: float) -> str:

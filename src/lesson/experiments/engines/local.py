@@ -29,6 +29,7 @@ from lesson.experiments.engines.trial import (
     copied,
     ended,
     execute_trial,
+    failed,
     killed,
     restored,
 )
@@ -254,7 +255,7 @@ def _work(pipe: Connection, parent: int, data_dir: Path | str | None, num_thread
                 try:
                     own = restored(content)
                 except InputError as error:
-                    pipe.send({"error": str(error), "kind": InputError.__name__})
+                    pipe.send(failed(error))
                     continue
             parts = {"data_dir": data_dir, "num_threads": num_threads, "task": own[1]}
             pipe.send(execute_trial(path, settings, progress=tell, trackers=own[0], **parts))

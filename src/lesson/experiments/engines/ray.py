@@ -20,7 +20,17 @@ from types import ModuleType
 from typing import Any
 
 from lesson.core.errors import ArgumentError, InputError, describe
-from lesson.experiments.engines.trial import MAX_RESTARTS, Content, Hear, Line, copied, execute_trial, killed, restored
+from lesson.experiments.engines.trial import (
+    MAX_RESTARTS,
+    Content,
+    Hear,
+    Line,
+    copied,
+    execute_trial,
+    failed,
+    killed,
+    restored,
+)
 from lesson.learn.task import Task
 from lesson.runs.folder import RunFolder
 from lesson.runs.trackers import Tracker
@@ -111,7 +121,7 @@ def _execute(path: Path, settings: Settings, data_dir: Path | str | None, num_th
     try:
         trackers, task = restored(content)
     except InputError as error:
-        return {"error": str(error), "kind": InputError.__name__}
+        return failed(error)
     parts = {"data_dir": data_dir, "num_threads": num_threads, "task": task}
     return execute_trial(path, settings, progress=None, trackers=trackers, **parts)
 

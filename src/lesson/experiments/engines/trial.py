@@ -54,8 +54,7 @@ def execute_trial(
     try:
         summary = execute(settings, path, resume=True, progress=progress, trackers=trackers, **parts)
     except (InputError, RunStoppedError) as error:
-        told = error.metric if isinstance(error, DivergedError) else {}
-        return {"error": str(error), "kind": type(error).__name__, "traceback": traceback_of(error), **told}
+        return failed(error) | dict(error.metric if isinstance(error, DivergedError) else {})
     except (Exception, SystemExit) as error:  # a custom strategy may raise anything
         return {"error": describe(error), "kind": type(error).__name__, "traceback": traceback_of(error)}
     metric = Metric.of(summary)
@@ -69,7 +68,7 @@ def copied(trackers: Sequence[Tracker], task: Task | None, dumps: Callable[[Any]
         try:
             content.append((name, dumps(value)))
         except Exception as error:  # custom objects may hold anything
-            raise not_copied(name, error) from None
+            raise not_copied(name, error) from error
     return content
 
 
@@ -80,7 +79,7 @@ def restored(content: Content) -> tuple[list[Tracker], Task | None]:
         try:
             values.append(pickle.loads(pickled))
         except Exception as error:
-            raise not_copied(name, error) from None
+            raise not_copied(name, error) from error
     trackers, task = values
     return trackers, task
 
@@ -93,6 +92,11 @@ def not_copied(what: str, error: Exception) -> InputError:
 
 def _tracker_names(trackers: Sequence[Tracker]) -> str:
     return "tracker " + ", ".join(f"{type(one).__module__}:{type(one).__qualname__}" for one in trackers)
+
+
+def failed(error: InputError | RunStoppedError) -> Line:
+    """Return the last event of a run that failed with a foreseen error."""
+    return {"error": str(error), "kind": type(error).__name__, "traceback": traceback_of(error)}
 
 
 def ended(how: str) -> Line:
