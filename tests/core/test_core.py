@@ -40,7 +40,17 @@ def test_argument_error_can_be_sent_to_another_process() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["none:Class", "pathlib:No", ":Class", "pathlib:", "./mine.py:Class", "raising:Class", "quitting:Class"]
+    "name",
+    [
+        "none:Class",
+        "pathlib:No",
+        ":Class",
+        "pathlib:",
+        "./mine.py:Class",
+        "mine.py:Class",
+        "raising:Class",
+        "quitting:Class",
+    ],
 )
 def test_custom_classes_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
