@@ -55,6 +55,28 @@ class Phase(Enum):
     FIRST = 1
 
 
+class Slot:
+    __slots__ = ("x",)
+
+    def __init__(self, x: int) -> None:
+        self.x = x
+
+
+class MoreThanSlot(Slot):
+    pass
+
+
+@dataclass(slots=True)
+class Slots(Slot):
+    seen: set[int] = field(default_factory=set)
+    cache: Any = field(default=None, metadata={"cache": True})
+
+
+@dataclass
+class Memo(dict[int, int]):
+    hits: int = 0
+
+
 class Listed:
     SAVED = ("kept",)
 
@@ -153,6 +175,21 @@ def test_array_that_two_attributes_begin_with_is_restored_for_each() -> None:
     assert (got["one"].tolist(), got["two"].tolist()) == ([0.0, 0.0], [1.0, 1.0])
 
 
+@pytest.mark.parametrize("slot", [Slot(3), MoreThanSlot(3)], ids=["slots", "slots of a base"])
+def test_attributes_in_slots_are_saved(slot: Slot) -> None:
+    thing = Everything()
+    thing.value = slot
+    got = resumed(thing, Everything()).value
+    assert (type(got), got.x) == (type(slot), 3)
+
+
+def test_dataclass_with_slots_is_saved_without_its_cache() -> None:
+    thing = Slots({1, 2}, cache=object())
+    thing.x = 5
+    got = resumed(thing, Slots())
+    assert (got.x, got.seen, got.cache) == (5, {1, 2}, None)
+
+
 def test_functions_are_left_out_but_not_objects_that_can_be_called() -> None:
     thing, other = Everything(), Everything(function=partial(int, "3"))
     thing.value, other.value = Decay(), Decay()
@@ -164,10 +201,23 @@ def test_functions_are_left_out_but_not_objects_that_can_be_called() -> None:
         assert "value" not in state_of(thing)[0]["content"]
 
 
+def test_class_of_a_function_is_an_error_where_it_cannot_be_found_again() -> None:
+    @dataclass
+    class Local:
+        x: int = 1
+
+    thing, other = Everything(), Everything()
+    thing.value, other.value = Local(2), Local()
+    assert resumed(thing, other).value == Local(2)
+    thing.value = [Local()]
+    with pytest.raises(InputError, match=r"cannot hold value\.0: define its class Local outside of functions"):
+        state_of(thing)
+
+
 def test_value_that_cannot_be_saved_is_an_error() -> None:
     thing = Everything()
     generators = np.random.default_rng(0), random.Random(0)
-    for value in (np.array(["text"]), *generators, object(), Counter("a"), Phase.FIRST, threading.Lock()):
+    for value in (np.array(["text"]), *generators, object(), Counter("a"), Memo(), Phase.FIRST, threading.Lock()):
         thing.value = [value]
         with pytest.raises(InputError, match=r"cannot hold value\.0, got "):
             state_of(thing)

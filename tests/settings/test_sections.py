@@ -142,6 +142,13 @@ def test_setting_without_effect_names_what_it_requires(name: str, value: Any, re
     assert Settings(**{name: value}, **required).caveats() == []
 
 
+@pytest.mark.parametrize("split", ["iid", "natural"])
+def test_beta_has_no_effect_on_a_split_without_it(split: str) -> None:
+    (caveat,) = Settings(beta=0.3, split=split).caveats()
+    assert "beta = 0.3 has no effect unless split is dirichlet-per-class" in caveat
+    assert Settings(beta=0.3).caveats() == Settings(split=split).caveats() == []
+
+
 @pytest.mark.parametrize("measured", ["throughput=phones", "snr_trace=snr.csv", "latencies=fleet.csv"])
 def test_settings_of_the_channel_have_no_effect_on_measurements(measured: str) -> None:
     (caveat,) = load_settings("released", [measured, "noise_dbm=-90.0"]).caveats()

@@ -14,7 +14,7 @@ def load_named(kind: str, name: str, form: str = "module:Class") -> Any:
     `kind` and `form` are for error messages.
     """
     module_name, _, class_name = name.partition(":")
-    if "/" in module_name or module_name.startswith("."):
+    if "/" in module_name or module_name.startswith(".") or module_name.endswith(".py"):
         file = Path(module_name).stem
         raise InputError(f"{kind} '{name}' cannot be loaded; write {file}:{class_name} in the folder of {file}.py")
     if not (module_name and class_name):

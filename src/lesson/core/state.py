@@ -6,14 +6,15 @@ What is saved of an object:
 - otherwise: all its attributes, except fields of a dataclass that are marked with `field(metadata={"cache": True})`.
 
 Values may be None, text, numbers, arrays of numbers, lists, tuples, sets, dicts and objects. They are restored with the
-same types and bits. Attributes that are functions or classes do not belong to the state.
+same types and bits. Attributes that are functions or classes do not belong to the state; objects with a method
+`__call__` do.
 """
 
 import copyreg
 import dataclasses
 import math
-from functools import partial
 from pkgutil import resolve_name
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -60,11 +61,8 @@ def _save(value: Any, name: str, arrays: Arrays) -> Any:
         content = [_save(value.state(), name, arrays)]
     else:
         attributes = {one: getattr(value, one) for one in _saved_names(value, name)}
-        content = {
-            one: _save(attribute, f"{name}.{one}".removeprefix("."), arrays)
-            for one, attribute in attributes.items()
-            if not _is_function(attribute)
-        }
+        kept = {one: attribute for one, attribute in attributes.items() if not _is_function(attribute)}
+        content = {one: _save(kept[one], f"{name}.{one}".removeprefix("."), arrays) for one in kept}
     return {"type": f"{kind.__module__}:{kind.__qualname__}", "content": content}
 
 
@@ -116,25 +114,24 @@ def _load_object(kind: Any, attributes: dict[str, Any], arrays: Arrays, before: 
     return before
 
 
-def _is_function(value: Any) -> bool:
-    """Return whether a value is a function or a class, unlike an object with attributes that can be called."""
-    return callable(value) and (hasattr(value, "__name__") or isinstance(value, partial))
-
-
 def _has_own_state(kind: type) -> bool:
     return not hasattr(kind, "SAVED") and hasattr(kind, "state") and hasattr(kind, "restore")
 
 
 def _saved_names(value: Any, name: str) -> list[str]:
     """Return the names of an object's attributes that are saved; raise InputError if it cannot be saved."""
+    if "<locals>" in type(value).__qualname__ and any(part.isdigit() for part in name.split(".")):  # made anew, by name
+        class_name = type(value).__name__
+        raise InputError(f"a checkpoint cannot hold {name}: define its class {class_name} outside of functions")
     if hasattr(value, "SAVED") or hasattr(value, "_fields"):  # named tuples have _fields
         return list(value.SAVED if hasattr(value, "SAVED") else value._fields)
-    fields = dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
-    if not fields and not _has_only_attributes(value):
+    if not _has_only_attributes(value):
         remedy = 'mark its field with metadata={"cache": True}, or define methods state and restore'
         raise InputError(f"a checkpoint cannot hold {name}, got {value!r:.80}; {remedy}")
+    fields = dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
     caches = {field.name for field in fields if field.metadata.get("cache")}
-    return [one for one in getattr(value, "__dict__", [field.name for field in fields]) if one not in caches]
+    slots = [one for one in _slots(type(value)) if hasattr(value, one)]
+    return [one for one in (*getattr(value, "__dict__", ()), *slots) if one not in caches]
 
 
 def _has_only_attributes(value: Any) -> bool:
@@ -144,4 +141,15 @@ def _has_only_attributes(value: Any) -> bool:
     except (TypeError, ValueError):
         return False
     is_plain = create is copyreg.__newobj__ and arguments == (type(value),) and items == [None, None]  # type: ignore[attr-defined]
-    return is_plain and hasattr(value, "__dict__")
+    return is_plain and (hasattr(value, "__dict__") or bool(_slots(type(value))))
+
+
+def _slots(kind: type) -> list[str]:
+    """Return the attributes that a class and its bases declare in __slots__; objects do not have them in __dict__."""
+    names: list[str] = copyreg._slotnames(kind)  # type: ignore[attr-defined]
+    return names
+
+
+def _is_function(value: Any) -> bool:
+    """Return whether a value is a function or a class, rather than an object with attributes and a method __call__."""
+    return callable(value) and (isinstance(value, type) or not isinstance(type(value).__call__, FunctionType))

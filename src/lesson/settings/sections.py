@@ -261,7 +261,11 @@ class DataSettings(Checked):
         "dirichlet-per-class",
         "how samples are divided among clients; natural: as listed by the task, the default for such tasks",
     )
-    beta: Positive = setting(1.0, "concentration β of the Dirichlet split; smaller is more unequal")
+    beta: Positive = setting(
+        1.0,
+        "concentration β of the Dirichlet split; smaller is more unequal",
+        requires="split=dirichlet-per-class/dirichlet-per-client/dirichlet-pool/quantity-skew",
+    )
     samples_per_client: Count | CountRange = setting(
         1000, "training samples of a client, or [low, high]; only for dirichlet-per-client and dirichlet-pool"
     )

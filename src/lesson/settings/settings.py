@@ -308,7 +308,8 @@ def section_of(name: str) -> str:
     sections = NAMES.get(name, ())
     if not sections:
         hint = suggestion(name, NAMES, cutoff=0.7)
-        raise InputError(f"unknown setting '{name}'; {hint}'lesson settings' lists all")
+        option = "" if hint else f"; an option of a strategy is named strategy.{name}"
+        raise InputError(f"unknown setting '{name}'; {hint}'lesson settings' lists all{option}")
     if len(sections) > 1:
         both = " and ".join(f"[{section}]" for section in sections)
         raise InputError(f"{name} is a setting of {both}; use {' or '.join(f'{one}.{name}' for one in sections)}")
