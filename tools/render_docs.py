@@ -30,6 +30,7 @@ from lesson.strategies import STRATEGIES
 from study_tables import study_table
 
 DOCS = Path(__file__).parent.parent / "docs"
+PACKAGE = DOCS.parent / "src" / "lesson"
 RESULTS = DOCS.parent / "experiments" / "paper" / "results"
 PART = re.compile(r"(<!-- generated: (\w+) ?(\S*) -->\n).*?(<!-- end -->)", re.DOTALL)
 HELP_WIDTH = 100
@@ -87,6 +88,34 @@ def task_options_table(_: str) -> str:
 def source_code(name: str) -> str:
     """The lines that define a function or class."""
     return f"```python\n{textwrap.dedent(inspect.getsource(pkgutil.resolve_name(name)))}```"
+
+
+EQUATIONS = {
+    "(1), (2) losses": ("lesson.learn.evaluation:client_scores",),
+    "(3) latency": ("lesson.fleet.latency:latency_s",),
+    "(4) compute time": ("lesson.fleet.latency:compute_s",),
+    "(5) data rate": ("lesson.radio.link:rate_bps",),
+    "(6) upload time": ("lesson.radio.link:upload_s",),
+    "(7) tiers": ("lesson.fleet.tiers:assign_tiers",),
+    "(8), (9) slots": ("lesson.fleet.tiers:due_round", "lesson.strategies.lesson:Lesson._due"),
+    "(10) aggregation": ("lesson.strategies.base:average", "lesson.learn.aggregate:add_cohort"),
+    "(11), (12) local step": ("lesson.learn.reference:train_client", "lesson.learn.fused:FusedTrainer"),
+}
+"""The functions and classes that compute each equation of the paper; their docstrings name it."""
+
+
+def equations_table(_: str) -> str:
+    """The file and line of the code behind each equation."""
+    rows = [["equation", "code", "line"], ["---"] * 3]
+    for key, names in EQUATIONS.items():
+        for place, name in enumerate(names):
+            code = pkgutil.resolve_name(name)
+            if not set(re.findall(r"\(\d+\)", key)) & set(re.findall(r"\(\d+\)", inspect.getsource(code))):
+                raise ValueError(f"{name} does not mention Eq. {key}")
+            file = Path(inspect.getsourcefile(code) or "").relative_to(PACKAGE)
+            line = f"`{file}:{inspect.getsourcelines(code)[1]}`"
+            rows.append(["" if place else key, f"`{name.partition(':')[2]}`", line])
+    return _table(rows)
 
 
 def command_line(_: str) -> str:
@@ -233,6 +262,7 @@ RENDERERS = {
     "source": source_code,
     "cli": command_line,
     "api": public_name,
+    "equations": equations_table,
     "paper": paper_table,
     "study": study,
 }

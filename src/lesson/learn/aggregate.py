@@ -33,7 +33,7 @@ def begin_sums(
 def add_cohort(
     total: Tensor, models: Tensor, cohort: Cohort | PlannedCohort, base: Tensor, of: Of, factor: float
 ) -> None:
-    """Add a cohort to the sum of its group in place, Σ a·m or Σ a·(m − base); `models` is Σ a·m of its models.
+    """Add a cohort to the sum of its group in place, Σ a·m, Eq. (10), or Σ a·(m − base); `models` is its Σ a·m.
 
     Its weights are multiplied by a factor that makes up for rejected updates.
     """

@@ -22,7 +22,8 @@ class ChunkRule(NamedTuple):
     local_steps: int = 1
     """Work of a chunk in local steps of clients; 1 makes chunks of one round."""
     ends_anywhere: bool = True
-    """Whether a chunk may end early, after any round, because results do not depend on where chunks end."""
+    """Whether a chunk may end early, after any round, because results do not depend on where chunks end. Where they do,
+    on a GPU, a chunk is computed while the clock builds the next one."""
     first_steps: int | None = None
     """Work of the first chunk, if it may end anywhere; later ones follow the measured time. None: `local_steps`."""
 

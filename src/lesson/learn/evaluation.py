@@ -138,7 +138,7 @@ class Evaluator:
 
 
 def client_scores(workload: Workload, backend: Backend, vector: Tensor, holdings: Holdings) -> ClientScores:
-    """Evaluate the model with these exchanged values on the training samples of each client.
+    """Evaluate the model with these exchanged values on the training samples of each client, Eqs. (1) and (2).
 
     A sample that several clients hold is evaluated once.
     """

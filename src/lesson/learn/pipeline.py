@@ -129,8 +129,8 @@ class Pipeline:
 
     def discard(self) -> None:
         """Discard all rounds whose results have not been returned: nothing may follow a round that is missing."""
-        self._parts.clear()
-        self._done.clear()
+        for rounds in (self._parts, self._records, self._done, self.lane.launched):
+            rounds.clear()
 
     @property
     def notes(self) -> list[str]:

@@ -52,14 +52,16 @@ class Launched:
     rounds: list[LaunchedRound] = field(default_factory=list)
     error: Exception | None = None
     """Why the round after these failed."""
+    _copied: tuple[Tensor, torch.cuda.Event] | None = None
+    """Sums on the host, which are complete after the event."""
 
     def begin_copy(self) -> None:
         """Start to copy the sums of models from the GPU to the host."""
         if sums := [one.sum for one in self.rounds if one.sum is not None]:
-            self._sums = torch.empty(len(sums), dtype=torch.float64, pin_memory=True)
-            self._sums.copy_(torch.stack(sums), non_blocking=True)
-            self._copied = torch.cuda.Event()
-            self._copied.record()
+            there, copied = torch.empty(len(sums), dtype=torch.float64, pin_memory=True), torch.cuda.Event()
+            there.copy_(torch.stack(sums), non_blocking=True)
+            copied.record()
+            self._copied = there, copied
 
     def results(self) -> Results:
         """Wait for the results. The first round whose model or score is not finite ends them."""
@@ -75,8 +77,9 @@ class Launched:
         return Results(done, self.error)
 
     def _copied_sums(self) -> list[float]:
-        if not hasattr(self, "_sums"):
+        if self._copied is None:
             return []
-        self._copied.synchronize()
-        sums: list[float] = self._sums.tolist()
+        there, copied = self._copied
+        copied.synchronize()
+        sums: list[float] = there.tolist()
         return sums

@@ -95,7 +95,7 @@ class Lesson(CheckedOptions):
         return np.sort(np.concatenate([NO_CLIENTS, *drawn]))
 
     def _due(self, view: ServerView, arrived: Updates) -> tuple[Updates, IntArray]:
-        """Return the updates to aggregate now, and the ids of late ones to drop."""
+        """Return the updates that are due now, Eq. (8), to aggregate them, and the ids of late ones to drop."""
         due = due_round(arrived.started_round, arrived.tier)
         if self.late == "merge":
             return arrived[due <= view.round], NO_CLIENTS
