@@ -31,7 +31,8 @@ NOBODY = "no client is connected anymore"
 _SHOWN = (*TIMES, "local_steps", "num_samples", "client_weight")
 _OF_LEDGER = ("connected", "idle", "busy", "waiting", "started_round", "started_s")
 _NOTHING_COLLECTED = Collected(NO_UPDATES)
-_NO_MERGE = Merge(NO_CLIENTS, np.empty(0))
+_NO_WEIGHTS, _NO_ROWS, _NO_ENERGY = np.empty(0), np.empty(0, dtype=np.bool_), read_only(np.zeros(2))
+_NO_MERGE = Merge(NO_CLIENTS, _NO_WEIGHTS)
 
 
 @dataclass(eq=False)
@@ -53,17 +54,17 @@ class Round:
     merge: Merge = _NO_MERGE
     updates: Updates = NO_UPDATES
     """Updates to aggregate; after `close`, without those that were rejected."""
-    weights: FloatArray = field(default_factory=lambda: np.empty(0))
+    weights: FloatArray = field(default_factory=lambda: _NO_WEIGHTS)
     """Weight of each update to aggregate."""
-    leaving: BoolArray = field(default_factory=lambda: np.empty(0, dtype=np.bool_))
+    leaving: BoolArray = field(default_factory=lambda: _NO_ROWS)
     """Which of the updates at the server leave it when the round closes."""
     unused: Sequence[int] = ()
     """Model versions that are no longer in use after `close`."""
     rejections: list[Rejection] = field(default_factory=list)
     excluded: Mapping[int, str] = field(default_factory=dict)
     """Clients that were excluded, with the reason."""
-    dropped_j: FloatArray = field(default_factory=lambda: np.zeros(2))
-    excluded_j: FloatArray = field(default_factory=lambda: np.zeros(2))
+    dropped_j: FloatArray = field(default_factory=lambda: _NO_ENERGY)
+    excluded_j: FloatArray = field(default_factory=lambda: _NO_ENERGY)
     """Compute and transmit energy of updates that were canceled by the plan, and by exclusions."""
 
     @property

@@ -5,6 +5,7 @@ model exists, whatever the round in which it is aggregated; this turns the singl
 into large batches.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -43,7 +44,7 @@ class Chunk:
     def of(cls, parts: Sequence[tuple[Step, Updates, FloatArray]]) -> "Chunk":
         """Return the chunk of these steps, each with the updates that it aggregates and their weights."""
         steps, updates, weights = zip(*parts, strict=True)
-        offsets = np.cumsum([0, *map(len, updates)])
+        offsets = np.array([0, *itertools.accumulate(map(len, updates))])
         return cls(steps, Updates.join(*updates), np.concatenate(weights), offsets)
 
     def rows(self, number: int) -> slice:
@@ -53,7 +54,7 @@ class Chunk:
     @property
     def step_of(self) -> IntArray:
         """Number of the step that aggregates each update."""
-        return np.repeat(np.arange(len(self.steps)), np.diff(self.offsets))
+        return np.repeat(np.arange(len(self.steps)), self.offsets[1:] - self.offsets[:-1])
 
     @property
     def groups(self) -> tuple[list[str], IntArray]:

@@ -114,14 +114,12 @@ def plan_cohorts(chunk: Chunk, lr: FloatArray) -> list[PlannedCohort]:
     if not len(updates):
         return []
     names, group = chunk.groups
-    order, first = (
-        np.lexsort((updates.index, updates.client, group, updates.base_version, step_of)),
-        np.zeros_like(group),
-    )
+    order = np.lexsort((updates.index, updates.client, group, updates.base_version, step_of))
+    first = np.zeros_like(order)
     if updates.batches.max() > 1:
         batches, weights = updates.batches[order], weights / updates.batches
         order, first = np.repeat(order, batches), _counts_up(batches)
-    keys = np.stack([step_of[order], updates.base_version[order], group[order]])
+    steps, bases, group = step_of[order], updates.base_version[order], group[order]
     columns: dict[str, Any] = {
         "client": updates.client[order],
         "index": updates.index[order],
@@ -130,11 +128,11 @@ def plan_cohorts(chunk: Chunk, lr: FloatArray) -> list[PlannedCohort]:
         "weight": weights[order],
         "first": first,
     }
-    begins = np.flatnonzero(np.any(keys[:, 1:] != keys[:, :-1], axis=0)) + 1
+    is_new = (bases[1:] != bases[:-1]) | (steps[1:] != steps[:-1]) | (group[1:] != group[:-1])
     cohorts = []
-    for begin, end in pairwise([0, *begins.tolist(), len(order)]):
+    for begin, end in pairwise([0, *(is_new.nonzero()[0] + 1).tolist(), len(order)]):
         rows = {name: column[begin:end] for name, column in columns.items()}
-        cohorts.append(PlannedCohort(int(keys[0, begin]), int(keys[1, begin]), names[order[begin]], rows))
+        cohorts.append(PlannedCohort(int(steps[begin]), int(bases[begin]), names[order[begin]], rows))
     return cohorts
 
 

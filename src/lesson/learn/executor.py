@@ -8,14 +8,13 @@ import heapq
 from collections import defaultdict
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from lesson.clock.rejections import Rejection
 from lesson.learn.aggregate import add_cohort, begin_sums, weight_factors
 from lesson.learn.backend import ChunkRule, Trainer, UpdateSource
-from lesson.learn.chunk import Chunk
+from lesson.learn.chunk import Chunk, Step
 from lesson.learn.cohort import Cohort, PlannedCohort, plan_cohorts
 from lesson.learn.divergence import NewestCohort, check_finite
 from lesson.learn.evaluation import Evaluator
@@ -48,6 +47,15 @@ class Executor:
         lane.launched.append(launched)
         at_once = wait or self.rule.ends_anywhere or launched.error is not None
         return self._collect(lane, keep=0 if at_once else 1)
+
+    def finish(self, lane: Lane, step: Step) -> Results:
+        """Evaluate and free versions after a step whose aggregation has been executed, and wait for the results."""
+        launched = Launched()
+        try:
+            launched.rounds.append(self._finish(lane, step, LaunchedRound()))
+        except Exception as error:
+            launched.error = error
+        return launched.results()
 
     def drain(self, lane: Lane) -> Results:
         """Wait for all chunks of a lane and return their results."""
@@ -85,12 +93,16 @@ class Executor:
             result = LaunchedRound()
             if step.merge is not None:
                 result.rejections = self._aggregate(lane, chunk, number, waves, result)
-            if self.evaluator is not None:
-                result.score = self.evaluator.begin_score(lane.model) if step.evaluates else None
-                result.clients = self.evaluator.client_scores(lane.model) if step.evaluates_clients else None
-            for version in step.unused:
-                del lane.versions[version]
-            launched.rounds.append(result)
+            launched.rounds.append(self._finish(lane, step, result))
+
+    def _finish(self, lane: Lane, step: Step, result: LaunchedRound) -> LaunchedRound:
+        """Evaluate the newest version and free old ones, as a step says; add the evaluations to its result."""
+        if self.evaluator is not None:
+            result.score = self.evaluator.begin_score(lane.model) if step.evaluates else None
+            result.clients = self.evaluator.client_scores(lane.model) if step.evaluates_clients else None
+        for version in step.unused:
+            del lane.versions[version]
+        return result
 
     def _aggregate(
         self, lane: Lane, chunk: Chunk, number: int, waves: "_Waves", result: LaunchedRound
@@ -154,8 +166,8 @@ class _Waves:
     def __init__(self, source: UpdateSource, lane: Lane, chunk: Chunk) -> None:
         self.chunk, self._source, self._versions = chunk, source, lane.versions
         self._cohorts = plan_cohorts(chunk, lane.step_sizes(chunk.updates))
-        steps = np.array([cohort.step for cohort in self._cohorts], dtype=np.int64)
-        self._begins = np.searchsorted(steps, np.arange(len(chunk.steps) + 1)).tolist()
+        self._places: list[list[int]] = [[] for _ in chunk.steps]
+        """Numbers of the cohorts that each step aggregates."""
         self._trainers = dict[int, Trainer]()
         self._sums = dict[int, Tensor]()
         """Weighted sums of cohorts that have been trained ahead, by the cohort's number."""
@@ -166,10 +178,11 @@ class _Waves:
         for place, cohort in enumerate(self._cohorts):
             queue = self._ready if cohort.base_version in lane.versions else self._waiting[cohort.base_version]
             queue.append(place)  # numbers increase, so the heap is in order
+            self._places[cohort.step].append(place)
 
     def cohorts_of(self, number: int) -> list[PlannedCohort]:
         """Return the cohorts that a step aggregates."""
-        return self._cohorts[self._begins[number] : self._begins[number + 1]]
+        return [self._cohorts[place] for place in self._places[number]]
 
     def trainer_of(self, number: int) -> Trainer:
         """Return the trainer of the updates of a step."""
@@ -185,7 +198,7 @@ class _Waves:
 
     def sums(self, number: int) -> list[Tensor]:
         """Return the weighted sums of the models of a step's cohorts; train those that have not been trained ahead."""
-        places = range(self._begins[number], self._begins[number + 1])
+        places = self._places[number]
         while any(place not in self._sums for place in places):
             self._train_wave(self.trainer_of(number))
         return [self._sums.pop(place) for place in places]

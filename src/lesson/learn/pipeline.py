@@ -3,7 +3,7 @@
 import copy
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -12,6 +12,7 @@ import numpy as np
 
 from lesson.clock.loop import Round, RoundLoop
 from lesson.clock.records import RoundRecord
+from lesson.clock.rejections import Rejection
 from lesson.clock.signals import Signals
 from lesson.core.arrays import FloatArray
 from lesson.learn.chunk import Chunk, Step
@@ -71,22 +72,21 @@ class Pipeline:
         if current is None:
             return None
         merge, updates, weights = _decision(current)
+        rejections: Sequence[Rejection] = ()
         if self._is_serial and merge is not None:
-            chunk = Chunk.of([(Step(current.number, merge), updates, weights)])
-            results = self.executor.submit(self.lane, chunk, wait=True)
-            if results.error is not None:
-                raise results.error
-            record = self.loop.close(current, results.rounds[0].rejections)
-            merge, updates, weights = None, NO_UPDATES, _NO_WEIGHTS
-        else:
-            record = self.loop.close(current)
+            rejections = self._aggregate(Step(current.number, merge), updates, weights)
+        record = self.loop.close(current, rejections)
         score, clients = Due() if due is None else due(current.before_s, record)
-        self._parts.append((Step(record.round, merge, score, clients, current.unused), updates, weights))
+        step = Step(record.round, merge, score, clients, current.unused)
         self._records.append(record)
+        if self._is_serial:
+            self._take(self.executor.finish(self.lane, step))
+            return record
+        self._parts.append((step, updates, weights))
         if merge is not None:
             self._cost += MERGE_STEPS + int(updates.local_steps @ updates.batches)
         is_full = merge is not None and self._cost >= self._limit
-        if is_full or self._is_serial or record.round % MAX_CHUNK_ROUNDS == 0:
+        if is_full or record.round % MAX_CHUNK_ROUNDS == 0:
             self.submit()
         elif self._cost and (evaluator := self.executor.evaluator) is not None:  # otherwise, it waits for nothing
             self._cost += score * evaluator.test_steps + clients * evaluator.client_steps
@@ -99,7 +99,7 @@ class Pipeline:
         chunk, cost, rule = Chunk.of(self._parts), self._cost, self.executor.rule
         self._parts, self._cost = [], 0.0
         begin = time.perf_counter()
-        self._take(self.executor.submit(self.lane, chunk, wait=self._is_serial))
+        self._take(self.executor.submit(self.lane, chunk))
         if rule.ends_anywhere and 0 < cost < np.inf:
             in_time = CHUNK_S * cost / max(time.perf_counter() - begin, 1e-9)
             self._limit = max(1.0, min(rule.local_steps, in_time))
@@ -141,6 +141,13 @@ class Pipeline:
     def close(self) -> None:
         """Release all threads, processes and GPU memory."""
         self.executor.close()
+
+    def _aggregate(self, step: Step, updates: Updates, weights: FloatArray) -> Sequence[Rejection]:
+        """Execute the aggregation of a single round, and return the rejected updates."""
+        results = self.executor.submit(self.lane, Chunk.of([(step, updates, weights)]), wait=True)
+        if results.error is not None:
+            raise results.error
+        return results.rounds[0].rejections
 
     def _take(self, results: Results) -> None:
         if self._error is None:
