@@ -75,7 +75,7 @@ def test_cost_of_a_round_does_not_grow_with_the_fleet(strategy: Any) -> None:
 
 
 class OneNumber:
-    """A model server whose model is one number, 0 at first; `trained` has the results of each client's trainings."""
+    """A server whose model is one number, 0 at first; `trained` has the results of each client's trainings."""
 
     def __init__(self, trained: dict[int, list[float]]) -> None:
         self.trained, self.models = trained, [torch.zeros(1)]

@@ -20,7 +20,7 @@ LATENCIES = [5.0, 16.0, 30.0, 38.0]
 
 
 def losses(by_version: dict[int, dict[int, float]]) -> SignalServer:
-    """A model server with these losses by version and client."""
+    """A server with these losses by version and client."""
     return SignalServer(
         lambda version: {
             "update_loss": lambda updates: np.array([by_version[version][one] for one in updates.client.tolist()])
