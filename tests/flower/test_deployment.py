@@ -74,7 +74,7 @@ class Story:
         names = ("checkpoint.safetensors", "checkpoint-before.safetensors")
         path = next(self.out / name for name in names if (self.out / name).exists())
         with safetensors.safe_open(path, "numpy") as file:
-            return int(json.loads(file.metadata()["state"])["fields"]["round"])
+            return int(json.loads(file.metadata()["state"])["content"]["round"])
 
     def is_back(self) -> bool:
         """Return whether an update of the killed client is in the checkpoint."""
