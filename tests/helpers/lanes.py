@@ -1,4 +1,4 @@
-"""Lanes with simulated clients or received models on executors, and the model that one client trains."""
+"""Lanes and executors with simulated clients or received models, and the model that one client trains."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -62,7 +62,7 @@ def make_models(
     guards: dict[str, Any] | None = None,
     backend: Any = None,
 ) -> Models:
-    """Return a lane with simulated clients, which are trained round by round, on the CPU by default."""
+    """Return a lane and an executor that trains simulated clients round by round, on the CPU by default."""
     backend = backend or CpuBackend(workload)
     training = TrainingSettings(learning_rate=learning_rate, lr_cap=lr_cap, proximal_mu=workload.training.proximal_mu)
     optimizer = ServerOptimizer(ServerSettings(**server or {}))
@@ -71,7 +71,7 @@ def make_models(
 
 
 def received_models(models: dict[int, list[float]], **guards: Any) -> Models:
-    """Return a lane with versions 0, (2, 2), and 1, (5, 5), of which 0 is the newest, and these received models."""
+    """Return a lane with version 0 = (2, 2), the newest one, and version 1 = (5, 5), and these received models."""
     held = Received()
     held.held = {(client, 0): np.array(model, dtype=np.float32) for client, model in models.items()}
     lane = Lane(torch.full((2,), 2.0), TrainingSettings(), ServerOptimizer(ServerSettings()), GuardSettings(**guards))
@@ -89,7 +89,7 @@ def aggregate(
 
 
 def overflow_from(round: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every update that starts in this round or later overflow."""
+    """Make every update that starts in this round or later overflow."""
     usual = Lane.step_sizes
 
     def step_sizes(self: Lane, given: Updates) -> Any:

@@ -1,4 +1,4 @@
-"""A strategy that follows a script, and round loops whose rounds fake servers aggregate."""
+"""A strategy that follows a script, and round loops with fake servers that aggregate updates."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar, get_args
@@ -78,7 +78,7 @@ class SignalServer:
 
 
 class Served:
-    """A round loop whose rounds a fake server aggregates; it may provide signals."""
+    """A round loop with a fake server, which aggregates the updates of each round and may provide signals."""
 
     def __init__(self, loop: RoundLoop, server: Any) -> None:
         self.loop, self.server = loop, server

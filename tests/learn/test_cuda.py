@@ -315,7 +315,7 @@ def test_repeated_or_resumed_run_is_bit_identical(
 ) -> None:
     """Scores of clients change nothing, and graphs of ended runs do not disturb later ones, whenever garbage is
     collected."""
-    monkeypatch.setattr("lesson.learn.cuda.backend.MAX_WINDOW_STEPS", 100)  # several windows in 40 rounds
+    monkeypatch.setattr("lesson.learn.cuda.backend.MAX_CHUNK_STEPS", 100)  # several chunks in 40 rounds
     chosen = Settings(strategy={"name": strategy}, run={"rounds": 40, "eval_every_s": 100.0, "device": "cuda"})
 
     def collect(line: dict[str, Any]) -> None:

@@ -1,9 +1,9 @@
 """Round loop. `begin` opens a round, starts clients, waits until the round closes, collects arrivals and asks the
 strategy what to aggregate; `close` applies this decision.
 
-The loop knows no model: whoever drives it aggregates the updates of a round between the two calls, or later if no
-update can be rejected. It does not know whether time is simulated or real either: the `World` provides it. The cost of
-a round depends on the clients that start, arrive or are aggregated in it, not on the size of the fleet; only `Arrivals`
+The loop never touches a model. Its caller aggregates the updates of a round between the two calls, or later if no
+update can be rejected. Nor does the loop know whether time is simulated or real: the `World` provides it. The cost of a
+round depends on the clients that start, arrive or are aggregated in it, not on the size of the fleet; only `Arrivals`
 with a count above 1 looks at all clients.
 """
 
@@ -47,7 +47,7 @@ class Round:
     """Time by which all rounds must have closed."""
     plan: RoundPlan
     retiered: int = 0
-    """Number of clients that started in another tier than the time before."""
+    """Number of clients that started in a different tier than at their previous start."""
     note: str = ""
     """Why the round closed, if that needs an explanation."""
     collected: Collected = _NOTHING_COLLECTED
@@ -65,11 +65,11 @@ class Round:
     """Clients that were excluded, with the reason."""
     dropped_j: FloatArray = field(default_factory=lambda: _NO_ENERGY)
     excluded_j: FloatArray = field(default_factory=lambda: _NO_ENERGY)
-    """Compute and transmit energy of updates that were canceled by the plan, and by exclusions."""
+    """Compute and transmit energy of updates canceled by the plan (`dropped_j`) and by exclusions (`excluded_j`)."""
 
     @property
     def aggregates(self) -> bool:
-        """Whether there is a new version: updates or vectors of groups are aggregated."""
+        """Whether the round creates a version, because updates or vectors of groups are aggregated."""
         return bool(len(self.updates)) or (self.merge.groups is not None and self.merge.groups.has_weights)
 
     @property
@@ -79,7 +79,7 @@ class Round:
 
     @property
     def did_something(self) -> bool:
-        """Whether a client started, was dropped or arrived, or an update was aggregated."""
+        """Whether a client started, or an update was dropped, arrived or was aggregated."""
         return bool(len(self.plan.starts) or len(self.plan.drops) or self.num_uploads or len(self.updates))
 
 
@@ -127,7 +127,7 @@ class RoundLoop:
         self._known |= {name: read_only(getattr(self.ledger, name)) for name in _OF_LEDGER}
         self._known["first_latency_s"] = read_only(world.first_latency_s)
         self._grid = 0.0, 0.0, 0
-        """The grid of `Every`: its origin, its interval, and the number of the next point, in seconds."""
+        """The grid of `Every`: its origin and interval in seconds, and the number of the last point that was used."""
         self._rounds_stuck = self._rounds_empty = 0
         self._random = RepeatedStream(seed, "strategy")
 
@@ -145,7 +145,7 @@ class RoundLoop:
         return None if current is None else self.close(current)
 
     def begin(self, until_s: float = np.inf) -> Round | None:
-        """Run the next round up to the decision what to aggregate, which `close` must apply; None as in `step`."""
+        """Run the next round until the strategy has decided what to aggregate. Call `close` next; None as in `step`."""
         if self.stop_reason:
             return None
         before_s = self.now_s
@@ -160,7 +160,7 @@ class RoundLoop:
         return current
 
     def close(self, round: Round, rejections: Sequence[Rejection] = ()) -> RoundRecord:
-        """Apply what the strategy decided, except for updates that were rejected, and return the round's record.
+        """Apply the strategy's decision, except for rejected updates, and return the record of the round.
 
         If all updates are rejected, and the merge has no groups with weights, there is no new version.
         """
@@ -256,7 +256,7 @@ class RoundLoop:
         return True
 
     def _next_point_s(self, interval_s: float) -> float:
-        """Return the next point of the grid, which begins now unless the round opens at one of its points."""
+        """Return the next point of the grid. Unless the round opens at the last point, a new grid begins now."""
         origin_s, last_s, number = self._grid
         is_on_grid = interval_s == last_s and abs(origin_s + number * last_s - self.now_s) <= TOLERANCE * self.now_s
         self._grid = (origin_s, interval_s, number + 1) if is_on_grid else (self.now_s, interval_s, 1)
@@ -276,13 +276,13 @@ class RoundLoop:
         round.rejections += round.collected.rejections
 
     def _decide(self, round: Round) -> None:
-        """Ask the strategy which of the updates at the server to aggregate."""
+        """Ask the strategy which updates at the server to aggregate."""
         decision = self.strategy.merge(self._view(NO_CLIENTS), self.ledger.at_server)
         round.merge, rows = Contract(self.strategy, self.round, self.ledger).checked_merge(decision)
         round.updates, round.weights, round.leaving = self.ledger.at_server[rows.merged], rows.weights, rows.leaving
 
     def _reject(self, round: Round, rejections: Sequence[Rejection]) -> None:
-        """Leave rejected updates out of those that are aggregated, and log them."""
+        """Remove rejected updates from those to aggregate, and log them."""
         if rejections:
             round.rejections += rejections
             for rejection in rejections:

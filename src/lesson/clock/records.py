@@ -37,7 +37,8 @@ class RoundRecord:
         rejections: Updates rejected in this round; with real clients, also updates that the server stopped waiting for.
         excluded: Clients excluded at the end of this round.
         misses: Number of updates that arrived in a later round than expected; None if times do not vary.
-        retiered: Number of clients that started in another tier than the time before; None if times do not vary.
+        retiered: Number of clients that started in a different tier than at their previous start; None if times do not
+            vary.
         lost: Number of updates whose clients left or disconnected before the upload ended; None if times do not vary.
     """
 

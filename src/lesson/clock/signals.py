@@ -5,7 +5,7 @@ from typing import Any
 
 
 class Signals(Mapping[str, Any]):
-    """Values by name, each computed when it is accessed: most rounds access none."""
+    """Values by name. A value is computed when it is accessed, because most rounds access none."""
 
     def __init__(self, functions: Mapping[str, Callable[[], Any]]) -> None:
         self._functions = functions

@@ -1,4 +1,4 @@
-"""Entry points to simulated time: `simulate` yields all records of a run, `make_loop` runs it round by round."""
+"""Entry points to simulated time: `simulate` yields the records of a run, `make_loop` returns its round loop."""
 
 from collections.abc import Iterator
 from typing import Annotated
@@ -25,7 +25,8 @@ def make_loop(
 ) -> RoundLoop:
     """Return the round loop of a strategy and a fleet in simulated time; its method `step` runs one round.
 
-    The loop simulates only the timing; whoever trains models calls `begin` and `close` instead of `step`.
+    The loop simulates only the timing. To train models, call `begin` and `close` instead of `step`, and aggregate the
+    updates in between.
 
     Args:
         strategy: Strategy object, such as `Lesson(20.0)`. The loop works on a copy of it.

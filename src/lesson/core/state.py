@@ -6,8 +6,7 @@ What is saved of an object:
 - otherwise: all its attributes, except fields of a dataclass that are marked with `field(metadata={"cache": True})`.
 
 Values may be None, text, numbers, arrays of numbers, lists, tuples, sets, dicts and objects. They are restored with the
-same types and bits. Attributes that are functions or classes do not belong to the state; objects with a method
-`__call__` do.
+same types and bits. Attributes that are functions or classes are not saved; objects with a method `__call__` are.
 """
 
 import copyreg
@@ -67,9 +66,9 @@ def _save(value: Any, name: str, arrays: Arrays) -> Any:
 
 
 def _load(saved: Any, arrays: Arrays, before: Any, done: set[int]) -> Any:
-    """Return what `_save` was given. `before` is the present value: its objects and arrays are restored in place.
+    """Return the value that `_save` was given. Objects and arrays of the present value, `before`, are changed in place.
 
-    `done` has the ids of the arrays that were overwritten: another attribute that begins as the same array gets a copy.
+    `done` holds the ids of the arrays that were overwritten. Another attribute that refers to one of them gets a copy.
     """
     match saved:
         case list():
@@ -102,7 +101,7 @@ def _load(saved: Any, arrays: Arrays, before: Any, done: set[int]) -> Any:
 
 
 def _load_object(kind: Any, attributes: dict[str, Any], arrays: Arrays, before: Any, done: set[int]) -> Any:
-    """Return an object with these attributes: `before`, if it can be changed, or a new one."""
+    """Return an object with these attributes: `before` if it exists and is not frozen, otherwise a new one."""
     if issubclass(kind, tuple):
         return kind(*(_load(attribute, arrays, None, done) for attribute in attributes.values()))
     if before is None or getattr(getattr(kind, "__dataclass_params__", None), "frozen", False):
@@ -120,7 +119,7 @@ def _has_own_state(kind: type) -> bool:
 
 def _saved_names(value: Any, name: str) -> list[str]:
     """Return the names of an object's attributes that are saved; raise InputError if it cannot be saved."""
-    if "<locals>" in type(value).__qualname__ and any(part.isdigit() for part in name.split(".")):  # made anew, by name
+    if "<locals>" in type(value).__qualname__ and any(part.isdigit() for part in name.split(".")):  # restored by name
         class_name = type(value).__name__
         raise InputError(f"a checkpoint cannot hold {name}: define its class {class_name} outside of functions")
     if hasattr(value, "SAVED") or hasattr(value, "_fields"):  # named tuples have _fields
@@ -137,7 +136,7 @@ def _saved_names(value: Any, name: str) -> list[str]:
 def _has_only_attributes(value: Any) -> bool:
     """Return whether an object consists of its attributes, unlike an Enum, a Counter or a random generator."""
     try:
-        create, arguments, _, *items = value.__reduce_ex__(4)  # pickle knows what else there is
+        create, arguments, _, *items = value.__reduce_ex__(4)  # everything that pickle would save
     except (TypeError, ValueError):
         return False
     is_plain = create is copyreg.__newobj__ and arguments == (type(value),) and items == [None, None]  # type: ignore[attr-defined]

@@ -55,7 +55,8 @@ def client_to_promote(latency_s: FloatArray, deadline_s: float, ensure_first_tie
 def due_round(started_round: IntArray | int, tiers: IntArray) -> IntArray:
     """Return the round at whose end an update is due, shape (num_updates,). Eqs. (8) and (9): the j-th from its start.
 
-    A client of tier j that starts in round 1 and again whenever its update is due uploads in the rounds k % j == 0.
+    A client of tier j that starts in round 1, and again after each round in which its update is due, uploads in the
+    rounds with k % j == 0.
 
     Args:
         started_round: Round in which the client started, from 1.

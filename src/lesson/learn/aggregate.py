@@ -1,6 +1,6 @@
-"""How trained models become a new model: Eq. (10), updates, and the groups of `strategies.base.GroupMemory`.
+"""Formulas that combine trained models into a new one: Eq. (10), sums of updates, and groups, see `GroupMemory`.
 
-These are formulas: what is trained, checked and kept is the business of executor.py and lane.py.
+executor.py trains and checks the models; lane.py holds them.
 """
 
 import math
@@ -20,7 +20,7 @@ Of = Literal["models", "updates"]
 def begin_sums(
     model: Tensor, of: Of, weight: float, groups: GroupMemory | None, names: Sequence[str]
 ) -> dict[str, Tensor]:
-    """Return the sum of each group before any update is added; `weight` is the sum of the weights of all updates.
+    """Return the initial sum of each group; `weight` is the sum of the weights of all updates.
 
     Without groups, there is one sum, "", which begins with the share of the model that stays: (1 − Σa)·w for models, w
     for updates.
@@ -33,9 +33,9 @@ def begin_sums(
 def add_cohort(
     total: Tensor, models: Tensor, cohort: Cohort | PlannedCohort, base: Tensor, of: Of, factor: float
 ) -> None:
-    """Add a cohort to the sum of its group in place, Σ a·m, Eq. (10), or Σ a·(m − base); `models` is its Σ a·m.
+    """Add a cohort to the sum of its group in place: Σ a·m, Eq. (10), for models, or Σ a·(m − base) for updates.
 
-    Its weights are multiplied by a factor that makes up for rejected updates.
+    `models` is the Σ a·m of the cohort. `factor` scales its weights to make up for rejected updates.
     """
     total += models if factor == 1 else factor * models
     if of == "updates":
@@ -45,7 +45,7 @@ def add_cohort(
 def weight_factors(planned: Sequence[PlannedCohort], accepted: Sequence[PlannedCohort | Cohort]) -> dict[str, float]:
     """Return the planned weight of each group divided by its accepted weight; omit groups without accepted updates.
 
-    Multiplied by this factor, the weights of accepted updates include those of rejected ones.
+    With this factor, the accepted updates of a group share the weight that was planned for all of its updates.
     """
     before, after = defaultdict[str, float](float), defaultdict[str, float](float)
     for cohort, taken in zip(planned, accepted, strict=True):

@@ -1,4 +1,4 @@
-"""Interfaces of trainers and backends."""
+"""Interfaces of trainers, sources of updates and backends, and the rule for the length of chunks."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, Protocol
@@ -13,19 +13,19 @@ from lesson.learn.workload import Workload
 
 TrainerName = Literal["reference", "fused", "batched"]
 MAX_CHUNK_STEPS = 2048
-"""Largest work of a chunk, as in `ChunkRule.local_steps`."""
+"""Maximum work of a chunk, see `ChunkRule.local_steps`."""
 
 
 class ChunkRule(NamedTuple):
     """How far the clock may run ahead of training."""
 
     local_steps: int = 1
-    """Work of a chunk in local steps of clients; 1 makes chunks of one round."""
+    """Maximum work of a chunk, in local steps of clients; with 1, a chunk is one round long."""
     ends_anywhere: bool = True
-    """Whether a chunk may end early, after any round, because results do not depend on where chunks end. Where they do,
-    on a GPU, a chunk is computed while the clock builds the next one."""
+    """Whether a chunk may end after any round, because results do not depend on where it ends. On a GPU, they do; each
+    chunk is then computed while the clock builds the next one."""
     first_steps: int | None = None
-    """Work of the first chunk, if it may end anywhere; later ones follow the measured time. None: `local_steps`."""
+    """Work of the first chunk; that of later ones follows from the measured time. None: `local_steps`."""
 
 
 class Trainer(Protocol):
@@ -58,7 +58,7 @@ class UpdateSource(Protocol):
         ...
 
     def trainer_for(self, local_steps: IntArray, batches: IntArray) -> Trainer:
-        """Return what provides the models of updates with these numbers of local steps and of minibatches per step."""
+        """Return the trainer of updates with these numbers of local steps and of minibatches per step."""
         ...
 
     def close(self) -> None:
@@ -71,7 +71,7 @@ class Backend(Protocol):
 
     @property
     def rule(self) -> ChunkRule:
-        """How far the clock may run ahead: at most about half a second of work, unless one round takes longer."""
+        """How far the clock may run ahead of training."""
         ...
 
     def trainer(self, name: TrainerName) -> Trainer:
@@ -79,7 +79,10 @@ class Backend(Protocol):
         ...
 
     def begin_score(self, vector: Tensor) -> Callable[[], Score]:
-        """Start to evaluate the model with these exchanged values on the test data; return what waits for the score."""
+        """Start to evaluate the model with these exchanged values on the test data.
+
+        Returns a function that waits for the score.
+        """
         ...
 
     def sample_scores(self, vector: Tensor, inputs: Arrays, targets: Arrays) -> Tensor:

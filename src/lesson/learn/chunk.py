@@ -1,8 +1,8 @@
 """Chunks: consecutive rounds of a run whose models are computed together.
 
 A strategy never touches a model, so the clock can run ahead of training. A cohort can be trained as soon as its base
-model exists, whatever the round in which it is aggregated; this turns the single clients of asynchronous strategies
-into large batches.
+model exists, whatever the round in which it is aggregated. Asynchronous strategies, which aggregate one client at a
+time, are thus trained in large batches.
 """
 
 import itertools
@@ -17,11 +17,11 @@ from lesson.strategies.base import Merge, Updates
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """What is done for one round: updates are aggregated, the newest version is evaluated, old versions are freed."""
+    """What the executor does for one round: aggregate updates, evaluate the newest version, free old versions."""
 
     round: int
     merge: Merge | None = None
-    """How updates are aggregated; None if nothing is."""
+    """How updates are aggregated; None if nothing is aggregated."""
     evaluates: bool = False
     """Whether the newest version is evaluated on the test data."""
     evaluates_clients: bool = False
@@ -32,7 +32,7 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Chunk:
-    """Consecutive rounds as columns: rows offsets[i] to offsets[i + 1] are the updates aggregated by steps[i]."""
+    """Consecutive rounds, with all their updates in one table: steps[i] aggregates rows[offsets[i]:offsets[i + 1]]."""
 
     steps: Sequence[Step]
     updates: Updates
@@ -58,14 +58,14 @@ class Chunk:
 
     @property
     def groups(self) -> tuple[list[str], IntArray]:
-        """Name of each update's group, "" without groups, and its number among those of the same step."""
+        """Name of each update's group, "" without groups, and the number of this group within its step."""
         names, numbers = [""] * len(self.updates), np.zeros(len(self.updates), dtype=np.int64)
         for number, step in enumerate(self.steps):
             if step.merge is None or step.merge.groups is None:
                 continue
             rows = self.rows(number)
             order = {name: place for place, name in enumerate(dict.fromkeys(step.merge.groups.names))}
-            # The updates of the merge may be in another order.
+            # The merge may list its updates in another order.
             group_of = dict(zip(step.merge.updates.tolist(), step.merge.groups.names, strict=True))
             names[rows] = [group_of[update] for update in self.updates.id[rows].tolist()]
             numbers[rows] = [order[name] for name in names[rows]]

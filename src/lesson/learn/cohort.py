@@ -85,7 +85,7 @@ class PlannedCohort:
     """The rows of a cohort, without the base model, which may not exist yet."""
 
     step: int
-    """Number of the step of its chunk that aggregates it."""
+    """Number of the step, in its chunk, that aggregates the cohort."""
     base_version: int
     group: str
     columns: Mapping[str, Any]

@@ -18,7 +18,7 @@ from lesson.learn.workload import Workload
 Result = TypeVar("Result")
 CHUNK_SAMPLES = 500
 FIRST_CHUNK_STEPS = 16
-"""Work of the first chunk, after which the time per step is known."""
+"""Work of the first chunk, which shows how long a step takes."""
 
 
 class CpuBackend:
@@ -30,7 +30,7 @@ class CpuBackend:
 
     @property
     def rule(self) -> ChunkRule:
-        """At most about half a second of work; results do not depend on where a chunk ends."""
+        """Chunks of about half a second of work, which may end after any round."""
         return ChunkRule(MAX_CHUNK_STEPS, first_steps=FIRST_CHUNK_STEPS)
 
     def trainer(self, name: TrainerName) -> Trainer:
@@ -42,7 +42,7 @@ class CpuBackend:
         return ReferenceTrainer(self._workload)
 
     def begin_score(self, vector: Tensor) -> Callable[[], Score]:
-        """Evaluate the model with these exchanged values on the test data, and return a function of its score."""
+        """Evaluate the model with these exchanged values on the test data; return a function that returns its score."""
         work = self._workload
         chunks = self._evaluate(chunk_sums, vector, work.test_inputs, work.test_targets)
         score = make_score(work, chunks)

@@ -10,7 +10,7 @@ from lesson.learn.cohort import PlannedCohort
 
 @dataclass(frozen=True, eq=False)
 class NewestCohort:
-    """The last aggregated cohort, for the error message if the model is no longer finite."""
+    """The cohort that was aggregated last, for the error message if the model is no longer finite."""
 
     cohort: PlannedCohort | None
     """None before the first aggregation."""
@@ -19,7 +19,7 @@ class NewestCohort:
 
     def __str__(self) -> str:
         if self.cohort is None:
-            return "before the first merge"
+            return "before the first aggregation"
         columns = self.cohort.columns
         num_clients = np.count_nonzero(columns["first"] == 0)
         return (

@@ -47,7 +47,7 @@ class Evaluator:
 
     @property
     def test_steps(self) -> float:
-        """Cost of an evaluation on the test data in local steps, which also have a backward pass of twice the cost."""
+        """Cost of an evaluation on the test data in local steps; their backward pass costs twice the forward pass."""
         return num_samples(self.workload.task.test[1]) / self.workload.batch_size / 3
 
     @property
@@ -60,7 +60,7 @@ class Evaluator:
         return self.begin_score(model)()
 
     def begin_score(self, model: GlobalModel) -> Callable[[], Score]:
-        """Start to evaluate a model on the test data; return what waits for the score. A GPU can train meanwhile."""
+        """Start to evaluate a model on the test data; return a function that waits for the score."""
         wait = self._backend.begin_score(model.vector)
 
         def score() -> Score:
@@ -103,7 +103,7 @@ class Evaluator:
     def signals(self) -> dict[str, Signal]:
         """Return the signals of `ServerView.signals` that are evaluations.
 
-        "client_accuracy" is one of them only if clients hold samples out.
+        "client_accuracy" is among them only if clients hold samples out.
         """
         signals: dict[str, Signal] = {"update_loss": lambda model: partial(self.update_loss, model)}
         held_out = self.workload.held_out

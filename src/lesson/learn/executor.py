@@ -1,7 +1,6 @@
-"""The executor: turns schedules into models, on one device. It holds no state of a run; that is in `Lane`.
+"""The executor computes the models of chunks on one device. It holds no state of a run; that is in `Lane`.
 
-Cohorts that are trained together form a *wave*: all those whose base models exist, whatever the round in which they
-are aggregated.
+Cohorts whose base models exist are trained together, as a *wave*, whatever the rounds in which they are aggregated.
 """
 
 import heapq
@@ -35,8 +34,8 @@ class Executor:
     def submit(self, lane: Lane, chunk: Chunk, *, wait: bool = False) -> Results:
         """Start to execute a chunk, and return the results that are known.
 
-        Where chunks may end anywhere, as on a CPU, or with `wait`, they are those of this chunk. Elsewhere, they are
-        those of the previous one: the clock builds the next chunk while the GPU computes this one.
+        These are the results of this chunk if chunks may end after any round, as on a CPU, or with `wait`. Otherwise,
+        they are those of the previous one, because the clock builds the next chunk while the GPU computes this one.
         """
         launched = Launched()
         try:
@@ -49,7 +48,7 @@ class Executor:
         return self._collect(lane, keep=0 if at_once else 1)
 
     def finish(self, lane: Lane, step: Step) -> Results:
-        """Evaluate and free versions after a step whose aggregation has been executed, and wait for the results."""
+        """Evaluate and free versions after the updates of a step have been aggregated, and wait for the results."""
         launched = Launched()
         try:
             launched.rounds.append(self._finish(lane, step, LaunchedRound()))
@@ -62,7 +61,7 @@ class Executor:
         return self._collect(lane)
 
     def models(self, lane: Lane, chunk: Chunk) -> list[Cohort]:
-        """Return the cohorts of a chunk, all of whose base versions exist, with the trained model of each update."""
+        """Return the cohorts of a chunk with the trained model of each update. All their base versions must exist."""
         planned = plan_cohorts(chunk, lane.step_sizes(chunk.updates))
         if not planned:
             return []
@@ -77,7 +76,7 @@ class Executor:
             self.evaluator.close()
 
     def _collect(self, lane: Lane, keep: int = 0) -> Results:
-        """Return the results of all chunks of a lane but the last `keep` ones; an error ends them."""
+        """Return the results of all chunks of a lane except the last `keep`, up to the first error."""
         rounds = list[RoundResult]()
         error: Exception | None = None
         while len(lane.launched) > keep and error is None:
@@ -87,7 +86,7 @@ class Executor:
         return Results(rounds, error)
 
     def _launch(self, lane: Lane, chunk: Chunk, launched: Launched) -> None:
-        """Compute the steps of a chunk in order; add each to `launched`."""
+        """Execute the steps of a chunk in order, and add each to `launched`."""
         waves = _Waves(self.source, lane, chunk)
         for number, step in enumerate(chunk.steps):
             result = LaunchedRound()
@@ -96,7 +95,7 @@ class Executor:
             launched.rounds.append(self._finish(lane, step, result))
 
     def _finish(self, lane: Lane, step: Step, result: LaunchedRound) -> LaunchedRound:
-        """Evaluate the newest version and free old ones, as a step says; add the evaluations to its result."""
+        """Evaluate the newest version and free old ones as a step requires; add the evaluations to its result."""
         if self.evaluator is not None:
             result.score = self.evaluator.begin_score(lane.model) if step.evaluates else None
             result.clients = self.evaluator.client_scores(lane.model) if step.evaluates_clients else None
@@ -161,7 +160,7 @@ class Executor:
 
 
 class _Waves:
-    """Trains the cohorts of a chunk, each of them before the step that aggregates it or together with others."""
+    """Trains the cohorts of a chunk in waves, each cohort no later than the step that aggregates it."""
 
     def __init__(self, source: UpdateSource, lane: Lane, chunk: Chunk) -> None:
         self.chunk, self._source, self._versions = chunk, source, lane.versions
@@ -170,9 +169,9 @@ class _Waves:
         """Numbers of the cohorts that each step aggregates."""
         self._trainers = dict[int, Trainer]()
         self._sums = dict[int, Tensor]()
-        """Weighted sums of cohorts that have been trained ahead, by the cohort's number."""
+        """Weighted sums of cohorts that were trained but have not been aggregated, by the cohort's number."""
         self._ready = list[int]()
-        """Heap of the numbers of cohorts whose base version exists."""
+        """Heap of the numbers of cohorts that can be trained, because their base version exists."""
         self._waiting = defaultdict[int, list[int]](list)
         """Numbers of cohorts whose base version does not exist yet, by that version."""
         for place, cohort in enumerate(self._cohorts):
@@ -197,14 +196,14 @@ class _Waves:
             heapq.heappush(self._ready, place)
 
     def sums(self, number: int) -> list[Tensor]:
-        """Return the weighted sums of the models of a step's cohorts; train those that have not been trained ahead."""
+        """Return the weighted sums of the models of a step's cohorts; train those that are still missing."""
         places = self._places[number]
         while any(place not in self._sums for place in places):
             self._train_wave(self.trainer_of(number))
         return [self._sums.pop(place) for place in places]
 
     def _train_wave(self, trainer: Trainer) -> None:
-        """Train as many cohorts as possible that are ready and have this trainer, those of the earliest steps first."""
+        """Train as many of the ready cohorts of this trainer as a wave can hold, those of the earliest steps first."""
         size = len(next(iter(self._versions.values())))
         wave, others = list[int](), list[int]()
         while self._ready and len(wave) < max(1, min(MAX_WAVE_COHORTS, MAX_WAVE_VALUES // size)):
@@ -218,6 +217,6 @@ class _Waves:
 
 
 def _check_model(vector: Tensor, lane: Lane) -> None:
-    """Raise DivergedError if a model is not finite. On a GPU, this is found later, without waiting."""
+    """Raise DivergedError if a model is not finite. On a GPU, `Launched.results` checks this later."""
     if not vector.is_cuda:
         check_finite("model", bool(torch.isfinite(vector).all()), lane.newest_cohort)

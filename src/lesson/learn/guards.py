@@ -1,4 +1,4 @@
-"""Checks of updates: of a client's arrays when they arrive, and transforms of trained models before aggregation."""
+"""Checks of updates: of a client's arrays when they arrive, and of trained models before they are aggregated."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -48,7 +48,7 @@ def check_values(name: str, values: npt.NDArray[Any], kind: type[np.floating]) -
 
 
 class Transform(Protocol):
-    """What is done to the trained models of a step's cohorts before they are aggregated."""
+    """Checks or changes the trained models of a step before they are aggregated."""
 
     may_reject: bool
     """Whether it may reject updates."""
@@ -56,7 +56,7 @@ class Transform(Protocol):
     """State that persists between steps, by names that no other transform uses."""
 
     def __call__(self, cohorts: Sequence[Cohort]) -> tuple[list[Cohort], list[Rejection]]:
-        """Return the accepted updates of each cohort, which holds its finite trained models, and all rejections."""
+        """Return the accepted updates of each cohort, and all rejections. All trained models are finite."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Lanes: everything of one run that its models depend on and that persists between chunks."""
+"""Lanes: the state of one run that its models depend on."""
 
 import json
 from collections import deque
@@ -34,9 +34,9 @@ class GlobalModel:
 
 
 class Lane:
-    """One run on an executor: its model versions, groups, moments of the server optimizer, and transforms of updates.
+    """Holds the model versions of a run, its groups, the moments of the server optimizer, and transforms of updates.
 
-    The round loop says which versions are no longer in use.
+    The round loop decides which versions are still in use.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Lane:
         """Newest version."""
         self.groups, self.optimizer = GroupVectors(initial), optimizer
         self.transforms: Sequence[Transform] = transforms_of(guards)
-        """What is done to trained models before they are aggregated; if empty, only their sums are computed."""
+        """Applied to trained models before they are aggregated; if there are none, only weighted sums are computed."""
         self.remedy = _smaller_steps(training, optimizer.settings)
         """What to do if training diverges."""
         self.newest_cohort = NewestCohort(None, 0, self.remedy)
@@ -62,7 +62,7 @@ class Lane:
 
     @property
     def may_reject(self) -> bool:
-        """Whether updates may be rejected because of their values, which changes later rounds."""
+        """Whether updates may be rejected because of their values; rejections affect later rounds."""
         return any(transform.may_reject for transform in self.transforms)
 
     def add_version(self, model: Tensor) -> None:
@@ -90,11 +90,11 @@ class Lane:
         return self._server.aggregate
 
     def step_sizes(self, updates: Updates) -> FloatArray:
-        """Return the step size of each update: learning rate × schedule × `lr_scale`, at most lr_cap and float32."""
+        """Return the step size of each update: learning rate × schedule × `lr_scale`, at most lr_cap and MAX_STEP."""
         return np.minimum(self.uncapped_step_sizes(updates), min(self._training.lr_cap, MAX_STEP))
 
     def uncapped_step_sizes(self, updates: Updates) -> FloatArray:
-        """Return the step sizes without the bound lr_cap."""
+        """Return the step sizes without these limits."""
         factor = schedule_factor(self._training, updates.started_round, updates.started_s)
         return np.asarray(self._training.learning_rate * updates.lr_scale * factor)
 

@@ -1,4 +1,4 @@
-"""The pipeline of a run: its round loop builds rounds, which an executor computes in chunks."""
+"""The pipeline of a run: its round loop runs ahead, and an executor computes the models of its rounds in chunks."""
 
 import copy
 import time
@@ -27,9 +27,10 @@ from lesson.strategies.base import NO_UPDATES, Merge, Updates
 MERGE_STEPS = 8
 """Cost of an aggregation itself, expressed in local steps of a client."""
 CHUNK_S = 0.5
-"""Time that a chunk should take at most, in seconds, if it may end after any round."""
+"""Target time of a chunk in seconds, if it may end after any round."""
 MAX_CHUNK_ROUNDS = 256
-"""Chunks end at multiples of this number of rounds: those without aggregations cost nothing, and results would wait."""
+"""Chunks also end at multiples of this number of rounds: rounds without aggregations cost nothing, so that otherwise
+their results might never be written."""
 _NO_WEIGHTS: FloatArray = np.empty(0)
 
 
@@ -43,9 +44,10 @@ class Due(NamedTuple):
 
 
 class Pipeline:
-    """Runs a loop ahead of its models, chunk by chunk, or round by round if values may cause rejections.
+    """Runs a loop ahead of its models, chunk by chunk, or round by round if the values of updates may cause rejections.
 
-    Reading a signal of the loop computes the rounds before it and ends the chunk with the next aggregation.
+    When the strategy reads a signal, all earlier rounds are computed first, and the chunk ends with the next
+    aggregation.
     """
 
     def __init__(self, loop: RoundLoop, lane: Lane, executor: Executor) -> None:
@@ -53,7 +55,7 @@ class Pipeline:
         self._parts = list[tuple[Step, Updates, FloatArray]]()
         """Rounds of the chunk that is being built."""
         self._cost, self._limit = 0.0, float(executor.rule.first_steps or executor.rule.local_steps)
-        """Work of this chunk, and how much is enough, in local steps of clients."""
+        """Work of this chunk so far, and the work at which it ends, in local steps of clients."""
         self._records = deque[RoundRecord]()
         """Records of rounds whose results are not known yet."""
         self._done = deque[tuple[RoundRecord, RoundResult]]()
@@ -64,9 +66,10 @@ class Pipeline:
     def step(
         self, until_s: float = np.inf, due: Callable[[float, RoundRecord], Due] | None = None
     ) -> RoundRecord | None:
-        """Run the next round; None if the run has ended. Its results are known when its chunk has been computed.
+        """Run the next round and return its record; None if the run has ended.
 
-        `due` says which evaluations are due, given the end of the previous round and the record; by default, none.
+        The results of the round are known when its chunk has been computed. `due` says which evaluations are due, given
+        the end of the previous round and the record; by default, none.
         """
         current = self.loop.begin(until_s)
         if current is None:
@@ -88,7 +91,8 @@ class Pipeline:
         is_full = merge is not None and self._cost >= self._limit
         if is_full or record.round % MAX_CHUNK_ROUNDS == 0:
             self.submit()
-        elif self._cost and (evaluator := self.executor.evaluator) is not None:  # otherwise, it waits for nothing
+        elif self._cost and (evaluator := self.executor.evaluator) is not None:
+            # Evaluations before the first aggregation of a chunk are not counted.
             self._cost += score * evaluator.test_steps + clients * evaluator.client_steps
         return record
 
@@ -155,7 +159,7 @@ class Pipeline:
             self._error = results.error
 
     def _signals(self) -> Signals:
-        """Return the signals that the strategy needs, as far as they are available."""
+        """Return the available signals that the strategy needs."""
         evaluator = self.executor.evaluator
         evaluations = {} if evaluator is None else evaluator.signals()
         functions: dict[str, Callable[[], Any]] = {
@@ -178,7 +182,7 @@ class Pipeline:
         return self.executor.models(self.lane, Chunk.of([(Step(self.loop.round), updates, np.ones(len(updates)))]))
 
     def _catch_up(self) -> None:
-        """Compute all rounds before this one. The chunk ends with the next aggregation, which may follow at once."""
+        """Compute all earlier rounds. The chunk then ends with the next aggregation, which may be this round's."""
         self.drain()
         if self._error is not None:
             raise self._error
@@ -186,7 +190,7 @@ class Pipeline:
 
 
 def _decision(round: Round) -> tuple[Merge | None, Updates, FloatArray]:
-    """Return what a round aggregates, which is not affected by what its strategy does later."""
+    """Return what a round aggregates. The strategy cannot change it afterwards: groups are copied."""
     merge = round.merge
     if not round.aggregates:
         return None, NO_UPDATES, _NO_WEIGHTS

@@ -18,8 +18,9 @@ class RoundResult:
 
     rejections: Sequence[Rejection] = ()
     score: Score | None = None
+    """Evaluation of its model on the test data, if it was due."""
     clients: ClientScores | None = None
-    """Evaluations of its model, if they were due."""
+    """Evaluation of its model on the samples of each client, if it was due."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +29,7 @@ class Results:
 
     rounds: Sequence[RoundResult] = ()
     error: Exception | None = None
-    """Why the round after these could not be computed; None if it could, or has not been reached yet."""
+    """Why the next round could not be computed; None if there was no error so far."""
 
 
 @dataclass(eq=False)
@@ -37,12 +38,12 @@ class LaunchedRound:
 
     rejections: Sequence[Rejection] = ()
     score: Callable[[], Score] | None = None
-    """Waits for the evaluation on the test data."""
+    """Waits for the evaluation on the test data; None if it is not due."""
     clients: ClientScores | None = None
     sum: Tensor | None = None
-    """Sum of the values of its new model, if that is on a GPU: the model is finite if the sum is."""
+    """Sum of the values of its new model, if it is on a GPU. The model is finite if this sum is."""
     newest_cohort: NewestCohort | None = None
-    """For the error message if it is not."""
+    """For the error message if the model is not finite."""
 
 
 @dataclass(eq=False)
@@ -51,7 +52,7 @@ class Launched:
 
     rounds: list[LaunchedRound] = field(default_factory=list)
     error: Exception | None = None
-    """Why the round after these failed."""
+    """Why the next round failed."""
     _copied: tuple[Tensor, torch.cuda.Event] | None = None
     """Sums on the host, which are complete after the event."""
 

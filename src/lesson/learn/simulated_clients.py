@@ -1,6 +1,7 @@
 """Simulated clients, whose updates are trained here, in cohorts, by the backend of a device.
 
-Training is lazy: a cohort is trained when it is aggregated, from the version it started from.
+Training is lazy: an update is trained only if it is aggregated or a signal needs it, always from the version that it
+started from.
 """
 
 from typing import Literal

@@ -14,12 +14,13 @@ NUM_EVALUATIONS = 40
 class EvaluationGrid:
     """Decides when a run is evaluated: after the first round that ends at or after each point of a grid.
 
-    The points are the multiples of `eval_every_s`, each moved to an earlier time by a random share of the interval, at
-    most `eval_jitter`; those of evaluations on the clients' own data likewise, of `client_scores_every_s`. With "auto",
-    the run is divided into 40 equal parts, in simulated time and in rounds as far as these are limited, and each part
-    has one point anywhere in it. Points are drawn from the seed and the number of their part, so they are the same for
-    every strategy and after a resume. They are out of step with the tiers: multiples of 500 s would always fall on even
-    rounds of 10 s, in which tier 2 has just been aggregated. Several points in the same round are one evaluation.
+    The points are the multiples of `eval_every_s` or, for evaluations on the clients' own data, of
+    `client_scores_every_s`. Each point is moved to an earlier time by a random share of the interval, at most
+    `eval_jitter`. With "auto", the run is divided into 40 equal parts, in simulated time and in rounds as far as these
+    are limited, and each part has one point anywhere in it. Points are drawn from the seed and the number of their
+    part, so they are the same for every strategy and after a resume. They are out of step with the tiers: multiples of
+    500 s would always fall on even rounds of 10 s, in which tier 2 has just been aggregated. Several points in the same
+    round cause one evaluation.
     """
 
     def __init__(self, limits: RunSettings) -> None:
@@ -30,7 +31,7 @@ class EvaluationGrid:
         self._part_rounds = math.inf if limits.rounds is None else limits.rounds / NUM_EVALUATIONS
 
     def due(self, before_s: float, record: RoundRecord) -> Due:
-        """Return which evaluations have a point after the end of the previous round, up to the end of this one."""
+        """Return which evaluations have a point in this round, after the previous one ended at `before_s`."""
         clients = self._has_point(before_s, record.end_s, self._clients_every_s, self._jitter)
         return Due(self._is_due(before_s, record), clients)
 

@@ -40,7 +40,7 @@ class ExecutableRun(Protocol):
 
     @property
     def evaluator(self) -> Evaluator | None:
-        """What evaluates its models; None if `after_round` does."""
+        """Evaluates its models; None if `after_round` does so."""
         ...
 
     @property
@@ -50,7 +50,7 @@ class ExecutableRun(Protocol):
 
     @property
     def fleet(self) -> Fleet:
-        """The clients that have taken part, with their first estimated times or, on the wall clock, measured ones."""
+        """The clients that have taken part, with estimated times or, on the wall clock, measured ones."""
         ...
 
     @property
@@ -74,7 +74,7 @@ class ExecutableRun(Protocol):
 
 Progress = Callable[[dict[str, Any]], None]
 Start = Callable[[Settings | None], tuple[Settings, ExecutableRun]]
-"""Returns the resolved settings and the run, given the settings of the run in the folder, if there is one."""
+"""Returns the resolved settings and the run, given the settings of the run in the folder, or None if there is none."""
 MAX_NAMED = 1000
 """Largest fleet for which the metrics name the clients of all aggregated updates."""
 
@@ -194,7 +194,7 @@ def _run_rounds(
             if record is None:
                 break
             if record.round == 1:
-                state_of(loop.strategy)  # a state that cannot be saved is an error now, not at the first checkpoint
+                state_of(loop.strategy)  # raises now, not at the first checkpoint, if the state cannot be saved
             lines.write()
             wanted = interrupt.asked or time.perf_counter() - saved >= limits.checkpoint_every_s
             if wanted and pipeline.end_chunk():
@@ -226,7 +226,7 @@ class _Lines:
 
     @contextlib.contextmanager
     def finished_if_stopped(self) -> Iterator[None]:
-        """After an error, write the lines of the rounds before; if one of these fails, too, raise its error instead."""
+        """After an error, write the lines of earlier rounds; if one of these failed, raise its error instead."""
         try:
             yield
         except Exception:
@@ -246,5 +246,5 @@ class _Lines:
                 if self._progress is not None:
                     self._progress(line | run.metric.fields)
         except BaseException:
-            run.pipeline.discard()  # nothing may follow a line that is missing
+            run.pipeline.discard()  # no line may follow a missing one
             raise

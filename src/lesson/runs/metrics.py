@@ -52,7 +52,7 @@ def _rejections(record: RoundRecord) -> dict[str, list[int]]:
 
 
 def result_fields(result: RoundResult, has_classes: bool) -> dict[str, Any]:
-    """Return the evaluations of a round as fields of its line; none if none was due."""
+    """Return the evaluations of a round as fields of its line; an empty dict if none was due."""
     clients = {} if result.clients is None else client_fields(result.clients, has_classes)
     return clients if result.score is None else {**clients, **result.score.values, "loss": result.score.loss}
 

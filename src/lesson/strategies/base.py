@@ -212,12 +212,13 @@ class AnyOf:
 class Every:
     """The round closes at the next point of a grid of times, `interval_s` seconds apart.
 
-    The round loop keeps the grid. A round that opens at one of its points closes at the next one; otherwise, a new grid
-    begins when the round opens. Points are multiples of the interval, not running sums, which would accumulate errors.
+    The round loop keeps the grid. A round that opens at the point at which the last one closed ends at the next point;
+    otherwise, a new grid begins when the round opens. Points are multiples of the interval, not running sums, which
+    would accumulate rounding errors.
 
     Attributes:
         interval_s: Distance of the points in seconds; inf for no limit.
-        unless_done: Clients none of which must be busy for the round to close earlier; None if it never does.
+        unless_done: The round closes earlier when none of these clients is busy anymore; None if it never does.
     """
 
     interval_s: float
@@ -225,7 +226,7 @@ class Every:
 
 
 Closing = Deadline | Arrivals | AllOf | AnyOf
-"""Conditions that name times. The round loop replaces `Every` by one of them."""
+"""Conditions that a world can apply. The round loop replaces `Every` with one of them."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -330,9 +331,9 @@ class Merge:
 class Strategy(Protocol):
     """Decides which clients train, when a round closes and which updates are aggregated.
 
-    A checkpoint holds all attributes of a strategy: numbers, text, arrays, lists, tuples, sets, dicts and other
-    dataclasses, but no functions and no fields marked with `field(metadata={"cache": True})`. To save something else,
-    define the methods `state()`, which returns it, and `restore(state)`. `lesson.testing.check_strategy` tests a
+    A checkpoint holds all attributes of a strategy: numbers, text, arrays, lists, tuples, sets, dicts and objects such
+    as dataclasses, but no functions and no fields marked with `field(metadata={"cache": True})`. To save something
+    else, define the methods `state()`, which returns it, and `restore(state)`. `lesson.testing.check_strategy` tests a
     strategy.
 
     A strategy whose rule includes a server optimizer can name it in an attribute `server_optimizer`, such as "amsgrad".

@@ -2,10 +2,10 @@
 for Wireless Federated Learning".
 
 A client starts again after its update has been aggregated; a client of tier j uses step size j·δ, Eq. (12). Round k
-closes at k·τ. An update of tier j is due in the j-th round from its start, so in the rounds with k % j == 0 while tiers
-stay the same, Eq. (8). Rounds are counted, not seconds: time between rounds, such as `[server] overhead_s`, makes no
-update late. All due updates are aggregated, weighted by `[training] weighting`, Eq. (10). An early update waits until
-it is due.
+closes at k·τ. An update of tier j is due in the j-th round from its start; as long as tiers stay the same, these are
+rounds with k % j == 0, Eq. (8). The server counts rounds, not seconds, so time between rounds, such as `[server]
+overhead_s`, makes no update late. All due updates are aggregated, weighted by `[training] weighting`, Eq. (10). An
+early update waits until it is due.
 
 Departures from the paper:
 - The paper's server rejects updates that arrive after their deadline. Here they are aggregated at the end of the round
@@ -48,7 +48,7 @@ class Lesson(CheckedOptions):
     close_early: Flag = True
     """Whether a round closes at the last arrival, before the deadline, if all clients are in tier 1."""
     _members: dict[int, IntArray] = field(default_factory=dict, init=False, repr=False)
-    """Clients of each tier by first estimates, found when first needed."""
+    """Clients of each tier according to the first estimates; filled when first needed."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -73,8 +73,8 @@ class Lesson(CheckedOptions):
         return average(view, *self._due(view, arrived))
 
     def _are_all(self, view: ServerView, starts: IntArray) -> bool:
-        """Return whether no other client takes part in the round."""
-        if not view.num_connected and view.waiting.any():  # early updates wait until they are due
+        """Return whether no client other than `starts` takes part in the round."""
+        if not view.num_connected and view.waiting.any():  # nobody is left, but early updates wait until they are due
             return False
         if self.participation is None:
             return len(starts) == view.num_connected
@@ -95,7 +95,7 @@ class Lesson(CheckedOptions):
         return np.sort(np.concatenate([NO_CLIENTS, *drawn]))
 
     def _due(self, view: ServerView, arrived: Updates) -> tuple[Updates, IntArray]:
-        """Return the updates that are due now, Eq. (8), to aggregate them, and the ids of late ones to drop."""
+        """Return the updates to aggregate, which are due now, Eq. (8), and the ids of late ones to drop."""
         due = due_round(arrived.started_round, arrived.tier)
         if self.late == "merge":
             return arrived[due <= view.round], NO_CLIENTS

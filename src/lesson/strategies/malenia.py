@@ -29,7 +29,7 @@ from lesson.strategies.shared import check_connected
 
 @dataclass
 class Malenia(CheckedOptions):
-    """Every client sends at least one update of the newest version; all clients weigh the same."""
+    """Every client sends at least one update of the newest version; all clients have the same weight."""
 
     updates_per_round: Count | None = None
     """Number S: the harmonic mean of the clients' numbers of updates must reach S divided by the number of clients.

@@ -1,4 +1,4 @@
-"""Shared by the checks: fleets and situations to run in, signals, rejections, and what happened in each round."""
+"""Helpers of the checks: fleets and situations to run in, signals, rejections, and what happened in each round."""
 
 import csv
 import dataclasses
@@ -39,7 +39,7 @@ SIGNALS: dict[str, Callable[[int, int], Any]] = {
 
 
 def with_signals(loop: RoundLoop) -> RoundLoop:
-    """Return the loop, which now provides all signals that its strategy needs."""
+    """Add made-up values of all signals that its strategy needs to a loop, and return it."""
 
     def value(name: str) -> Any:
         return SIGNALS[name](len(loop.fleet), loop.version)

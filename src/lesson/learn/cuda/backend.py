@@ -21,7 +21,7 @@ from lesson.learn.workload import Workload
 
 Result = TypeVar("Result")
 MAX_STEPS_ONE_BY_ONE = 64
-"""Largest work of a chunk if clients are trained one by one, as in `ChunkRule.local_steps`."""
+"""Maximum work of a chunk if clients are trained one by one, see `ChunkRule.local_steps`."""
 
 
 class CudaBackend:
@@ -60,7 +60,10 @@ class CudaBackend:
         return self._workload.replica()
 
     def begin_score(self, vector: Tensor) -> Callable[[], Score]:
-        """Start to evaluate the model with these exchanged values on the test data; return what waits for the score."""
+        """Start to evaluate the model with these exchanged values on the test data.
+
+        Returns a function that waits for the score.
+        """
         if self._scorer is not None:
             return self._scorer.begin(vector)
         work = self._workload

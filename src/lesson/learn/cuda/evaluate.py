@@ -24,7 +24,7 @@ class CudaScorer:
     def begin(self, vector: Tensor) -> Callable[[], Score]:
         """Start to evaluate the model with these exchanged values, concurrently with other work on the GPU.
 
-        The function that is returned waits for the score.
+        Returns a function that waits for the score.
         """
         stream, sums = self._stream, torch.empty(2, dtype=torch.float64, pin_memory=True)
         stream.wait_stream(torch.cuda.current_stream())
