@@ -3,8 +3,6 @@
 A position is a pure function of client and time, bit-identical in whatever order positions are requested.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from lesson.core.arrays import FloatArray, IntArray
@@ -100,29 +98,32 @@ class RandomWaypoint:
 
 
 class Itinerary:
-    """Clients that follow recorded waypoints: times in s, ascending, and x and y in km for each client.
+    """Clients that follow recorded waypoints.
 
     They move at constant speed between two waypoints, and stand still before the first and after the last.
+
+    Args:
+        waypoints: Times in s, client by client and ascending within each; x and y in km; and the place of each client's
+            first waypoint, with the number of waypoints at the end.
     """
 
-    def __init__(self, waypoints: Sequence[tuple[FloatArray, FloatArray, FloatArray]]) -> None:
-        counts = np.array([len(times_s) for times_s, _, _ in waypoints])
-        self._last = np.cumsum(counts) - 1
-        self._first = self._last - counts + 1
-        self._times_s, self._x_km, self._y_km = map(np.concatenate, zip(*waypoints, strict=True))
-        self._halvings = int(counts.max()).bit_length()
+    def __init__(self, waypoints: tuple[FloatArray, FloatArray, FloatArray, IntArray]) -> None:
+        self._times_s, self._x_km, self._y_km, offsets = waypoints
+        self._first, self._last = offsets[:-1], offsets[1:] - 1
+        self._sorted_s = np.sort(self._times_s)
+        self._keys = self._key(np.repeat(np.arange(len(self._first)), np.diff(offsets)), self._times_s)
 
     def at(self, clients: IntArray, times_s: FloatArray) -> Positions:
         """Return positions x and y in km at `times_s`; all have shape (num_clients, num_times)."""
-        last = self._last[clients][:, None]
-        low = np.broadcast_to(self._first[clients][:, None], times_s.shape)
-        high = np.broadcast_to(last, times_s.shape)
-        for _ in range(self._halvings):
-            middle = (low + high + 1) // 2
-            later = self._times_s[middle] > times_s
-            low, high = np.where(later, low, middle), np.where(later, np.maximum(middle - 1, low), high)
-        after = np.minimum(low + 1, last)
+        clients = clients[:, None]
+        places = np.searchsorted(self._keys, self._key(clients, times_s), side="right") - 1
+        low = np.maximum(places, self._first[clients])
+        after = np.minimum(low + 1, self._last[clients])
         walk_s = np.where(after > low, self._times_s[after] - self._times_s[low], 1.0)
         share = np.clip((times_s - self._times_s[low]) / walk_s, 0, 1)
         x_km, y_km = ((1 - share) * values[low] + share * values[after] for values in (self._x_km, self._y_km))
         return x_km, y_km
+
+    def _key(self, clients: IntArray, times_s: FloatArray) -> IntArray:
+        """Return integers in the order of (client, time), equal for times between the same two waypoints."""
+        return clients * (len(self._sorted_s) + 1) + np.searchsorted(self._sorted_s, times_s, side="right")
