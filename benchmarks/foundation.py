@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lesson import Fleet, Lesson, Settings, assign_tiers, draw_fleet, make_loop
-from lesson.strategies import FedAsync
+from lesson.strategies.fedasync import FedAsync
 
 
 @dataclass(frozen=True)

@@ -48,23 +48,20 @@ from lesson.core.arrays import FloatArray
 from lesson.learn.aggregate import GroupVectors
 from lesson.learn.optimizers import ServerOptimizer
 from lesson.settings.sections import ServerSettings
-from lesson.strategies import (
-    CA2FL,
-    FADAS,
-    FedAsync,
-    FedBuff,
-    FedCompass,
-    FedCS,
-    FedCSGreedy,
-    FedQueue,
-    Malenia,
-    Oort,
-    Refl,
-    Safa,
-    Strategy,
-    TiFL,
-)
-from lesson.strategies.base import ServerView, Updates
+from lesson.strategies.base import ServerView, Strategy, Updates
+from lesson.strategies.ca2fl import CA2FL
+from lesson.strategies.fadas import FADAS
+from lesson.strategies.fedasync import FedAsync
+from lesson.strategies.fedbuff import FedBuff
+from lesson.strategies.fedcompass import FedCompass
+from lesson.strategies.fedcs import FedCS
+from lesson.strategies.fedcs_greedy import FedCSGreedy
+from lesson.strategies.fedqueue import FedQueue
+from lesson.strategies.malenia import Malenia
+from lesson.strategies.oort import Oort
+from lesson.strategies.refl import Refl
+from lesson.strategies.safa import Safa
+from lesson.strategies.tifl import TiFL
 
 VERSION = max(STALENESS)
 RNG = np.random.default_rng(0)

@@ -19,27 +19,6 @@ from .planning.plan import Plan
 from .runs.trackers import Tracker
 from .settings.loading import load_settings
 from .settings.settings import Settings
-from .strategies import (
-    CA2FL,
-    FADAS,
-    FedAsync,
-    FedAT,
-    FedAvg,
-    FedBuff,
-    FedCompass,
-    FedCS,
-    FedCSGreedy,
-    FedQueue,
-    Lesson,
-    LessonFilled,
-    Malenia,
-    Oort,
-    Refl,
-    Rennala,
-    Safa,
-    SemiSyncSteps,
-    TiFL,
-)
 from .strategies.base import (
     AllOf,
     AnyOf,
@@ -54,6 +33,25 @@ from .strategies.base import (
     Updates,
     average,
 )
+from .strategies.ca2fl import CA2FL
+from .strategies.fadas import FADAS
+from .strategies.fedasync import FedAsync
+from .strategies.fedat import FedAT
+from .strategies.fedavg import FedAvg
+from .strategies.fedbuff import FedBuff
+from .strategies.fedcompass import FedCompass
+from .strategies.fedcs import FedCS
+from .strategies.fedcs_greedy import FedCSGreedy
+from .strategies.fedqueue import FedQueue
+from .strategies.lesson import Lesson
+from .strategies.lesson_filled import LessonFilled
+from .strategies.malenia import Malenia
+from .strategies.oort import Oort
+from .strategies.refl import Refl
+from .strategies.rennala import Rennala
+from .strategies.safa import Safa
+from .strategies.semisync_steps import SemiSyncSteps
+from .strategies.tifl import TiFL
 
 __all__ = [
     "CA2FL",

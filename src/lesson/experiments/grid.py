@@ -21,14 +21,7 @@ from lesson.learn.tasks import BUILT_IN
 from lesson.settings.loading import apply_changes, changed_keys, check_set_once, read_sections
 from lesson.settings.sections import COMMON, StrategySettings
 from lesson.settings.settings import DERIVED, SECTIONS, Settings, section_of, without_none
-from lesson.strategies import (
-    STRATEGIES,
-    find_strategy,
-    make_strategy,
-    options_of,
-    setting_names,
-    split_changes,
-)
+from lesson.strategies import STRATEGIES, find_strategy, make_strategy, options_of, setting_names, split_changes
 
 MAX_TRIALS, MAX_SEEDS = 100_000, 1000
 

@@ -151,10 +151,12 @@ def read_presence(path: Path | str, names: Sequence[int | str]) -> Presence:
 
 def read_positions(
     path: Path | str, names: Sequence[int | str], area_km: float
-) -> list[tuple[FloatArray, FloatArray, FloatArray]]:
-    """Read a file with `client,time_s,x_km,y_km`; return each client's times in s, sorted, and its x and y in km.
+) -> tuple[FloatArray, FloatArray, FloatArray, IntArray]:
+    """Read a file with `client,time_s,x_km,y_km`; return times in s, x and y in km, and each client's first row.
 
-    Positions must lie in the square with side `area_km`, whose center (0, 0) is the base station.
+    Rows are in the order of the fleet, and the times of each client ascend. The last array has shape
+    (num_clients + 1,), with the number of rows at the end. Positions must lie in the square with side `area_km`, whose
+    center (0, 0) is the base station.
     """
     table = read_table(path, "positions", ("time_s", "x_km", "y_km")).of_fleet(names)
     table.check_finite("time_s")
@@ -164,8 +166,7 @@ def read_positions(
     table = table.sorted_by("time_s")
     time_s, x_km, y_km = table.numbers.values()
     table.check_pairs(time_s[1:] == time_s[:-1], "has time_s {time_s:.12g} twice")
-    cuts = table.offsets()[1:-1]
-    return list(zip(*(np.split(values, cuts) for values in (time_s, x_km, y_km)), strict=True))
+    return time_s, x_km, y_km, table.offsets()
 
 
 def read_snr(path: Path | str) -> tuple[FloatArray, FloatArray, IntArray]:

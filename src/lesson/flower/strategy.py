@@ -40,8 +40,9 @@ from lesson.learn.pipeline import Pipeline
 from lesson.learn.remote import Received, as_tensor
 from lesson.runs.trackers import Tracker, checked_trackers
 from lesson.settings.sections import GuardSettings, ServerSettings, TrainingSettings
-from lesson.strategies import FedAvg, Lesson
 from lesson.strategies.base import Merge, RoundPlan, ServerView, Strategy, Updates
+from lesson.strategies.fedavg import FedAvg
+from lesson.strategies.lesson import Lesson
 
 CAPPED_TIER = 4
 """By default, no step size is larger than in this tier: the highest of the paper's clients at a deadline of 20 s."""

@@ -23,7 +23,8 @@ from lesson.learn.simulated_clients import SimulatedClients
 from lesson.learn.task import Task
 from lesson.learn.workload import Workload, make_workload
 from lesson.settings.settings import Settings
-from lesson.strategies import Strategy, fleet_for
+from lesson.strategies import fleet_for
+from lesson.strategies.base import Strategy
 
 NEEDED_ACCURACY = "client_accuracy"
 

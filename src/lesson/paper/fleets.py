@@ -20,7 +20,8 @@ from lesson.paper.base import base_settings
 from lesson.planning.plan import evaluate_deadline
 from lesson.radio import link
 from lesson.settings.settings import Settings
-from lesson.strategies import Lesson, fleet_for, make_strategy
+from lesson.strategies import fleet_for, make_strategy
+from lesson.strategies.lesson import Lesson
 
 SCENARIOS = ("printed", "released")
 NUM_DRAWS = 200

@@ -14,7 +14,8 @@ from lesson.core.errors import ArgumentError
 from lesson.fleet.fleet import Fleet
 from lesson.fleet.tiers import UNREACHABLE, assign_tiers, due_round
 from lesson.settings.settings import Settings
-from lesson.strategies import FedAvg, Lesson
+from lesson.strategies.fedavg import FedAvg
+from lesson.strategies.lesson import Lesson
 
 UPLOADS_EACH = 20
 """A deadline is simulated until the slowest tier has had this many slots."""

@@ -15,7 +15,7 @@ from lesson.fleet.fleet import Fleet
 from lesson.fleet.tiers import UNREACHABLE, assign_tiers, check_deadline
 from lesson.planning.on_time import OnTime, simulate_fedavg_round_s, simulate_on_time
 from lesson.settings.settings import Settings
-from lesson.strategies import Lesson
+from lesson.strategies.lesson import Lesson
 
 DEADLINES_S = (5.0, 10.0, 20.0, 30.0, 60.0)
 """Deadlines that a plan compares with its own, besides the slowest client's latency, if they suit the fleet."""

@@ -4,7 +4,7 @@ import numpy as np
 
 from lesson.core.arrays import BoolArray, FloatArray
 from lesson.radio.path_loss import log_distance_path_loss_db
-from lesson.radio.shadowing import GaussianField, shadowing_db
+from lesson.radio.shadowing import GaussianField
 from lesson.radio.tr38901 import UrbanModel, line_of_sight_probability, path_loss_db
 from lesson.settings.settings import Settings
 
@@ -34,7 +34,7 @@ class Channel:
             seen = self._line_of_sight(settings.radio.path_loss, x_km, y_km)
             loss_db = path_loss_db(settings.radio.path_loss, distance_km, settings.radio.carrier_ghz, seen)
         if settings.radio.shadowing_db:
-            loss_db = loss_db + shadowing_db(x_km, y_km, self._shadows, settings.radio.shadowing_db)
+            loss_db = loss_db + settings.radio.shadowing_db * self._shadows(x_km, y_km)
         return loss_db
 
     def _line_of_sight(self, model: UrbanModel, x_km: FloatArray, y_km: FloatArray) -> BoolArray:

@@ -47,8 +47,3 @@ class GaussianField:
             angle = np.multiply(turns, 2 * np.pi, dtype=np.float32, casting="same_kind")
             value[chunk] = np.cos(angle, out=angle).sum(axis=1)
         return math.sqrt(2 / NUM_WAVES) * value.reshape(shape)
-
-
-def shadowing_db(x_km: FloatArray, y_km: FloatArray, field: GaussianField, spread_db: float) -> FloatArray:
-    """Return the shadowing at each position in dB, with the shape of the positions; it is added to the path loss."""
-    return spread_db * field(x_km, y_km)

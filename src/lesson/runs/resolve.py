@@ -14,7 +14,8 @@ from lesson.learn.device import device_of
 from lesson.learn.task import Task
 from lesson.learn.tasks import BITS_PER_VALUE, count_values, task_of
 from lesson.settings.settings import DERIVED, Settings
-from lesson.strategies import Strategy, make_strategy
+from lesson.strategies import make_strategy
+from lesson.strategies.base import Strategy
 
 UNUSUAL = 10.0
 """A note is printed if the actual size of an upload differs from that in the settings by more than this factor."""

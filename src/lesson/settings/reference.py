@@ -10,7 +10,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 from lesson.core.errors import unknown
 from lesson.core.validation import CheckedArguments, arguments_of, descriptions_of
 from lesson.settings.presets import PRESETS
-from lesson.settings.settings import NAMES, SECTIONS, Settings, section_of
+from lesson.settings.settings import KINDS, NAMES, SECTIONS, Settings, placed, section_of
 
 _UNITS = {
     "bits": "bit",
@@ -71,7 +71,7 @@ def describe(section: str, name: str) -> Description:
         for one in PRESETS
     }
     default = defaults.pop("released")
-    kind: Any = Settings.model_fields[section].annotation if section else Settings
+    kind = KINDS[section] if section else Settings
     return Description(
         section=section,
         name=name,
@@ -98,7 +98,7 @@ def describe_options(kind: Any) -> list[Description]:
 
 def describe_section(section: str) -> list[Description]:
     """Return the descriptions of a section's settings, in the order of the settings file."""
-    return [describe(section, name) for name in _names(section)]
+    return [describe(section, name) for name in KINDS[section].model_fields]
 
 
 def find_descriptions(name: str) -> list[Description]:
@@ -107,13 +107,11 @@ def find_descriptions(name: str) -> list[Description]:
         return describe_section(name)
     if name == "preset":
         return [describe("", name)]
-    section, dot, key = name.rpartition(".")
-    if not dot:
-        return [describe(one, key) for one in NAMES.get(key) or (section_of(key),)]
-    if section not in SECTIONS:
-        raise unknown("section", section, SECTIONS)
-    if key not in _names(section):
-        raise unknown("setting", key, _names(section), section=section)
+    if "." not in name:
+        return [describe(one, name) for one in NAMES.get(name) or (section_of(name),)]
+    section, key = placed(name)
+    if key not in KINDS[section].model_fields:
+        raise unknown("setting", key, KINDS[section].model_fields, section=section)
     return [describe(section, key)]
 
 
@@ -126,12 +124,6 @@ def as_text(value: Any) -> str:
     if isinstance(value, tuple):
         return f"[{', '.join(map(as_text, value))}]"
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _names(section: str) -> list[str]:
-    """Return the settings of a section; options of a strategy are not among them."""
-    kind: Any = Settings.model_fields[section].annotation
-    return list(kind.model_fields)
 
 
 def _unit(name: str) -> str:

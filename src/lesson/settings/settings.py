@@ -169,7 +169,7 @@ class Settings(Checked):
 
     def _differs(self, section: str, name: str) -> bool:
         """Return whether a setting does not have the value of the preset."""
-        usual = PRESETS[self.preset].get(section, {}).get(name, _KINDS[section].model_fields[name].default)
+        usual = PRESETS[self.preset].get(section, {}).get(name, KINDS[section].model_fields[name].default)
         return bool(getattr(getattr(self, section), name) != usual)
 
     def _work_caveats(self) -> list[str]:
@@ -267,21 +267,22 @@ class Settings(Checked):
             if name in SECTIONS:
                 tables[name] |= _table(name, value)
             else:
-                section, key = _placed(name)
+                section, key = placed(name)
                 tables[section][key] = value
         return Settings(**tables)
 
 
-_KINDS: dict[str, type[Checked]] = {name: Settings.model_fields[name].annotation for name in SECTIONS}  # type: ignore[misc]
+KINDS: dict[str, type[Checked]] = {name: Settings.model_fields[name].annotation for name in SECTIONS}  # type: ignore[misc]
+"""The class of each section."""
 NAMES: dict[str, tuple[str, ...]] = {}
 """The sections that have a setting of each name."""
-for _section, _kind in _KINDS.items():
+for _section, _kind in KINDS.items():
     for _name in _kind.model_fields:
         NAMES[_name] = (*NAMES.get(_name, ()), _section)
 
 RULES: list[tuple[str, str, dict[str, Any]]] = [
     (section, name, field.json_schema_extra)  # type: ignore[misc]
-    for section, kind in _KINDS.items()
+    for section, kind in KINDS.items()
     for name, field in kind.model_fields.items()
     if field.json_schema_extra
 ]
@@ -332,7 +333,7 @@ def _sections_of(values: Mapping[str, Any]) -> dict[str, Any]:
             tables[name] |= _table(name, value)
     for name, value in values.items():
         if name not in (*SECTIONS, "preset", "derived") and value is not None:
-            section, key = _placed(name)
+            section, key = placed(name)
             if key in tables[section]:
                 raise InputError(f"{section}.{key} must be set only once, got {tables[section][key]!r} and {value!r}")
             tables[section][key] = value
@@ -352,12 +353,12 @@ def _sections_of(values: Mapping[str, Any]) -> dict[str, Any]:
 def _checked(name: str, table: Mapping[str, Any]) -> Checked:
     """Return the settings of a section; errors name the section."""
     try:
-        return _KINDS[name](**table)
+        return KINDS[name](**table)
     except InputError as error:
         raise InputError(f"[{name}] {error}") from None
 
 
-def _placed(name: str) -> tuple[str, str]:
+def placed(name: str) -> tuple[str, str]:
     """Return section and key of a setting, given by section.key or by a name that only one section has."""
     section, dot, key = name.partition(".")
     if not dot:

@@ -160,36 +160,3 @@ def fleet_for(name: str, fleet: Fleet, deadline_s: float) -> Fleet:
     kind = find_strategy(name)
     has_tiers = "deadline_s" in setting_names(kind) and getattr(kind, "has_tiers", True)
     return fleet.at_deadline(deadline_s) if has_tiers else fleet
-
-
-__all__ = [
-    "CA2FL",
-    "FADAS",
-    "STRATEGIES",
-    "FedAT",
-    "FedAsync",
-    "FedAvg",
-    "FedBuff",
-    "FedCS",
-    "FedCSGreedy",
-    "FedCompass",
-    "FedQueue",
-    "Lesson",
-    "LessonFilled",
-    "Malenia",
-    "Oort",
-    "Refl",
-    "Rennala",
-    "Safa",
-    "SemiSyncSteps",
-    "Strategy",
-    "TiFL",
-    "find_strategy",
-    "fleet_for",
-    "has_deadline",
-    "make_strategy",
-    "option_values",
-    "options_of",
-    "setting_names",
-    "split_changes",
-]

@@ -19,8 +19,11 @@ from lesson.clock.worlds.base import Collected, World, closing_time
 from lesson.core.arrays import FloatArray
 from lesson.fleet.fleet import Fleet
 from lesson.fleet.tiers import TOLERANCE
-from lesson.strategies import FedAsync, FedAvg, Lesson, Safa
 from lesson.strategies.base import Closing, Strategy, Updates
+from lesson.strategies.fedasync import FedAsync
+from lesson.strategies.fedavg import FedAvg
+from lesson.strategies.lesson import Lesson
+from lesson.strategies.safa import Safa
 from lesson.testing.runs import SEED, PlainRound, default_fleets, difference, plain, rounds_of, with_signals
 
 

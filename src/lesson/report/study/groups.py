@@ -11,8 +11,11 @@ from lesson.experiments.study import Study
 from lesson.report.palette import STYLES, Look, line_looks, strategy_looks
 from lesson.runs.summary import WALL
 from lesson.settings.settings import Settings
-from lesson.strategies import STRATEGIES, FedAsync, Malenia, Rennala
+from lesson.strategies import STRATEGIES
+from lesson.strategies.fedasync import FedAsync
 from lesson.strategies.fedbuff import Buffered
+from lesson.strategies.malenia import Malenia
+from lesson.strategies.rennala import Rennala
 
 MAX_LABELS = 4
 """Most labels in the name of a group; with more, it has the name of its series of runs."""
