@@ -8,8 +8,6 @@ from lesson.learn.counters import kernels_for, key, words
 from lesson.learn.partition import Holdings
 
 NO_SAMPLE = -1
-MAX_PAIRS = 64
-"""Largest minibatch in which repeated draws are found by comparing all pairs; larger ones are sorted."""
 
 
 class Sampler:
@@ -52,7 +50,7 @@ class Sampler:
     def num_held(self, sizes: IntArray) -> float:
         """Return how many numbers are in memory per minibatch while they are drawn; `sizes` is samples per client."""
         if not self.epochs:
-            return self.width * min(self.width, MAX_PAIRS)
+            return self.width
         shortest_pass = -(-int(sizes.min()) // self.batch_size)
         return max(self.width, int(sizes.max()) / max(1, shortest_pass))
 
@@ -75,7 +73,7 @@ class Sampler:
         batch, turns = sizes.clamp(max=self.batch_size), self._turns
         bounds = (sizes - batch)[:, None] + turns
         drawn = (words(self._step_key, self.width, *ids[:3]) * (bounds + 1)) >> 32
-        repeated = _repeated(drawn, turns)
+        repeated = _repeated(drawn)
         taken_by = drawn - (sizes - batch)[:, None]  # the turn whose bound is this number
         before = torch.where((taken_by >= 0) & (taken_by < turns), taken_by, turns)
         reach = 1
@@ -111,10 +109,8 @@ def sample_weights(padded: Tensor, scale: Tensor) -> Tensor:
     return torch.where(is_sample, (scale / is_sample.sum(1))[:, None], 0.0).to(torch.float32)
 
 
-def _repeated(drawn: Tensor, turns: Tensor) -> Tensor:
+def _repeated(drawn: Tensor) -> Tensor:
     """Return whether an earlier turn drew the same number, in the shape of `drawn`."""
-    if len(turns) <= MAX_PAIRS:
-        return ((drawn[..., :, None] == drawn[..., None, :]) & (turns[:, None] > turns)).any(-1)
     ordered, places = drawn.sort(dim=-1, stable=True)
     same = torch.zeros_like(drawn, dtype=torch.bool)
     same[..., 1:] = ordered[..., 1:] == ordered[..., :-1]
