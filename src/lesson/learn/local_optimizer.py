@@ -31,9 +31,18 @@ def take_step(
     lr: Number,
     number: Number,
 ) -> None:
-    """Update a parameter and its moments in place; `number` counts steps from 1."""
+    """Update a parameter and its moments in place; `number` counts steps from 1.
+
+    AdamW: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", ICLR 2019.
+    """
     if training.local_optimizer == "adamw":
-        _step_adamw(training, parameter, gradient, moments, lr, number)
+        beta1, beta2 = training.adam_beta1, training.adam_beta2
+        number = number.double() if isinstance(number, Tensor) else number  # 1 − β₂ⁿ loses digits in 32 bits
+        parameter.mul_(1 - lr * training.weight_decay)
+        moments["m"].lerp_(gradient, 1 - beta1)
+        moments["v"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        root = (moments["v"] / (1 - beta2**number)).sqrt().add_(training.adam_epsilon)
+        parameter.sub_(lr * (moments["m"] / (1 - beta1**number)) / root)
         return
     if training.weight_decay:
         gradient = gradient + training.weight_decay * parameter
@@ -44,24 +53,6 @@ def take_step(
         parameter.addcmul_(gradient, lr, value=-1)
     else:
         parameter.add_(gradient, alpha=-lr)
-
-
-def _step_adamw(
-    training: TrainingSettings,
-    parameter: Tensor,
-    gradient: Tensor,
-    moments: dict[str, Tensor],
-    lr: Number,
-    number: Number,
-) -> None:
-    """AdamW (Loshchilov and Hutter, "Decoupled Weight Decay Regularization", ICLR 2019), as in torch.optim."""
-    beta1, beta2 = training.adam_beta1, training.adam_beta2
-    number = number.double() if isinstance(number, Tensor) else number  # 1 − β₂ⁿ loses digits in 32 bits
-    parameter.mul_(1 - lr * training.weight_decay)
-    moments["m"].lerp_(gradient, 1 - beta1)
-    moments["v"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-    root = (moments["v"] / (1 - beta2**number)).sqrt().add_(training.adam_epsilon)
-    parameter.sub_(lr * (moments["m"] / (1 - beta1**number)) / root)
 
 
 def clip_factor(max_norm: float, squares: Tensor) -> Tensor:
