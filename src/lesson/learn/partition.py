@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -18,29 +17,15 @@ from lesson.settings.settings import Settings
 Lookup = Callable[[Tensor, Tensor], Tensor]
 
 
-class Holdings(Protocol):
-    """Which samples each client holds."""
-
-    @property
-    def num_samples(self) -> IntArray:
-        """Number of samples of each client, shape (num_clients,)."""
-        ...
-
-    def __getitem__(self, client: int) -> IntArray:
-        """Return the samples of a client, as indices into the training set."""
-        ...
-
-    def lookup(self, device: str) -> Lookup:
-        """Return a function that maps clients and positions among their samples to samples, on a device."""
-        ...
-
-
 MAX_TRIES = 500
 
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Samples of each client, stored one after the other: client i holds samples[offsets[i]:offsets[i + 1]]."""
+    """Samples of each client, stored one after the other: client i holds samples[offsets[i]:offsets[i + 1]].
+
+    Indexing with a client returns its samples, as indices into the training set.
+    """
 
     samples: IntArray
     offsets: IntArray
@@ -65,6 +50,42 @@ class Partition:
         """Return a function that maps clients and positions among their samples to samples, on a device."""
         samples, offsets = (torch.as_tensor(array, device=device) for array in (self.samples, self.offsets))
         return lambda clients, positions: samples[offsets[clients] + positions]
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """Samples of each client, drawn from the whole data set with replacement, with class shares of its own."""
+
+    num_samples: IntArray
+    thresholds: IntArray
+    """Cumulative class shares without the last, in units of 2⁻³², shape (num_clients, num_classes − 1)."""
+    members: IntArray
+    """All samples, sorted by class."""
+    starts: IntArray
+    """Where each class starts in `members`, followed by the number of samples, shape (num_classes + 1,)."""
+    secret: Key
+
+    def __getitem__(self, client: int) -> IntArray:
+        positions = torch.arange(int(self.num_samples[client]))
+        samples: IntArray = self.lookup("cpu")(torch.tensor(client), positions).numpy()
+        return samples
+
+    def lookup(self, device: str) -> Lookup:
+        """Return a function that maps clients and positions among their samples to samples, on a device."""
+        arrays = (self.thresholds, self.members, self.starts[:-1], np.diff(self.starts))
+        thresholds, members, starts, sizes = (torch.as_tensor(array, device=device) for array in arrays)
+
+        def samples_at(clients: Tensor, positions: Tensor) -> Tensor:
+            clients, positions = torch.broadcast_tensors(clients, positions)
+            drawn = words(self.secret, 2, positions, clients)
+            chosen = (drawn[..., :1] >= thresholds[clients]).sum(-1)
+            return members[starts[chosen] + ((drawn[..., 1] * sizes[chosen]) >> 32)]
+
+        return samples_at
+
+
+Holdings = Partition | Pool
+"""Which samples each client holds."""
 
 
 def make_partition(
@@ -198,38 +219,6 @@ def _check_enough(num_labels: int, num_clients: int, min_samples: int) -> None:
             f"[fleet] num_clients must be at most {num_labels // min_samples}, got {num_clients}: "
             f"there are {num_labels} samples, and every client needs {min_samples}"
         )
-
-
-@dataclass(frozen=True, eq=False)
-class Pool:
-    """Samples of each client, drawn from the whole data set with replacement, with class shares of its own."""
-
-    num_samples: IntArray
-    thresholds: IntArray
-    """Cumulative class shares without the last, in units of 2⁻³², shape (num_clients, num_classes − 1)."""
-    members: IntArray
-    """All samples, sorted by class."""
-    starts: IntArray
-    """Where each class starts in `members`, followed by the number of samples, shape (num_classes + 1,)."""
-    secret: Key
-
-    def __getitem__(self, client: int) -> IntArray:
-        positions = torch.arange(int(self.num_samples[client]))
-        samples: IntArray = self.lookup("cpu")(torch.tensor(client), positions).numpy()
-        return samples
-
-    def lookup(self, device: str) -> Lookup:
-        """Return a function that maps clients and positions among their samples to samples, on a device."""
-        arrays = (self.thresholds, self.members, self.starts[:-1], np.diff(self.starts))
-        thresholds, members, starts, sizes = (torch.as_tensor(array, device=device) for array in arrays)
-
-        def samples_at(clients: Tensor, positions: Tensor) -> Tensor:
-            clients, positions = torch.broadcast_tensors(clients, positions)
-            drawn = words(self.secret, 2, positions, clients)
-            chosen = (drawn[..., :1] >= thresholds[clients]).sum(-1)
-            return members[starts[chosen] + ((drawn[..., 1] * sizes[chosen]) >> 32)]
-
-        return samples_at
 
 
 def draw_pool(labels: IntArray, num_samples: IntArray, beta: float, seed: int) -> Pool:
