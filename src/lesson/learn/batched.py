@@ -56,11 +56,9 @@ class BatchedTrainer:
             self._workers.append(worker)
 
     def sums(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
-        """Return the weighted sum of the trained models of each cohort."""
         return sums_of(cohorts, self._trained_parts(cohorts))
 
     def models(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
-        """Return the trained models of each cohort, shape (num_rows, num_parameters)."""
         return models_of(cohorts, self._trained_parts(cohorts))
 
     def close(self) -> None:

@@ -34,7 +34,6 @@ class CpuBackend:
         return ChunkRule(MAX_CHUNK_STEPS, first_steps=FIRST_CHUNK_STEPS)
 
     def trainer(self, name: TrainerName) -> Trainer:
-        """Return a new trainer; raise InputError if it cannot train this task."""
         if name == "fused":
             return FusedTrainer(self._workload, self._threads)
         if name == "batched":
@@ -49,7 +48,6 @@ class CpuBackend:
         return lambda: score
 
     def sample_scores(self, vector: Tensor, inputs: Arrays, targets: Arrays) -> Tensor:
-        """Return the scores of these samples for the model with these exchanged values, shape (num, 2)."""
         return torch.cat(self._evaluate(sample_scores, vector, inputs, targets))
 
     def close(self) -> None:

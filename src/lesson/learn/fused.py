@@ -37,12 +37,10 @@ class FusedTrainer:
         self.workload, self._threads = workload, threads
 
     def sums(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
-        """Return the weighted sum of the trained models of each cohort."""
         begun = deque([self._begin_gradients(cohort) for cohort in cohorts])  # all, to keep every thread busy
         return [self._sum(cohort, begun.popleft()) for cohort in cohorts]
 
     def models(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
-        """Return the trained models of each cohort, shape (num_rows, num_parameters)."""
         models = [torch.empty(len(cohort), len(cohort.base)) for cohort in cohorts]
         begun = [self._begin_models(cohort, rows) for cohort, rows in zip(cohorts, models, strict=True)]
         for part in chain.from_iterable(begun):

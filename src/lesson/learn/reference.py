@@ -100,12 +100,10 @@ class ReferenceTrainer:
         self._replica = workload.replica()
 
     def sums(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
-        """Return the weighted sum of the trained models of each cohort."""
         with self._arithmetic():
             return sums_of(cohorts, trained_parts(cohorts, self._train))
 
     def models(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
-        """Return the trained models of each cohort, shape (num_rows, num_parameters)."""
         with self._arithmetic():
             return models_of(cohorts, trained_parts(cohorts, self._train))
 

@@ -60,10 +60,6 @@ class CudaBackend:
         return self._workload.replica()
 
     def begin_score(self, vector: Tensor) -> Callable[[], Score]:
-        """Start to evaluate the model with these exchanged values on the test data.
-
-        Returns a function that waits for the score.
-        """
         if self._scorer is not None:
             return self._scorer.begin(vector)
         work = self._workload

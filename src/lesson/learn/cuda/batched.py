@@ -62,7 +62,6 @@ class CudaBatchedTrainer:
             self._graph(1)
 
     def sums(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
-        """Return the weighted sum of the trained models of each cohort."""
         device, one_each = self._workload.device, all(len(cohort) == 1 for cohort in cohorts)
         sums = torch.zeros(len(cohorts), self._models.shape[1], device=device)
         is_bad = torch.zeros(len(cohorts), dtype=torch.bool, device=device)
@@ -79,7 +78,6 @@ class CudaBatchedTrainer:
         return list(sums if one_each else sums.where(~is_bad[:, None], torch.nan))
 
     def models(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
-        """Return the trained models of each cohort, shape (num_rows, num_parameters)."""
         everybody = torch.empty(sum(map(len, cohorts)), self._models.shape[1], device=self._workload.device)
         for rows, models in self._blocks(cohorts):
             everybody[to_device(rows, self._workload.device)] = models

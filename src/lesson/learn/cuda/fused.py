@@ -38,7 +38,6 @@ class CudaFusedTrainer:
         self._step(1, 0)  # raises InputError if this task cannot be recorded
 
     def sums(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
-        """Return the weighted sum of the trained models of each cohort, as new tensors."""
         few = [place for place, cohort in enumerate(cohorts) if len(cohort) <= FEW_CLIENTS]
         if len(few) < MANY_COHORTS:
             return self._side_by_side(cohorts)
@@ -48,7 +47,6 @@ class CudaFusedTrainer:
         return [sums[place] for place in range(len(cohorts))]
 
     def models(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
-        """Return the trained models of each cohort, shape (num_rows, num_parameters)."""
         return self._one_by_one.models(cohorts)
 
     def close(self) -> None:
