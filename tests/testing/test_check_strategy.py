@@ -11,10 +11,9 @@ import pytest
 
 from helpers.fleets import make_fleet
 from lesson import FedAvg, InputError
-from lesson.clock.worlds import NominalWorld
 from lesson.strategies import FedBuff
 from lesson.strategies.base import Arrivals, Merge, RoundPlan, ServerView, Updates
-from lesson.testing import check_strategy, check_world, strategies
+from lesson.testing import check_strategy, strategies
 
 
 class UnknownNeed(FedAvg):
@@ -179,17 +178,6 @@ def test_fleets_and_rounds_can_be_chosen() -> None:
     fleets = {"my lab": make_fleet([5.0, 9.0, 9.0, 9.0])}
     with pytest.raises(AssertionError, match=r"^LeavesSomeWaiting: my lab, nominal: round 10: "):
         check_strategy(LeavesSomeWaiting, rounds=12, fleets=fleets)
-
-
-def test_check_world_catches_a_world_that_closes_rounds_late() -> None:
-    class ClosesLate(NominalWorld):
-        def wait(self, *arguments: Any) -> tuple[float, str]:
-            end_s, note = super().wait(*arguments)
-            return end_s + 1, note
-
-    check_world(NominalWorld, rounds=10)
-    with pytest.raises(AssertionError, match=r"^ClosesLate: FedAvg: round 1: wait "):
-        check_world(ClosesLate)
 
 
 def test_checks_need_neither_pytest_nor_torch() -> None:
