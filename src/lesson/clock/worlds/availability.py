@@ -4,7 +4,7 @@ import heapq
 
 import numpy as np
 
-from lesson.core.arrays import BoolArray, FloatArray, IntArray, distinct
+from lesson.core.arrays import FloatArray, IntArray, distinct
 from lesson.fleet.traces import Presence
 
 
@@ -26,10 +26,6 @@ class Availability:
         for client, at_s in zip(clients.tolist(), back_s.tolist(), strict=True):
             if at_s < np.inf:
                 heapq.heappush(self._returns, (at_s, client))
-
-    def is_available(self, now_s: float) -> BoolArray:
-        """Return whether each client is available, shape (num_clients,)."""
-        return (self.back_s <= now_s) & self._presence.is_available(now_s)
 
     def next_change_s(self, now_s: float) -> float:
         """Return the next time after `now_s` at which a client may join or leave; inf if there is none."""

@@ -39,7 +39,7 @@ class VaryingWorld:
         self.fleet, self.first_latency_s = self._estimator.fleet, self._estimator.first_latency_s
         self._availability = Availability(len(fleet), self._times.presence)
         self._clients_come_and_go = disconnections is not None or self._times.presence.next_change_s(-np.inf) < np.inf
-        self.connected: BoolArray = self.fleet.reachable & self._availability.is_available(0.0)
+        self.connected: BoolArray = self.fleet.reachable & self._times.presence.is_available(0.0)
         self._noted_s = 0.0
         """Time up to which clients that joined or left have been connected or disconnected in the ledger."""
         self._refresh_every_s, self._num_refreshed = settings.server.refresh_estimates_every_s, 0
