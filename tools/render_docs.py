@@ -142,7 +142,7 @@ def _help(command: click.Command, context: click.Context) -> str:
 
 
 def public_name(name: str) -> str:
-    """Signature and docstring of a public name of lesson, such as `run` or `testing.check_world`."""
+    """Signature and docstring of a public name of lesson, such as `run` or `testing.check_strategy`."""
     value = pkgutil.resolve_name(f"lesson.{name}")
     found = _package()[f"{value.__module__}.{value.__qualname__}".removeprefix("lesson.")]
     parts = [f"### {name}", *_describe(found, name)]

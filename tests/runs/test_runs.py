@@ -21,11 +21,12 @@ from lesson.clock.worlds import NominalWorld
 from lesson.core.errors import DivergedError
 from lesson.learn.backend import ChunkRule
 from lesson.learn.cpu import CpuBackend
+from lesson.learn.results import RoundResult
 from lesson.learn.scores import ClientScores
 from lesson.runs.evaluation_times import EvaluationGrid
 from lesson.runs.execute import execute
 from lesson.runs.folder import RunFolder
-from lesson.runs.metrics import client_fields
+from lesson.runs.metrics import result_fields
 from lesson.runs.resolve import resolve
 from lesson.runs.summary import read_metrics
 from lesson.settings.loading import load_settings
@@ -316,7 +317,8 @@ def test_client_scores_are_those_of_the_newest_model(tmp_path: Path, finished: P
 
 
 def test_client_without_samples_has_no_score() -> None:
-    fields = client_fields(ClientScores(np.array([0.5, np.nan]), np.array([1.25, np.nan]), 1.25))
+    scores = ClientScores(np.array([0.5, np.nan]), np.array([1.25, np.nan]), 1.25)
+    fields = result_fields(RoundResult(clients=scores), has_classes=True)
     assert fields == {"global_loss": 1.25, "client_accuracy": [0.5, None], "client_loss": [1.25, None]}
 
 

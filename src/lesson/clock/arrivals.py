@@ -38,10 +38,6 @@ class ArrivalQueue:
         order = arrives_s.argsort(kind="stable")[: np.count_nonzero(np.isfinite(arrives_s))]
         self._push(arrives_s[order], clients[order], ids[order])
 
-    def clear(self) -> None:
-        """Remove all updates."""
-        self._groups = []
-
     def pop(self, until_s: float) -> IntArray:
         """Remove the updates that arrive by `until_s` and return their clients.
 

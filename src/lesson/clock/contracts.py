@@ -4,14 +4,12 @@ Lists, tuples and ranges are converted to arrays. Checks come before any change 
 """
 
 import copy
-import math
 import sys
 from collections import Counter
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from lesson.clock.ledger import Ledger
 from lesson.core.arrays import BoolArray, FloatArray, IntArray, all_distinct, membership
@@ -21,7 +19,7 @@ from lesson.strategies.base import AllOf, AnyOf, Arrivals, Closing, Every, Group
 _IDS, _NUMBERS, _REAL = np.dtype(np.int64), np.dtype(np.float64), (float, int, np.floating, np.integer)
 _PER_START = {"lr_scale": (_NUMBERS, 0), "local_steps": (_IDS, 1), "batches": (_IDS, 1), "tiers": (_IDS, 0)}
 """Type and least value of fields with one entry per start, or one for all."""
-_MAX_SUM = 1 + 1e-9
+_MAX, _MAX_SUM = sys.float_info.max, 1 + 1e-9
 Decision = TypeVar("Decision", RoundPlan, Merge, AllOf, Every)
 
 
@@ -52,8 +50,15 @@ class Contract:
         self._check_states(starts, drops)
         checked: dict[str, Any] = {"starts": starts, "drops": drops}
         for name, (dtype, least) in _PER_START.items():
-            if (value := getattr(plan, name)) is not None:
-                checked[name] = self._entries(f"RoundPlan.{name}", value, dtype, least, len(starts))
+            value = getattr(plan, name)
+            if value is None or (type(value) is float and dtype is _NUMBERS and least <= value < np.inf):
+                continue
+            numbers = "numbers" if dtype is _NUMBERS else "whole numbers"
+            what = f"must be finite {numbers} >= {least}, one per start ({len(starts)}) or one for all"
+            values = [value] if isinstance(value, _REAL) else value
+            array = self._array(f"RoundPlan.{name}", values, what, dtype, least)
+            self._require(len(array) in (1, len(starts)), f"RoundPlan.{name}", what, value)
+            checked[name] = array if len(array) == len(starts) else np.full(len(starts), array[0])
         if plan.batches is not None:
             steps = checked.get("local_steps", usual_steps[starts])
             valid = bool(np.all((checked["batches"] == 1) | (steps == 1)))
@@ -69,21 +74,27 @@ class Contract:
         Raises ValueError if the merge is not valid.
         """
         self._require(isinstance(merge, Merge), "merge", "must return a Merge", merge)
-        updates, drops = self._array("Merge.updates", merge.updates), self._array("Merge.drops", merge.drops)
-        weights, scale = self._array("Merge.weights", merge.weights, _NUMBERS), merge.step_scale
-        if len(weights) != len(updates) or not _all_between(weights, 0, sys.float_info.max):
-            what = f"must be finite and >= 0, one per update ({len(updates)})"
-            raise self._error("Merge.weights", f"{what}, got {weights}")
+        ids = "must be distinct ids of updates at the server, each aggregated or dropped"
+        updates, drops = self._array("Merge.updates", merge.updates, ids), self._array("Merge.drops", merge.drops, ids)
+        what, scale = f"must be finite numbers >= 0, one per update ({len(updates)})", merge.step_scale
+        weights = self._array("Merge.weights", merge.weights, what, _NUMBERS)
+        self._require(len(weights) == len(updates), "Merge.weights", what, weights)
         self._require(merge.of in ("models", "updates"), "Merge.of", "must be models or updates", merge.of)
-        self._require(_is_finite(scale) and scale >= 0, "Merge.step_scale", "must be a finite number >= 0", scale)
-        checked = {"updates": updates, "drops": drops, "weights": weights}
-        merge = _with(merge, checked if type(scale) is float else checked | {"step_scale": float(scale)})
+        valid = isinstance(scale, _REAL) and 0 <= scale < np.inf
+        self._require(valid, "Merge.step_scale", "must be a finite number >= 0", scale)
+        merge = _with(merge, {"updates": updates, "drops": drops, "weights": weights, "step_scale": float(scale)})
         if merge.groups is not None:
             self._check_groups(merge.groups, merge)
         elif merge.of == "models":
             total = float(weights.sum())
             self._require(total <= _MAX_SUM, "Merge.weights", "must sum to at most 1 for models", total)
-        return merge, self._rows_at_server(merge)
+        here = self._ledger.at_server.id
+        merged, places = membership(here, updates)
+        leaving = merged | membership(here, drops)[0] if len(drops) else merged
+        if np.count_nonzero(leaving) != len(updates) + len(drops):
+            field = "Merge.updates" if np.count_nonzero(merged) != len(updates) else "Merge.drops"
+            raise self._error(field, ids)
+        return merge, Rows(merged, leaving, weights[places])
 
     def _checked_closing(self, closes: Closing | Every, num_starts: int, now_s: float) -> Closing | Every:
         self._require(isinstance(closes, Closing | Every), "RoundPlan.closes", "must be a closing condition", closes)
@@ -129,58 +140,44 @@ class Contract:
             sums[name] += weight
         largest = max(sums.values(), default=0.0)
         self._require(largest <= _MAX_SUM, "Merge.weights", "must sum to at most 1 in each group", largest)
-        total = {"": groups.previous_total}
-        for field, weights in (("weights", groups.weights), ("previous", groups.previous), ("previous_total", total)):
-            valid = all(_is_finite(one) and (one >= 0 or field != "weights") for one in weights.values())
-            self._require(valid, f"GroupMemory.{field}", "must be finite, and >= 0 for weights", weights)
+        self._array("GroupMemory.previous", [*groups.previous.values()], "must be finite numbers", _NUMBERS, -_MAX)
+        self._array("GroupMemory.previous_total", [groups.previous_total], "must be a finite number", _NUMBERS, -_MAX)
+        weights = self._array(
+            "GroupMemory.weights", [*groups.weights.values()], "must be finite numbers >= 0", _NUMBERS
+        )
         if merge.of == "models":
-            valid = sum(groups.weights.values()) <= _MAX_SUM
-            self._require(valid, "GroupMemory.weights", "must sum to at most 1 for models", groups.weights)
+            total = float(weights.sum())
+            self._require(total <= _MAX_SUM, "GroupMemory.weights", "must sum to at most 1 for models", total)
             is_unset = not groups.previous and not groups.previous_total
             self._require(is_unset, "GroupMemory.previous", "must not be set for models", groups)
 
-    def _rows_at_server(self, merge: Merge) -> Rows:
-        """Return the rows of a merge's updates and drops; raise unless all are distinct updates at the server."""
-        here = self._ledger.at_server.id
-        merged, places = membership(here, merge.updates)
-        leaving = merged | membership(here, merge.drops)[0] if len(merge.drops) else merged
-        if np.count_nonzero(leaving) != len(merge.updates) + len(merge.drops):
-            field = "Merge.updates" if np.count_nonzero(merged) != len(merge.updates) else "Merge.drops"
-            raise self._error(field, "must be distinct ids of updates at the server, each aggregated or dropped")
-        return Rows(merged, leaving, merge.weights[places])
-
     def _clients(self, field: str, value: Any, distinct: bool = True) -> IntArray:
         """Return ids of clients as an array; raise unless all are valid and, with `distinct`, none is repeated."""
-        clients: IntArray = self._array(field, value)
-        if not _all_between(clients, 0, last := len(self._ledger) - 1):
-            wrong = clients[(clients < 0) | (clients > last)][0]
-            raise self._error(field, f"must be ids of clients, from 0 to {last}, got {wrong}")
+        last = len(self._ledger) - 1
+        clients: IntArray = self._array(field, value, f"must be ids of clients, from 0 to {last}", high=last)
         if distinct and not all_distinct(clients):
             client, count = Counter(clients.tolist()).most_common(1)[0]
             raise self._error(field, f"must not repeat a client, got client {client} {count} times")
         return clients
 
-    def _entries(self, field: str, value: Any, dtype: np.dtype[Any], least: float, count: int) -> Any:
-        """Return an array with one entry per start, or a float for all; raise unless all are at least `least`."""
-        if type(value) is float and dtype is _NUMBERS and least <= value < np.inf:
-            return value
-        array = self._array(field, [value] if isinstance(value, _REAL) else value, dtype)
-        valid = len(array) in (1, count) and _all_between(array, least, sys.float_info.max)
-        self._require(valid, field, f"must be finite and >= {least}, one per start ({count}) or one for all", value)
-        return array if len(array) == count else np.full(count, array[0])
+    def _array(self, field: str, value: Any, what: str, dtype: Any = _IDS, low: float = 0, high: float = _MAX) -> Any:
+        """Return a list of numbers as an array, an array of this type unchanged; raise unless it is what it must be.
 
-    def _array(self, field: str, value: Any, dtype: np.dtype[Any] = _IDS) -> Any:
-        """Return a sequence of numbers as an array; an array of this type unchanged."""
-        if type(value) is np.ndarray and value.dtype is dtype and value.ndim == 1:
-            return value
-        try:
-            array = np.asarray(value)
-        except ValueError:  # rows of different lengths
-            array = np.empty((0, 0))
-        kinds = "iu" if dtype is _IDS else "iuf"
-        valid = array.ndim == 1 and (array.dtype.kind in kinds or not len(array))
-        self._require(valid, field, f"must be an array or a list of {'whole ' * (dtype is _IDS)}numbers", value)
-        return array.astype(dtype)
+        Numbers must be between `low` and `high`, inclusive.
+        """
+        array = value
+        if type(value) is not np.ndarray or value.dtype is not dtype or value.ndim != 1:
+            try:
+                array = np.asarray(value)
+            except ValueError:  # rows of different lengths
+                array = np.empty((0, 0))
+            is_list = array.ndim == 1 and (array.dtype.kind in ("iu" if dtype is _IDS else "iuf") or not len(array))
+            self._require(is_list, field, what, value)
+            array = array.astype(dtype)
+        if len(array) and not (array.min() >= low and array.max() <= high):
+            wrong = array[~((array >= low) & (array <= high))][0]
+            raise self._error(field, f"{what}, got {wrong}")
+        return array
 
     def _require(self, valid: bool, field: str, what: str, got: object) -> None:
         if not valid:
@@ -194,15 +191,6 @@ def _with(decision: Decision, checked: dict[str, Any]) -> Decision:
     """Return a decision with the checked fields; the same object if none of them has changed."""
     changed = {name: value for name, value in checked.items() if value is not getattr(decision, name)}
     return replace(decision, **changed) if changed else decision
-
-
-def _all_between(values: npt.NDArray[Any], low: float, high: float) -> bool:
-    """Return whether all values are between `low` and `high`, inclusive; False if any is NaN."""
-    return not len(values) or bool(values.min() >= low and values.max() <= high)
-
-
-def _is_finite(value: object) -> bool:
-    return isinstance(value, _REAL) and math.isfinite(value)
 
 
 def copied(strategy: Strategy) -> Strategy:

@@ -165,7 +165,7 @@ class Ledger:
     def reschedule(self, clients: IntArray, arrives_s: FloatArray) -> None:
         """Replace the arrival times of all updates in flight; `clients` must be all clients that have one."""
         self._arrives_s[clients] = arrives_s
-        self._queue.clear()
+        self._queue = ArrivalQueue(self._id)
         order = np.argsort(self._id[clients], kind="stable")
         self._queue.add(arrives_s[order], clients[order], self._id[clients[order]])
 

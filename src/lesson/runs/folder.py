@@ -50,8 +50,6 @@ class Begun:
     """The run that a folder holds, according to its config.toml."""
 
     settings: Settings
-    tables: dict[str, dict[str, Any]]
-    """How it was started: `strategy_defaults`, `versions` and `inputs`."""
     is_shorter: bool
     """Whether it has fewer rounds or a smaller time budget than the settings for which the folder was checked."""
 
@@ -93,7 +91,7 @@ class RunFolder:
             raise InputError(f"{self.path} holds {what}; {self._resume}, or {self._another}")
         if longer and has_summary and not self.is_resumable:
             raise InputError(f"{self.path} holds a finished run without a checkpoint to continue from; {self._another}")
-        return Begun(found, self._tables(), longer)
+        return Begun(found, longer)
 
     def changed_input(self, settings: Settings) -> str:
         """Return the first input or source file that has changed since the folder's run started; empty if none has.
@@ -139,11 +137,11 @@ class RunFolder:
             begun = self.check(settings, resume=True, may_extend=may_extend)
             remove_leftovers(self.path)
             if begun is not None and self.is_resumable:
-                self._note_other_versions(begun.tables.get("versions", {}), here["versions"])
+                self._note_other_versions(here["versions"])
             if begun is not None and begun.is_shorter:
                 # Without a summary, the run counts as unfinished, whatever happens before its limits are written.
                 self.summary.unlink(missing_ok=True)
-                self._write_config(settings, begun.tables)
+                self._write_config(settings, self._tables())
             elif not self.is_resumable and not self.summary.exists():
                 self._write_config(settings, here)
 
@@ -152,12 +150,13 @@ class RunFolder:
         write_whole(self.config, tomli_w.dumps({"format": FORMAT} | settings.to_sections() | known).encode())
 
     def _tables(self) -> dict[str, dict[str, Any]]:
-        """Return the tables of config.toml that describe how the run was started."""
+        """Return how the run was started, according to config.toml: `strategy_defaults`, `versions` and `inputs`."""
         tables = read_toml(self.config, "")
         return {name: tables[name] for name in FOR_READERS if name in tables}
 
-    def _note_other_versions(self, begun: dict[str, str], here: dict[str, str]) -> None:
+    def _note_other_versions(self, here: dict[str, str]) -> None:
         """Print a note if the run was started with versions that may compute differently."""
+        begun = self._tables().get("versions", {})
         other = [name for name in NUMERIC if begun.get(name, here[name]) != here[name]]
         if other:
             versions = ", ".join(f"{name} {begun[name]} (here {here[name]})" for name in other)

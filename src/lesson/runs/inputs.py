@@ -13,13 +13,10 @@ from lesson.core.errors import INSTALLED, InputError
 from lesson.core.plugins import search_current_folder
 from lesson.settings.settings import Settings
 
-Stamp = tuple[int, ...]
-"""Size, times and inode of a file; what was read from it is cached as long as they stay the same."""
-
 
 def input_digests(settings: Settings) -> dict[str, str]:
     """Return a digest of each input file, and of each source file of a custom strategy or task, by file name."""
-    digests = {path: _digest(Path(path)) for path in settings.input_files.values()}
+    digests = {path: _digest(_content(Path(path))) for path in settings.input_files.values()}
     for name in (settings.strategy.name, settings.data.dataset):
         if ":" in name:
             digests |= code_digests(name)
@@ -46,8 +43,9 @@ def code_digests(name: str) -> dict[str, str]:
         package = one.rpartition(".")[0]
         waiting += [package] if package else []  # it is imported first
         if (path := _source_of(root, one)) is not None:
-            digests[path.relative_to(root).as_posix()] = _digest(path)
-            waiting += _imports(path, one if path.stem == "__init__" else package, _stamp(path))
+            source = _content(path)
+            digests[path.relative_to(root).as_posix()] = _digest(source)
+            waiting += _imports(source, one if path.stem == "__init__" else package)
     return digests
 
 
@@ -79,11 +77,11 @@ def _source_of(root: Path, module: str) -> Path | None:
 
 
 @lru_cache(maxsize=1024)
-def _imports(path: Path, package: str, _: Stamp) -> tuple[str, ...]:
-    """Return what a source file in a package imports: modules, and names that may be modules."""
+def _imports(source: bytes, package: str) -> tuple[str, ...]:
+    """Return what a module of a package imports: modules, and names that may be modules."""
     try:
-        tree = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError):  # its import would fail as well
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):  # its import would fail as well
         return ()
     found: list[str] = []
     for node in ast.walk(tree):
@@ -102,23 +100,15 @@ def _digest_in_main(attribute: str) -> dict[str, str]:
         source = inspect.getsource(getattr(sys.modules["__main__"], attribute))
     except (AttributeError, OSError, TypeError):
         return {}
-    return {f"__main__:{attribute}": hashlib.blake2b(source.encode(), digest_size=16).hexdigest()}
+    return {f"__main__:{attribute}": _digest(source.encode())}
 
 
-def _digest(path: Path) -> str:
-    """Return the digest of a file, cached by its size and times; raise InputError if it cannot be read."""
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def _content(path: Path) -> bytes:
     try:
-        return _digest_of(path, _stamp(path))
+        return path.read_bytes()
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
-
-
-@lru_cache(maxsize=1024)
-def _digest_of(path: Path, _: Stamp) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-
-
-def _stamp(path: Path) -> Stamp:
-    found = path.stat()
-    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino

@@ -1,11 +1,10 @@
 """The lines of metrics.jsonl: one per round."""
 
-import math
 from typing import Any
 
 from lesson.clock.records import RoundRecord
+from lesson.fleet.fleet import finite_or_none
 from lesson.learn.results import RoundResult
-from lesson.learn.scores import ClientScores
 
 
 def metrics_line(record: RoundRecord, named: bool) -> dict[str, Any]:
@@ -52,17 +51,15 @@ def _rejections(record: RoundRecord) -> dict[str, list[int]]:
 
 
 def result_fields(result: RoundResult, has_classes: bool) -> dict[str, Any]:
-    """Return the evaluations of a round as fields of its line; an empty dict if none was due."""
-    clients = {} if result.clients is None else client_fields(result.clients, has_classes)
-    return clients if result.score is None else {**clients, **result.score.values, "loss": result.score.loss}
+    """Return the evaluations of a round as fields of its line; an empty dict if none was due.
 
-
-def client_fields(scores: ClientScores, has_classes: bool = True) -> dict[str, Any]:
-    """Return the scores on each client's own data as fields of a line; None for a client without data.
-
-    The accuracy is included only if the task has classes.
+    The scores on the clients' own data are None for a client without data; they include accuracies if the task has
+    classes.
     """
-    columns = ({"client_accuracy": scores.accuracy} if has_classes else {}) | {"client_loss": scores.loss}
-    return {"global_loss": scores.global_loss} | {
-        name: [None if math.isnan(value) else value for value in column.tolist()] for name, column in columns.items()
-    }
+    fields: dict[str, Any] = {}
+    if result.clients is not None:
+        fields["global_loss"] = result.clients.global_loss
+        if has_classes:
+            fields["client_accuracy"] = finite_or_none(result.clients.accuracy)
+        fields["client_loss"] = finite_or_none(result.clients.loss)
+    return fields if result.score is None else {**fields, **result.score.values, "loss": result.score.loss}

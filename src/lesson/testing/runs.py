@@ -1,9 +1,7 @@
-"""Helpers of the checks: fleets and situations to run in, signals, rejections, and what happened in each round."""
+"""Fleets and situations in which strategies are checked, with signals and rejections."""
 
 import csv
-import dataclasses
-import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,8 +21,6 @@ from lesson.strategies.base import Strategy
 SEED = 3
 DEADLINE_S = 20.0
 """Deadline of strategies that have one. In each of the fleets below, some client meets it."""
-PlainRound = dict[str, Any]
-"""What happened in a round, as plain values by name."""
 
 SIGNALS: dict[str, Callable[[int, int], Any]] = {
     "client_accuracy": lambda num_clients, version: np.append(
@@ -38,16 +34,6 @@ SIGNALS: dict[str, Callable[[int, int], Any]] = {
 """Every signal that a strategy can need, made up from the number of clients and the version."""
 
 
-def with_signals(loop: RoundLoop) -> RoundLoop:
-    """Add made-up values of all signals that its strategy needs to a loop, and return it."""
-
-    def value(name: str) -> Any:
-        return SIGNALS[name](len(loop.fleet), loop.version)
-
-    loop.signals = Signals({name: partial(value, name) for name in loop.strategy.needs & SIGNALS.keys()})
-    return loop
-
-
 def rejections_of(round: Round) -> list[Rejection]:
     """Return rejections of all updates of every fifth client, and of every other update of the client after it."""
     keys = round.updates.keys
@@ -58,28 +44,23 @@ def rejections_of(round: Round) -> list[Rejection]:
 class Case:
     """A fleet and a situation in which strategies are run."""
 
-    fleet_name: str
-    situation: str
+    name: str
     fleet: Fleet
     settings: Settings = field(default_factory=Settings)
+    is_nominal: bool = False
+    """Whether nothing varies and nothing fails."""
+    rejects: bool = False
+    """Whether updates are rejected; see `rejections_of`."""
 
-    def __str__(self) -> str:
-        return f"{self.fleet_name}, {self.situation}"
-
-    @property
-    def rejects(self) -> bool:
-        """Whether updates are rejected."""
-        return self.situation == "rejected updates"
-
-    @property
-    def is_nominal(self) -> bool:
-        """Whether nothing varies and nothing fails."""
-        return self.situation == "nominal"
-
-    def begin(self, strategy: Strategy, signals: bool = True) -> RoundLoop:
-        """Return the round loop of a run."""
+    def begin(self, strategy: Strategy, signals: bool) -> RoundLoop:
+        """Return the round loop of a run, with all signals that the strategy needs if `signals` is set."""
         loop = make_loop(strategy, self.fleet, seed=SEED, settings=self.settings)
-        return with_signals(loop) if signals else loop
+
+        def value(name: str) -> Any:
+            return SIGNALS[name](len(loop.fleet), loop.version)
+
+        loop.signals = Signals({name: partial(value, name) for name in strategy.needs & SIGNALS.keys() if signals})
+        return loop
 
 
 def default_fleets() -> dict[str, Fleet]:
@@ -106,59 +87,13 @@ def make_cases(fleets: Mapping[str, Fleet], folder: Path) -> list[Case]:
     )
     presence = _write_presence(folder / "presence.csv", fleet, unit_s)
     return [
-        *(Case(name, "nominal", fleet) for name, fleet in fleets.items()),
-        Case(name, "varying times", fleet, varying),
-        Case(name, "joining and leaving clients", fleet, Settings(presence=str(presence), slowdown=0.2)),
+        *(Case(f"{name}, nominal", fleet, is_nominal=True) for name, fleet in fleets.items()),
+        Case(f"{name}, varying times", fleet, varying),
+        Case(f"{name}, joining and leaving clients", fleet, Settings(presence=str(presence), slowdown=0.2)),
         # A client that disconnects and leaves may be back before the server notices that its update is lost.
-        Case(name, "disconnecting clients", fleet, Settings(presence=str(presence), faults=faults)),
-        Case(name, "rejected updates", fleet, Settings(exclude_after_rejections=2)),
+        Case(f"{name}, disconnecting clients", fleet, Settings(presence=str(presence), faults=faults)),
+        Case(f"{name}, rejected updates", fleet, Settings(exclude_after_rejections=2), rejects=True),
     ]
-
-
-def rounds_of(
-    loop: RoundLoop, num_rounds: int, resume: Callable[[], RoundLoop] | None = None, *, rejects: bool = False
-) -> Iterator[PlainRound]:
-    """Run a loop and yield its rounds; fewer than `num_rounds` if the run ends.
-
-    With `rejects`, some updates are rejected, see `rejections_of`. With `resume`, which returns new loops, the run is
-    saved after every round and continues in a new loop.
-    """
-    while loop.round < num_rounds and not loop.stop_reason:
-        if (current := loop.begin()) is not None:
-            record = loop.close(current, rejections_of(current) if rejects else ())
-            decided = getattr(loop.strategy, "decided", {})
-            yield plain(record) | decided | {"at_server": loop.ledger.at_server.id.tolist()}
-        if resume is not None:
-            values, arrays = loop.state()
-            loop = resume()
-            loop.restore(json.loads(json.dumps(values, allow_nan=False)), arrays)
-
-
-def plain(value: Any) -> Any:
-    """Return a value with dictionaries and lists in place of dataclasses and arrays, so that it can be compared."""
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    if dataclasses.is_dataclass(value):
-        return {one.name: plain(getattr(value, one.name)) for one in dataclasses.fields(value)}
-    if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
-    return value
-
-
-def difference(expected: list[PlainRound], got: list[PlainRound]) -> str:
-    """Return in which round and how two runs differ first, in one line; an empty string if they do not."""
-    for place, (one, other) in enumerate(zip(expected, got, strict=False)):
-        for name in one | other:
-            there, here = repr(one.get(name)), repr(other.get(name))
-            if there != here:
-                return f"round {place + 1}: {name} was {_cut(there)}, then {_cut(here)}"
-    if len(expected) != len(got):
-        return f"round {min(len(expected), len(got)) + 1} took place in only one of two runs"
-    return ""
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _measured(*latency_s: float) -> Fleet:

@@ -9,6 +9,7 @@ import copy
 import dataclasses
 import inspect
 import itertools
+import json
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,23 +23,16 @@ import numpy.typing as npt
 
 from lesson.clock.loop import RoundLoop
 from lesson.core.errors import InputError
+from lesson.core.validation import shown
 from lesson.fleet.fleet import Fleet
 from lesson.strategies.base import Merge, RoundPlan, ServerView, Strategy, Updates
-from lesson.testing.runs import (
-    DEADLINE_S,
-    SIGNALS,
-    Case,
-    PlainRound,
-    default_fleets,
-    difference,
-    make_cases,
-    plain,
-    rounds_of,
-)
+from lesson.testing.runs import DEADLINE_S, SIGNALS, Case, default_fleets, make_cases, rejections_of
 
 MAX_WAIT = 0.75
 """Share of a run's rounds that an update may wait at the server. `malenia`, which waits for all clients, needs 100."""
 
+PlainRound = dict[str, Any]
+"""What happened in a round, as plain values by name."""
 Decision = TypeVar("Decision", RoundPlan, Merge)
 
 
@@ -77,7 +71,7 @@ class Subject:
         self.make = _maker(strategy)
         """Returns a new strategy."""
         self.strategy: Strategy = strategy if _is_strategy(strategy) else self.make()
-        self.name, self._attributes = type(self.strategy).__name__, self._shown()
+        self.name = type(self.strategy).__name__
 
     @cached_property
     def accepted(self) -> dict[Case, list[PlainRound]]:
@@ -107,32 +101,41 @@ class Subject:
         return loop
 
     def run(self, case: Case, loop: RoundLoop, resume: Callable[[], RoundLoop] | None = None) -> list[PlainRound]:
-        """Return the rounds of a loop; see `rounds_of`."""
+        """Run a loop and return its rounds; fewer than `num_rounds` if the run ends.
+
+        With `resume`, which returns new loops, the run is saved after every round and continues in a new loop.
+        """
         rounds: list[PlainRound] = []
         with self._told(case, rounds):
-            rounds.extend(rounds_of(loop, self.num_rounds, resume, rejects=case.rejects))
+            while loop.round < self.num_rounds and not loop.stop_reason:
+                if (current := loop.begin()) is not None:
+                    record = loop.close(current, rejections_of(current) if case.rejects else ())
+                    decided = getattr(loop.strategy, "decided", {})
+                    rounds.append(_plain(record) | decided | {"at_server": loop.ledger.at_server.id.tolist()})
+                if resume is not None:
+                    values, arrays = loop.state()
+                    loop = resume()
+                    loop.restore(json.loads(json.dumps(values, allow_nan=False)), arrays)
         return rounds
 
     def check_same(self, case: Case, loop: RoundLoop, rule: str, resume: Callable[[], RoundLoop] | None = None) -> None:
         """Raise, with the rule that is broken, unless another run of a case has the same rounds as the first one."""
         try:
-            found = difference(self.accepted[case], self.run(case, loop, resume))
+            first, again = self.accepted[case], self.run(case, loop, resume)
         except AssertionError as error:
             raise AssertionError(f"{error}; {rule}") from error.__cause__
-        if found:
-            raise self.error(case, f"{found}; {rule}")
+        for number, (one, other) in enumerate(zip(first, again, strict=False), start=1):
+            for name in one | other:
+                there, here = one.get(name), other.get(name)
+                if repr(there) != repr(here):
+                    raise self.error(case, f"round {number}: {name} was {shown(there)}, then {shown(here)}; {rule}")
+        if len(first) != len(again):
+            number = min(len(first), len(again)) + 1
+            raise self.error(case, f"round {number} took place in only one of two runs; {rule}")
 
     def error(self, case: Case, what: str) -> AssertionError:
         """Return the error to raise if something is wrong in a case."""
-        return AssertionError(f"{self.name}: {case}: {what}")
-
-    @property
-    def has_changed(self) -> bool:
-        """Whether attributes of the strategy have changed since it was given."""
-        return self._shown() != self._attributes
-
-    def _shown(self) -> str:
-        return repr(getattr(self.strategy, "__dict__", ""))
+        return AssertionError(f"{self.name}: {case.name}: {what}")
 
     @contextmanager
     def _told(self, case: Case, rounds: Sequence[PlainRound] = ()) -> Iterator[None]:
@@ -201,13 +204,11 @@ def check_weights(subject: Subject) -> None:
                 raise subject.error(case, f"round {one['round']}: {rule}")
 
 
-def check_reuse(subject: Subject) -> None:
-    """A run does not change the object it is given, so that one object can drive several runs."""
-    rule = "a run must not change the object it is given: copy.deepcopy must copy all of its state"
-    for case, _ in subject.nominal():
-        subject.check_same(case, subject.begin(case, subject.strategy), rule)
-    if subject.has_changed:
-        raise AssertionError(f"{subject.name}: {rule}")
+def check_views(subject: Subject) -> None:
+    """A second run of the same object, whose views are overwritten after each call, has the same rounds."""
+    rule = "a strategy must copy what it keeps: arrays of a view, and all of its state in copy.deepcopy"
+    for case in subject.accepted:
+        subject.check_same(case, subject.begin(case, subject.strategy, poison=True), rule)
 
 
 def check_repeats(subject: Subject) -> None:
@@ -215,13 +216,6 @@ def check_repeats(subject: Subject) -> None:
     rule = "the same seed must give the same rounds: draw from the `rng` of open_round"
     for case, _ in subject.nominal():
         subject.check_same(case, subject.begin(case, subject.make()), rule)
-
-
-def check_views(subject: Subject) -> None:
-    """The strategy keeps no array of a view: overwriting these arrays after the call changes nothing."""
-    rule = "arrays of a view must not be kept: copy what a later round needs"
-    for case in subject.accepted:
-        subject.check_same(case, subject.begin(case, subject.strategy, poison=True), rule)
 
 
 def check_resume(subject: Subject) -> None:
@@ -242,9 +236,8 @@ STRATEGY_CHECKS: tuple[Callable[[Subject], None], ...] = (
     check_waiting,
     check_without_signals,
     check_weights,
-    check_reuse,
-    check_repeats,
     check_views,
+    check_repeats,
     check_resume,
 )
 
@@ -276,7 +269,7 @@ class _Watched:
 
     def _noted(self, name: str, decision: Decision) -> Decision:
         if isinstance(decision, RoundPlan | Merge):  # the loop reports anything else
-            self.decided |= {f"{name}.{key}": value for key, value in plain(decision).items()}
+            self.decided |= {f"{name}.{key}": value for key, value in _plain(decision).items()}
         return copy.deepcopy(decision) if self._poison else decision
 
     @contextmanager
@@ -299,8 +292,19 @@ def _watched(strategy: Strategy, poison: bool) -> Strategy:
     return made
 
 
-def _arrays(shown: ServerView | Updates) -> dict[str, npt.NDArray[Any]]:
-    values = {one.name: getattr(shown, one.name) for one in dataclasses.fields(shown)}
+def _plain(value: Any) -> Any:
+    """Return a value with dictionaries and lists in place of dataclasses and arrays, so that it can be compared."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if dataclasses.is_dataclass(value):
+        return {one.name: _plain(getattr(value, one.name)) for one in dataclasses.fields(value)}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return value
+
+
+def _arrays(seen: ServerView | Updates) -> dict[str, npt.NDArray[Any]]:
+    values = {one.name: getattr(seen, one.name) for one in dataclasses.fields(seen)}
     return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
 
 

@@ -1,5 +1,6 @@
 """Simulated time in which channels, compute speed and availability change, and the server estimates latencies."""
 
+import heapq
 from typing import Any
 
 import numpy as np
@@ -8,9 +9,8 @@ from lesson.clock.estimates import LatencyEstimator
 from lesson.clock.faults import Disconnections
 from lesson.clock.ledger import Ledger
 from lesson.clock.worlds.actual_times import ActualTimes
-from lesson.clock.worlds.availability import Availability
 from lesson.clock.worlds.base import Collected, closing_time
-from lesson.core.arrays import BoolArray, FloatArray
+from lesson.core.arrays import BoolArray, FloatArray, distinct
 from lesson.core.state import Arrays, restore_state, state_of
 from lesson.fleet.fleet import Fleet
 from lesson.fleet.tiers import TOLERANCE
@@ -22,7 +22,7 @@ from lesson.strategies.base import NO_UPDATES, Closing, Updates
 class VaryingWorld:
     """A world in which actual times differ from the server's estimates, and clients join, leave and disconnect."""
 
-    SAVED = ("_times", "_estimator", "_availability", "_noted_s", "_num_refreshed")
+    SAVED = ("_times", "_estimator", "_back_s", "_returns", "_noted_s", "_num_refreshed")
     varies = True
 
     def __init__(
@@ -37,9 +37,13 @@ class VaryingWorld:
         self._times = ActualTimes(settings, fleet, seed, disconnections, trace, presence)
         self._estimator = LatencyEstimator(settings, fleet, seed)
         self.fleet, self.first_latency_s = self._estimator.fleet, self._estimator.first_latency_s
-        self._availability = Availability(len(fleet), self._times.presence)
-        self._clients_come_and_go = disconnections is not None or self._times.presence.next_change_s(-np.inf) < np.inf
-        self.connected: BoolArray = self.fleet.reachable & self._availability.is_available(0.0)
+        self._presence = self._times.presence
+        self._back_s: FloatArray = np.zeros(len(fleet))
+        """When each client rejoins after the latest disconnection that the server noticed: inf if never, 0 if none."""
+        self._returns: list[tuple[float, int]] = []
+        """Heap of upcoming (time, client) pairs of clients that rejoin after a disconnection."""
+        self._clients_come_and_go = disconnections is not None or self._presence.next_change_s(-np.inf) < np.inf
+        self.connected: BoolArray = self.fleet.reachable & self._presence.is_available(0.0)
         self._noted_s = 0.0
         """Time up to which clients that joined or left have been connected or disconnected in the ledger."""
         self._refresh_every_s, self._num_refreshed = settings.server.refresh_estimates_every_s, 0
@@ -56,7 +60,7 @@ class VaryingWorld:
         while ledger.is_deserted:
             if round == 1 and not self._clients_come_and_go:
                 break  # the strategy handles a run that begins without clients
-            joins_s = self._availability.next_arrival_s(now_s)
+            joins_s = min(self._next_return_s(), self._presence.next_arrival_s(now_s))
             if joins_s > until_s * (1 + TOLERANCE) or joins_s == np.inf:
                 return joins_s
             now_s = joins_s
@@ -87,8 +91,10 @@ class VaryingWorld:
         if is_lost.any():
             lost, arrived = due[is_lost], due[~is_lost]
             offline = lost.client[self._times.back_s[lost.client] > now_s]
-            back_s = self._times.back_s[offline]
-            self._availability.drop_out(offline, back_s)
+            self._back_s[offline] = back_s = self._times.back_s[offline]
+            for client, at_s in zip(offline.tolist(), back_s.tolist(), strict=True):
+                if at_s < np.inf:
+                    heapq.heappush(self._returns, (at_s, client))
             ledger.disconnect(offline, for_good=np.isinf(back_s))
         self._estimator.see(arrived.client, self._times.parts_s(arrived))
         self._note_changes(ledger, now_s)
@@ -98,7 +104,7 @@ class VaryingWorld:
         """Do nothing: no models are held here."""
 
     def next_change_s(self, now_s: float) -> float:
-        return self._availability.next_change_s(now_s)
+        return min(self._next_return_s(), self._presence.next_change_s(now_s))
 
     def energy_j(self, updates: Updates, elapsed_s: FloatArray | float) -> FloatArray:
         return self._times.energy_j(updates, elapsed_s)
@@ -113,10 +119,19 @@ class VaryingWorld:
         """Connect clients that have joined since the last call, and disconnect those that have left."""
         if not self._clients_come_and_go or now_s == self._noted_s:
             return
-        joined, left = self._availability.changes(self._noted_s, now_s)
+        came, left = self._presence.changes(self._noted_s, now_s)
         self._noted_s = now_s
+        returned = []
+        while self._next_return_s() <= now_s:
+            returned.append(heapq.heappop(self._returns)[1])
+        back = np.array(returned, dtype=np.int64)
+        back = back[self._presence.leaves_s(back, now_s) > now_s]
+        joined = distinct([came[self._back_s[came] <= now_s], back])
         ledger.disconnect(left)
         ledger.connect(joined[np.isfinite(self.fleet.latency_s[joined])])
+
+    def _next_return_s(self) -> float:
+        return self._returns[0][0] if self._returns else np.inf
 
     def _refresh_estimates(self, ledger: Ledger, now_s: float) -> None:
         """Ask all idle clients for their current times once per `refresh_estimates_every_s`."""
