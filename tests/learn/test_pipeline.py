@@ -3,6 +3,7 @@
 import itertools
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from lesson.learn.evaluation import Evaluator
 from lesson.runs.execute import execute
 from lesson.runs.resolve import Resolved
 from lesson.settings.settings import Settings
-from lesson.strategies.base import RoundPlan, ServerView
+from lesson.strategies.base import GroupMemory, Merge, RoundPlan, ServerView, Updates
 
 
 @pytest.fixture
@@ -49,6 +50,43 @@ def test_results_do_not_depend_on_the_chunks(name: str, tmp_path: Path, rule: An
         execute(CASES[name], tmp_path / str(steps), **PARTS)
     for steps in (60, 10**6):
         assert content(tmp_path / str(steps)) == content(tmp_path / "1")
+
+
+class Tidy(FedAsync):
+    """Reuses the array of the clients whose updates it was shown in the round before."""
+
+    _last: Any = None
+
+    def merge(self, view: ServerView, arrived: Updates) -> Merge:
+        if self._last is not None:
+            self._last[:] = 0
+        self._last = arrived.client
+        return super().merge(view, arrived)
+
+
+class TidyGroups(Tidy):
+    """Has two groups, and reuses the ids in its merges."""
+
+    _ids: Any = None
+
+    def merge(self, view: ServerView, arrived: Updates) -> Merge:
+        if self._ids is not None:
+            self._ids[:] = 0
+        merge = super().merge(view, arrived)
+        self._ids = merge.updates
+        names = [str(client % 2) for client in arrived.client.tolist()]
+        return replace(merge, weights=np.ones(len(names)), groups=GroupMemory(names, dict.fromkeys(names, 0.1)))
+
+
+@pytest.mark.parametrize("strategy", [Tidy, TidyGroups])
+def test_strategy_may_reuse_its_arrays_while_a_chunk_waits(
+    strategy: type[Tidy], tmp_path: Path, rule: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lesson.runs.resolve.make_strategy", lambda *_: strategy())
+    for steps in (1, 60):
+        rule(steps)
+        execute(settings("fedasync"), tmp_path / str(steps), **PARTS)
+    assert content(tmp_path / "60") == content(tmp_path / "1")
 
 
 def tapped(made: list[TrainingRun], interrupt_in: int = 0) -> Any:

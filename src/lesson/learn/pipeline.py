@@ -4,7 +4,6 @@ import copy
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -191,5 +190,5 @@ def _decision(round: Round) -> tuple[Merge | None, Updates, FloatArray]:
     if not round.aggregates:
         return None, NO_UPDATES, _NO_WEIGHTS
     if merge.groups is not None:
-        merge = replace(merge, groups=copy.deepcopy(merge.groups))
+        merge = copy.deepcopy(merge)  # with the ids of its updates, by which groups are assigned
     return merge, round.updates, round.weights
