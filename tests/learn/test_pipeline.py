@@ -13,7 +13,7 @@ import pytest
 from helpers.lanes import overflow_from
 from helpers.runs import PARTS, content, settings
 from lesson import FedAsync, InputError
-from lesson.core.errors import DivergedError
+from lesson.core.errors import DivergedError, RunStoppedError
 from lesson.learn.backend import ChunkRule
 from lesson.learn.build import TrainingRun
 from lesson.learn.cpu import CpuBackend
@@ -197,3 +197,52 @@ def test_evaluation_that_fails_leaves_the_lines_before_it(
 
     monkeypatch.setattr(Evaluator, "client_scores", failing)
     assert len(same_failure(settings(client_scores_every_s=100.0), tmp_path, rule)) == 14
+
+
+class Longer(FedAsync):
+    """Lets clients take two steps from round 4 on, which the fused trainer cannot."""
+
+    def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
+        plan = super().open_round(view, rng)
+        return replace(plan, local_steps=np.full(len(plan.starts), 1 if view.round < 4 else 2))
+
+
+def test_updates_that_cannot_be_trained_leave_the_lines_before_them(
+    tmp_path: Path, rule: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that starts in round 4 arrives in round 9."""
+    monkeypatch.setattr("lesson.runs.resolve.make_strategy", lambda *_: Longer())
+    assert len(same_failure(settings("fedasync", trainer="fused"), tmp_path, rule, InputError)) == 8
+
+
+def test_strategy_that_cannot_be_saved_leaves_no_folder(
+    tmp_path: Path, rule: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Unsaved(FedAsync):
+        def merge(self, view: ServerView, arrived: Updates) -> Merge:
+            self.rounds = itertools.count()
+            return super().merge(view, arrived)
+
+    monkeypatch.setattr("lesson.runs.resolve.make_strategy", lambda *_: Unsaved())
+    for steps in (1, 10**6):
+        rule(steps)
+        with pytest.raises(InputError, match="cannot hold rounds"):
+            execute(settings("fedasync"), tmp_path / "run", **PARTS)
+        assert not (tmp_path / "run").exists()
+
+
+def test_line_that_cannot_be_written_is_the_error_even_if_a_later_round_diverges(
+    tmp_path: Path, rule: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise, the run would count as diverged, though rounds before are missing."""
+    overflow_from(8, monkeypatch)
+
+    def progress(line: dict[str, Any]) -> None:
+        if line["round"] == 5:
+            raise RunStoppedError("the disk is full")
+
+    for steps in (1, 10**6):
+        rule(steps)
+        with pytest.raises(RunStoppedError, match="the disk is full"):
+            execute(settings("lesson"), tmp_path / str(steps), progress=progress, **PARTS)
+        assert len((tmp_path / str(steps) / "metrics.jsonl").read_text().splitlines()) == 5

@@ -127,9 +127,13 @@ class Pipeline:
         deque(self.results(), maxlen=0)
 
     def discard(self) -> None:
-        """Discard all rounds whose results have not been returned: nothing may follow a round that is missing."""
+        """Discard all rounds whose results have not been returned: nothing may follow a round that is missing.
+
+        An error in one of them is discarded, too: it must not hide why a round is missing.
+        """
         for rounds in (self._parts, self._records, self._done, self.lane.launched):
             rounds.clear()
+        self._error = None
 
     @property
     def notes(self) -> list[str]:
