@@ -23,7 +23,7 @@ T and its step are in seconds, and U is not scaled. Losses are those of the newe
 that the client observes during local training. T is adjusted every W rounds, as in the authors' code, not in every
 round. If there are too few clients of one kind, more of the other kind start. No client is excluded after a number of
 rounds, and utilities have neither noise nor a fairness term. U_i and L_i are stored before the server's guards check
-the update, so updates that they reject count as aggregated ones. Without a model server, all losses are 1.
+the update, so updates that they reject count as aggregated ones. Without training, all losses are 1.
 
 The cost of a round grows with the number of clients: the server looks at all of them in every round.
 """

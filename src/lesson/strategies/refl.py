@@ -14,8 +14,8 @@ the round. With `adaptive_target`, N is reduced by the number of stale updates t
 Departures: in the paper, clients predict from their own history how likely they are to be available between μ and 2·μ
 from now. Here, the server counts how often a client was not connected when a round opened; if clients never leave,
 selection is uniform. The server predicts from its estimates which N clients arrive first. Clients that are held off
-start nevertheless if there are too few others. Without Λ, as in simulations without a model server or in rounds without
-fresh updates, s = 1 / (r + 1).
+start nevertheless if there are too few others. Without Λ, as in simulations without training or in rounds without fresh
+updates, s = 1 / (r + 1).
 
 The cost of a round grows with the number of clients: the server looks at all of them in every round.
 """

@@ -14,7 +14,7 @@ probability in proportion to their own.
 Departures: the numerator and D are those of FLGo's TiFL, which gives every tier with credits a chance. Credits are the
 same for all tiers and unlimited by default, because a strategy does not know how many rounds fit into a time budget.
 Tiers are formed from the server's estimates, without profiling rounds, and formed again only when a new client joins.
-A_t is a mean over the clients that hold data out; a tier without any counts as fully accurate. Without a model server
+A_t is a mean over the clients that hold data out; a tier without any counts as fully accurate. Without training,
 there are no accuracies, and tiers stay equally likely while their credits last.
 """
 
