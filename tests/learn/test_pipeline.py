@@ -123,18 +123,35 @@ def test_run_resumes_at_the_end_of_a_chunk(tmp_path: Path, rule: Any) -> None:
     assert content(tmp_path / "broken") == content(tmp_path / "whole")
 
 
+def written_after(strategy: str, folder: Path) -> list[int]:
+    """Return after which round each line of a run is written."""
+    made, rounds = list[TrainingRun](), list[int]()
+
+    def progress(_: dict[str, Any]) -> None:
+        rounds.append(made[0].pipeline.loop.round)
+
+    execute(settings(strategy, eval_every_s=1e6), folder, make=tapped(made), progress=progress, **PARTS)
+    return rounds
+
+
 def test_lines_are_delayed_by_a_limited_number_of_rounds(
     tmp_path: Path, rule: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rule(10**6)
     monkeypatch.setattr("lesson.learn.pipeline.MAX_CHUNK_ROUNDS", 7)
-    made, rounds = list[TrainingRun](), list[tuple[int, int]]()
+    assert written_after("fedasync", tmp_path / "run") == [min(30, -(-line // 7) * 7) for line in range(1, 31)]
 
-    def progress(line: dict[str, Any]) -> None:
-        rounds.append((line["round"], made[0].pipeline.loop.round))
 
-    execute(settings("fedasync", eval_every_s=1e6), tmp_path / "run", make=tapped(made), progress=progress, **PARTS)
-    assert rounds == [(line, min(30, -(-line // 7) * 7)) for line in range(1, 31)]
+def test_gpu_computes_a_chunk_while_the_clock_builds_the_next(tmp_path: Path, rule: Any) -> None:
+    """Chunks end after 7 rounds, as above; the results of one are known at the end of the next."""
+    rule(60, ends_anywhere=False)
+    assert written_after("fedasync", tmp_path / "run") == [min(30, -(-line // 7) * 7 + 7) for line in range(1, 31)]
+
+
+def test_reading_a_signal_ends_the_chunk(tmp_path: Path, rule: Any) -> None:
+    """Oort reads one in every round, so that there would be nothing to train together with this round."""
+    rule(10**6)
+    assert written_after("oort", tmp_path / "run") == list(range(1, 31))
 
 
 def test_updates_are_trained_together_across_rounds(rule: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
