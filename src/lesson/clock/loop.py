@@ -279,10 +279,7 @@ class RoundLoop:
         """Ask the strategy which of the updates at the server to aggregate."""
         decision = self.strategy.merge(self._view(NO_CLIENTS), self.ledger.at_server)
         round.merge, rows = Contract(self.strategy, self.round, self.ledger).checked_merge(decision)
-        merged = rows.merged.nonzero()[
-            0
-        ]  # not a mask: the strategy may keep, and later change, the arrays it was shown
-        round.updates, round.weights, round.leaving = self.ledger.at_server[merged], rows.weights, rows.leaving
+        round.updates, round.weights, round.leaving = self.ledger.at_server[rows.merged], rows.weights, rows.leaving
 
     def _reject(self, round: Round, rejections: Sequence[Rejection]) -> None:
         """Leave rejected updates out of those that are aggregated, and log them."""

@@ -195,4 +195,5 @@ def _decision(round: Round) -> tuple[Merge | None, Updates, FloatArray]:
         return None, NO_UPDATES, _NO_WEIGHTS
     if merge.groups is not None:
         merge = copy.deepcopy(merge)  # with the ids of its updates, by which groups are assigned
+    round.updates = round.updates[np.arange(len(round.updates))]  # copies of arrays that the strategy was shown
     return merge, round.updates, round.weights
