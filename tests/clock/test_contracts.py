@@ -14,7 +14,7 @@ from helpers.scripted import Scripted, ids
 from lesson import InputError, make_loop, simulate
 from lesson.core.arrays import membership
 from lesson.core.state import state_of
-from lesson.strategies.base import AllOf, AnyOf, Arrivals, Deadline, GroupMemory, Merge, RoundPlan, Updates
+from lesson.strategies.base import AllOf, AnyOf, Arrivals, Deadline, Every, GroupMemory, Merge, RoundPlan, Updates
 
 ONE = np.ones(1)
 PLAN = RoundPlan(ids(0), Deadline(9.0))
@@ -40,6 +40,8 @@ PLANS: dict[str, list[Any]] = {
         RoundPlan(ids(), Deadline(-1.0)),
     ],
     "count of RoundPlan.closes": [replace(PLAN, closes=Arrivals(1.5))],  # type: ignore[arg-type]
+    "interval_s of RoundPlan.closes": [replace(PLAN, closes=Every(interval)) for interval in (0.0, np.nan, "x")],  # type: ignore[arg-type]
+    "Every.unless_done": [replace(PLAN, closes=Every(9.0, clients)) for clients in ("x", [5])],  # type: ignore[arg-type]
     "AllOf.clients": [replace(PLAN, closes=AllOf(clients)) for clients in ("x", [5])],
     "AnyOf.groups": [replace(PLAN, closes=AnyOf(groups)) for groups in ([[0], 1], [[0], [-1]])],
     "RoundPlan.lr_scale": [replace(PLAN, lr_scale=scale) for scale in (-1.0, np.nan, [np.inf], [1.0, 2.0], 1j, "1")],

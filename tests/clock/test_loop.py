@@ -19,6 +19,7 @@ from lesson.strategies.base import (
     Arrivals,
     Closing,
     Deadline,
+    Every,
     GroupMemory,
     Merge,
     RoundPlan,
@@ -58,6 +59,26 @@ def test_round_that_nothing_closes_ends_with_the_last_arrival(closes: Closing) -
 def test_group_without_updates_in_flight_does_not_close_a_round() -> None:
     plan = RoundPlan(ids(0, 1), AnyOf([ids(2), ids(0), ids(1)]))
     assert next(simulate(Scripted(plan), make_fleet([5.0, 16.0, 1.0]), rounds=1)).end_s == 5.0
+
+
+@pytest.mark.parametrize(
+    ("script", "ends_s"),
+    [
+        ([Every(0.1)] * 30, [number * 0.1 for number in range(1, 31)]),  # not a running sum
+        ([Every(10.0), Deadline(13.0), Every(10.0), Every(10.0)], [10.0, 13.0, 23.0, 33.0]),
+        ([Every(10.0), Every(7.0), Every(7.0), Every(10.0)], [10.0, 17.0, 24.0, 34.0]),
+        ([Every(10.0, ids(0)), Every(10.0, [1]), Every(10.0)], [5.0, 15.0, 25.0]),
+    ],
+)
+def test_grid_begins_anew_when_a_round_opens_off_it(script: list[Any], ends_s: list[float]) -> None:
+    """The latencies are 5 and 99 s."""
+    starts, *later = script
+    plans = [RoundPlan(ids(0, 1), starts), *(RoundPlan(NOTHING, closes) for closes in later)]
+    loop, restored = (make_loop(Scripted(*plans), make_fleet([5.0, 99.0])) for _ in range(2))
+    for end_s in ends_s:
+        assert loop.step().end_s == end_s
+        restored.restore(*loop.state())
+        loop, restored = restored, loop
 
 
 def test_runs_end_after_their_rounds_or_time() -> None:

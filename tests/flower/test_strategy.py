@@ -19,6 +19,7 @@ from helpers.local_grid import LocalGrid, MakeGrid, fail, keep_silent
 from lesson import InputError, Settings, assign_tiers, draw_fleet
 from lesson.core.errors import RunStoppedError
 from lesson.flower import LessonStrategy
+from lesson.learn.pipeline import Pipeline
 from lesson.settings.sections import GuardSettings
 
 NUM_EXAMPLES = [10, 30, 20]
@@ -70,6 +71,13 @@ def test_long_deadline_equals_flowers_fedavg(make_grid: MakeGrid) -> None:
     assert ours.train_metrics_clientapp.keys() == theirs.train_metrics_clientapp.keys() == {1, 2, 3, 4}
     for round, metrics in theirs.train_metrics_clientapp.items():
         assert dict(ours.train_metrics_clientapp[round]) == pytest.approx(dict(metrics))
+
+
+def test_results_of_rounds_are_not_kept(make_grid: MakeGrid, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = list[Pipeline]()
+    monkeypatch.setattr("lesson.flower.strategy.Pipeline", lambda *parts: made.append(Pipeline(*parts)) or made[0])  # type: ignore[func-returns-value]
+    run(make_grid(client_app([]), 3), virtual())
+    assert not list(made[0].results())
 
 
 def test_step_sizes_follow_tiers_on_the_virtual_clock(make_grid: MakeGrid) -> None:

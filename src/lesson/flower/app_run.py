@@ -85,8 +85,8 @@ class AppRun:
     def run_rounds(self) -> None:
         """Run all rounds without a folder."""
         while self.loop.round < self.num_rounds and not self.loop.stop_reason:
-            record = self.pipeline.step()
-            if record is not None:
+            self.pipeline.step()
+            for record, _ in self.pipeline.results():
                 self.after_round(record)
         self.end()
 

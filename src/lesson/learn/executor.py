@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from lesson.clock.rejections import Rejection
+from lesson.core.errors import InputError
 from lesson.learn.aggregate import add_cohort, begin_sums, weight_factors
 from lesson.learn.backend import ChunkRule, Trainer, UpdateSource
 from lesson.learn.chunk import Chunk, Step
@@ -49,9 +50,9 @@ class Executor:
 
     def finish(self, lane: Lane, step: Step) -> Results:
         """Evaluate and free versions after the updates of a step have been aggregated, and wait for the results."""
-        launched = Launched()
+        launched = Launched([LaunchedRound()])
         try:
-            launched.rounds.append(self._finish(lane, step, LaunchedRound()))
+            self._finish(lane, step, launched.rounds[0])
         except Exception as error:
             launched.error = error
         return launched.results()
@@ -90,18 +91,18 @@ class Executor:
         waves = _Waves(self.source, lane, chunk)
         for number, step in enumerate(chunk.steps):
             result = LaunchedRound()
+            launched.rounds.append(result)
             if step.merge is not None:
                 result.rejections = self._aggregate(lane, chunk, number, waves, result)
-            launched.rounds.append(self._finish(lane, step, result))
+            self._finish(lane, step, result)
 
-    def _finish(self, lane: Lane, step: Step, result: LaunchedRound) -> LaunchedRound:
+    def _finish(self, lane: Lane, step: Step, result: LaunchedRound) -> None:
         """Evaluate the newest version and free old ones as a step requires; add the evaluations to its result."""
         if self.evaluator is not None:
             result.score = self.evaluator.begin_score(lane.model) if step.evaluates else None
             result.clients = self.evaluator.client_scores(lane.model) if step.evaluates_clients else None
         for version in step.unused:
             del lane.versions[version]
-        return result
 
     def _aggregate(
         self, lane: Lane, chunk: Chunk, number: int, waves: "_Waves", result: LaunchedRound
@@ -202,13 +203,20 @@ class _Waves:
             self._train_wave(self.trainer_of(number))
         return [self._sums.pop(place) for place in places]
 
+    def _is_trained_by(self, trainer: Trainer, place: int) -> bool:
+        """Return whether a cohort has this trainer; if it can have none, its own step raises the error."""
+        try:
+            return self.trainer_of(self._cohorts[place].step) is trainer
+        except InputError:
+            return False
+
     def _train_wave(self, trainer: Trainer) -> None:
         """Train as many of the ready cohorts of this trainer as a wave can hold, those of the earliest steps first."""
         size = len(next(iter(self._versions.values())))
         wave, others = list[int](), list[int]()
         while self._ready and len(wave) < max(1, min(MAX_WAVE_COHORTS, MAX_WAVE_VALUES // size)):
             place = heapq.heappop(self._ready)
-            (wave if self.trainer_of(self._cohorts[place].step) is trainer else others).append(place)
+            (wave if self._is_trained_by(trainer, place) else others).append(place)
         for place in others:
             heapq.heappush(self._ready, place)
         planned = [self._cohorts[place] for place in wave]

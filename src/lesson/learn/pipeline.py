@@ -4,7 +4,6 @@ import copy
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -132,9 +131,13 @@ class Pipeline:
         deque(self.results(), maxlen=0)
 
     def discard(self) -> None:
-        """Discard all rounds whose results have not been returned: nothing may follow a round that is missing."""
+        """Discard all rounds whose results have not been returned: nothing may follow a round that is missing.
+
+        An error in one of them is discarded, too: it must not hide why a round is missing.
+        """
         for rounds in (self._parts, self._records, self._done, self.lane.launched):
             rounds.clear()
+        self._error = None
 
     @property
     def notes(self) -> list[str]:
@@ -195,5 +198,6 @@ def _decision(round: Round) -> tuple[Merge | None, Updates, FloatArray]:
     if not round.aggregates:
         return None, NO_UPDATES, _NO_WEIGHTS
     if merge.groups is not None:
-        merge = replace(merge, groups=copy.deepcopy(merge.groups))
+        merge = copy.deepcopy(merge)  # with the ids of its updates, by which groups are assigned
+    round.updates = round.updates[np.arange(len(round.updates))]  # copies of arrays that the strategy was shown
     return merge, round.updates, round.weights

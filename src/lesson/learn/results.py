@@ -52,7 +52,7 @@ class Launched:
 
     rounds: list[LaunchedRound] = field(default_factory=list)
     error: Exception | None = None
-    """Why the next round failed."""
+    """Why the last of these rounds failed."""
     _copied: tuple[Tensor, torch.cuda.Event] | None = None
     """Sums on the host, which are complete after the event."""
 
@@ -65,12 +65,14 @@ class Launched:
             self._copied = there, copied
 
     def results(self) -> Results:
-        """Wait for the results. The first round whose model or score is not finite ends them."""
+        """Wait for the results. The first round that failed, or whose model or score is not finite, ends them."""
         sums, done = iter(self._copied_sums()), list[RoundResult]()
         for one in self.rounds:
             try:
                 if one.newest_cohort is not None and not math.isfinite(next(sums)):
-                    raise not_finite("model", one.newest_cohort)
+                    raise not_finite("model", one.newest_cohort)  # why an evaluation failed, if it did
+                if self.error is not None and one is self.rounds[-1]:
+                    raise self.error
                 score = None if one.score is None else one.score()
             except Exception as error:
                 return Results(done, error)

@@ -194,7 +194,7 @@ def _run_rounds(
             if record is None:
                 break
             if record.round == 1:
-                state_of(loop.strategy)  # raises now, not at the first checkpoint, if the state cannot be saved
+                lines.check_state()
             lines.write()
             wanted = interrupt.asked or time.perf_counter() - saved >= limits.checkpoint_every_s
             if wanted and pipeline.end_chunk():
@@ -223,6 +223,14 @@ class _Lines:
         """Wait for the results of all rounds and write their lines."""
         self._run.pipeline.drain()
         self.write()
+
+    def check_state(self) -> None:
+        """Raise if the strategy's state cannot be saved: now, not at the first checkpoint, and without any line."""
+        try:
+            state_of(self._run.pipeline.loop.strategy)
+        except Exception:
+            self._run.pipeline.discard()
+            raise
 
     @contextlib.contextmanager
     def finished_if_stopped(self) -> Iterator[None]:

@@ -54,7 +54,7 @@ class ServerView:
             fleet.
         started_round: Round in which each client last started; 0 before its first start.
         started_s: When each client last started; NaN before its first start.
-        signals: The signals in the strategy's `needs` that are available, each computed when it is accessed
+        signals: The signals in the strategy's `needs` that are available in this run, each computed when it is accessed
             or, if it is a function, when it is called. "client_accuracy": accuracy of the newest model on the data that
             each client holds out, a tenth of its samples, shape (num_clients,); NaN for a client without such data.
             Clients hold data out only if the strategy needs this signal. "update_deviation": a function of two

@@ -87,7 +87,7 @@ Key = tuple[int, int]
 class Clients(Protocol):
     """Connection to the remote clients.
 
-    Models do not pass through this interface except in checkpoints: they are found by client and index.
+    Models do not pass through this interface except in checkpoints; `learn.remote.Received` has them.
     """
 
     def send(self, updates: Updates, round: int, patience_s: FloatArray) -> int:
