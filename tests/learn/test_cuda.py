@@ -348,7 +348,7 @@ def test_diverging_run_stops_as_it_would_round_by_round(
     limits = {"rounds": 60, "eval_every_s": 20.0, "device": "cuda"}
     found = []
     for steps in (1, 2048):
-        monkeypatch.setattr("lesson.learn.cuda.backend.MAX_WINDOW_STEPS", steps)
+        monkeypatch.setattr("lesson.learn.cuda.backend.MAX_CHUNK_STEPS", steps)
         with pytest.raises(DivergedError) as caught:
             execute(Settings(training={"local_steps": local_steps}, run=limits), tmp_path / str(steps))
         found.append((str(caught.value), len(read_metrics(tmp_path / str(steps) / "metrics.jsonl"))))

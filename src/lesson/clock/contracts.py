@@ -75,7 +75,8 @@ class Contract:
         """
         self._require(isinstance(merge, Merge), "merge", "must return a Merge", merge)
         ids = "must be distinct ids of updates at the server, each aggregated or dropped"
-        updates, drops = self._array("Merge.updates", merge.updates, ids), self._array("Merge.drops", merge.drops, ids)
+        updates = self._array("Merge.updates", merge.updates, ids, low=None)
+        drops = self._array("Merge.drops", merge.drops, ids, low=None)
         what, scale = f"must be finite numbers >= 0, one per update ({len(updates)})", merge.step_scale
         weights = self._array("Merge.weights", merge.weights, what, _NUMBERS)
         self._require(len(weights) == len(updates), "Merge.weights", what, weights)
@@ -160,10 +161,12 @@ class Contract:
             raise self._error(field, f"must not repeat a client, got client {client} {count} times")
         return clients
 
-    def _array(self, field: str, value: Any, what: str, dtype: Any = _IDS, low: float = 0, high: float = _MAX) -> Any:
+    def _array(
+        self, field: str, value: Any, what: str, dtype: Any = _IDS, low: float | None = 0, high: float = _MAX
+    ) -> Any:
         """Return a list of numbers as an array, an array of this type unchanged; raise unless it is what it must be.
 
-        Numbers must be between `low` and `high`, inclusive.
+        Unless `low` is None, numbers must be between `low` and `high`, inclusive.
         """
         array = value
         if type(value) is not np.ndarray or value.dtype is not dtype or value.ndim != 1:
@@ -174,7 +177,7 @@ class Contract:
             is_list = array.ndim == 1 and (array.dtype.kind in ("iu" if dtype is _IDS else "iuf") or not len(array))
             self._require(is_list, field, what, value)
             array = array.astype(dtype)
-        if len(array) and not (array.min() >= low and array.max() <= high):
+        if low is not None and len(array) and not (array.min() >= low and array.max() <= high):
             wrong = array[~((array >= low) & (array <= high))][0]
             raise self._error(field, f"{what}, got {wrong}")
         return array

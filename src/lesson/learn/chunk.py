@@ -8,6 +8,7 @@ time, are thus trained in large batches.
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,8 +16,7 @@ from lesson.core.arrays import FloatArray, IntArray
 from lesson.strategies.base import Merge, Updates
 
 
-@dataclass(frozen=True, eq=False)
-class Step:
+class Step(NamedTuple):
     """What the executor does for one round: aggregate updates, evaluate the newest version, free old versions."""
 
     round: int

@@ -80,7 +80,7 @@ class Cohort:
         return [Rejection(client, index, reason) for client, index in found]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class PlannedCohort:
     """The rows of a cohort, without the base model, which may not exist yet."""
 

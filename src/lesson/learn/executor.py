@@ -145,9 +145,11 @@ class Executor:
     ) -> tuple[Sequence[PlannedCohort | Cohort], list[Tensor], list[Rejection]]:
         """Return the accepted updates of each cohort of a step, the weighted sum of their models, and rejections."""
         planned = waves.cohorts_of(number)
-        if not lane.transforms:
+        if not lane.transforms and len(waves.chunk.steps) > 1:
             return planned, waves.sums(number), []
         cohorts = [cohort.starting_from(lane.versions[cohort.base_version]) for cohort in planned]
+        if not lane.transforms:
+            return planned, waves.trainer_of(number).sums(cohorts) if cohorts else [], []
         models = waves.trainer_of(number).models(cohorts) if cohorts else []
         trained = [cohort.with_models(some) for cohort, some in zip(cohorts, models, strict=True)]
         for plan, cohort in zip(planned, trained, strict=True):

@@ -73,17 +73,13 @@ class Pipeline:
         current = self.loop.begin(until_s)
         if current is None:
             return None
+        if self._is_serial:
+            return self._step_alone(current, due)
         merge, updates, weights = _decision(current)
-        rejections: Sequence[Rejection] = ()
-        if self._is_serial and merge is not None:
-            rejections = self._aggregate(Step(current.number, merge), updates, weights)
-        record = self.loop.close(current, rejections)
+        record = self.loop.close(current)
         score, clients = Due() if due is None else due(current.before_s, record)
         step = Step(record.round, merge, score, clients, current.unused)
         self._records.append(record)
-        if self._is_serial:
-            self._take(self.executor.finish(self.lane, step))
-            return record
         self._parts.append((step, updates, weights))
         if merge is not None:
             self._cost += MERGE_STEPS + int(updates.local_steps @ updates.batches)
@@ -149,12 +145,20 @@ class Pipeline:
         """Release all threads, processes and GPU memory."""
         self.executor.close()
 
-    def _aggregate(self, step: Step, updates: Updates, weights: FloatArray) -> Sequence[Rejection]:
-        """Execute the aggregation of a single round, and return the rejected updates."""
-        results = self.executor.submit(self.lane, Chunk.of([(step, updates, weights)]), wait=True)
-        if results.error is not None:
-            raise results.error
-        return results.rounds[0].rejections
+    def _step_alone(self, current: Round, due: Callable[[float, RoundRecord], Due] | None) -> RoundRecord:
+        """Compute a round at once and close it: its rejections affect the next one."""
+        rejections: Sequence[Rejection] = ()
+        if current.aggregates:
+            chunk = Chunk.of([(Step(current.number, current.merge), current.updates, current.weights)])
+            results = self.executor.submit(self.lane, chunk, wait=True)
+            if results.error is not None:
+                raise results.error
+            rejections = results.rounds[0].rejections
+        record = self.loop.close(current, rejections)
+        score, clients = Due() if due is None else due(current.before_s, record)
+        self._records.append(record)
+        self._take(self.executor.finish(self.lane, Step(record.round, None, score, clients, current.unused)))
+        return record
 
     def _take(self, results: Results) -> None:
         if self._error is None:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,8 +13,7 @@ from lesson.learn.divergence import NewestCohort, not_finite
 from lesson.learn.scores import ClientScores, Score
 
 
-@dataclass(frozen=True, eq=False)
-class RoundResult:
+class RoundResult(NamedTuple):
     """What was computed in a round."""
 
     rejections: Sequence[Rejection] = ()
@@ -23,8 +23,7 @@ class RoundResult:
     """Evaluation of its model on the samples of each client, if it was due."""
 
 
-@dataclass(frozen=True, eq=False)
-class Results:
+class Results(NamedTuple):
     """Results of rounds, in order."""
 
     rounds: Sequence[RoundResult] = ()
@@ -32,7 +31,7 @@ class Results:
     """Why the next round could not be computed; None if there was no error so far."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class LaunchedRound:
     """A round whose results may not have been computed yet."""
 
