@@ -14,7 +14,7 @@ from helpers.lanes import make_models
 from helpers.small_tasks import TinyNet, image_workload, tiny_data, tiny_logits, tiny_task, tiny_workload
 from lesson import FedAvg, Settings, make_loop
 from lesson.core.errors import DivergedError
-from lesson.learn.cpu import CHUNK_SAMPLES, CpuBackend
+from lesson.learn.cpu import PART_SAMPLES, CpuBackend
 from lesson.learn.data import Samples
 from lesson.learn.divergence import NewestCohort
 from lesson.learn.evaluation import Evaluator, client_scores
@@ -26,7 +26,7 @@ from lesson.learn.workload import Workload
 from lesson.settings.sections import TrainingSettings
 
 DATA = tiny_data(3000)
-"""2000 training samples: four chunks."""
+"""2000 training samples: four parts."""
 
 
 def check_by_hand(scores: ClientScores, workload: Workload, data: Samples, vector: Tensor) -> None:
@@ -77,7 +77,7 @@ def test_client_scores_by_hand(evaluator: Evaluator, model: GlobalModel, workloa
     """Eq. (1): Σ |D_i| / |D| f_i is the mean loss over all samples, each of which somebody holds."""
     scores, sizes = evaluator.client_scores(model), workload.holdings.num_samples
     check_by_hand(scores, workload, DATA, model.vector)
-    assert len(DATA.train_targets) > CHUNK_SAMPLES
+    assert len(DATA.train_targets) > PART_SAMPLES
     logits, truth = tiny_logits(model.vector, DATA.train_inputs), torch.from_numpy(DATA.train_targets)
     total = torch.nn.functional.cross_entropy(logits.double(), truth).item()
     assert scores.loss @ sizes / sizes.sum() == pytest.approx(total, rel=1e-6)

@@ -10,13 +10,13 @@ from lesson.learn.backend import MAX_CHUNK_STEPS, ChunkRule, Trainer, TrainerNam
 from lesson.learn.batched import BatchedTrainer
 from lesson.learn.fused import FusedTrainer
 from lesson.learn.reference import ReferenceTrainer
-from lesson.learn.scores import Score, chunk_sums, chunk_tasks, make_score, sample_scores
+from lesson.learn.scores import Score, make_score, part_sums, part_tasks, sample_scores
 from lesson.learn.task import Arrays
 from lesson.learn.threads import Threads
 from lesson.learn.workload import Workload
 
 Result = TypeVar("Result")
-CHUNK_SAMPLES = 500
+PART_SAMPLES = 500
 FIRST_CHUNK_STEPS = 16
 """Work of the first chunk, which shows how long a step takes."""
 
@@ -43,8 +43,8 @@ class CpuBackend:
     def begin_score(self, vector: Tensor) -> Callable[[], Score]:
         """Evaluate the model with these exchanged values on the test data; return a function that returns its score."""
         work = self._workload
-        chunks = self._evaluate(chunk_sums, vector, work.test_inputs, work.test_targets)
-        score = make_score(work, chunks)
+        parts = self._evaluate(part_sums, vector, work.test_inputs, work.test_targets)
+        score = make_score(work, parts)
         return lambda: score
 
     def sample_scores(self, vector: Tensor, inputs: Arrays, targets: Arrays) -> Tensor:
@@ -57,6 +57,6 @@ class CpuBackend:
     def _evaluate(
         self, evaluate: Callable[..., Result], vector: Tensor, inputs: Arrays, targets: Arrays
     ) -> list[Result]:
-        tasks = chunk_tasks(evaluate, self._workload, inputs, targets, CHUNK_SAMPLES)
+        tasks = part_tasks(evaluate, self._workload, inputs, targets, PART_SAMPLES)
         parts = [self._threads.submit(task, vector) for task in tasks]
         return [part.result() for part in parts]

@@ -24,7 +24,7 @@ from lesson.learn.template import Replica
 from lesson.learn.threads import Threads
 from lesson.learn.workload import Workload
 
-CHUNK_SAMPLES = 500
+PART_SAMPLES = 500
 WORTH_HALVING = 160
 ROWS = 2
 """Models that one task of a thread trains: few enough to occupy many threads, and their base is loaded once."""
@@ -51,20 +51,20 @@ class FusedTrainer:
         """Do nothing: the threads belong to the backend."""
 
     def _begin_gradients(self, cohort: Cohort) -> "list[Future[Tensor]]":
-        """Start to compute the parts of ∇ Σ a·λ·f, one per chunk of clients."""
+        """Start to compute the parts of ∇ Σ a·λ·f, one per group of clients."""
         (samples,) = self.workload.minibatches(cohort, 1)
         num_samples = len(cohort) * self.workload.batch_size
-        num_chunks = 1 if num_samples < WORTH_HALVING else max(2, round(num_samples / CHUNK_SAMPLES))
+        num_parts = 1 if num_samples < WORTH_HALVING else max(2, round(num_samples / PART_SAMPLES))
         return [
             self._threads.submit(self._gradient, cohort.base, cohort[rows], samples[rows])
-            for rows in np.array_split(np.arange(len(cohort)), min(num_chunks, len(cohort)))
+            for rows in np.array_split(np.arange(len(cohort)), min(num_parts, len(cohort)))
         ]
 
-    def _sum(self, cohort: Cohort, chunks: "list[Future[Tensor]]") -> Tensor:
+    def _sum(self, cohort: Cohort, parts: "list[Future[Tensor]]") -> Tensor:
         """Return (Σ a)·ω minus the parts of the gradient, subtracted in order."""
         total = cohort.base * float(cohort.weight.sum())
-        for chunk in chunks:
-            total -= chunk.result()
+        for part in parts:
+            total -= part.result()
         return total
 
     def _gradient(self, replica: Replica, cohort: Cohort, padded: Tensor) -> Tensor:

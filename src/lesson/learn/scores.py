@@ -43,29 +43,29 @@ class ClientScores:
     """Mean of the losses, weighted by number of samples, Eq. (1)."""
 
 
-def chunk_tasks(
+def part_tasks(
     evaluate: Callable[[Replica, Workload, Arrays, Arrays], Result],
     workload: Workload,
     inputs: Arrays,
     targets: Arrays,
     size: int,
 ) -> Iterator[Callable[[Replica], Result]]:
-    """Return, for each chunk of `size` samples, a function of a loaded replica that evaluates the chunk.
+    """Return, for each part of `size` samples, a function of a loaded replica that evaluates the part.
 
     Every evaluation calls these functions: in threads, on a GPU or in a CUDA graph.
     """
 
-    def task(number: int, chunk: tuple[Arrays, Arrays], replica: Replica) -> Result:
+    def task(number: int, part: tuple[Arrays, Arrays], replica: Replica) -> Result:
         with torch.no_grad(), workload.seeded_scores(number):
-            return evaluate(replica, workload, *chunk)
+            return evaluate(replica, workload, *part)
 
     total = num_samples(targets)
     sizes = [min(size, total - begin) for begin in range(0, total, size)]
-    chunks = zip(split(inputs, sizes), split(targets, sizes), strict=True)
-    return (partial(task, number, chunk) for number, chunk in enumerate(chunks))
+    parts = zip(split(inputs, sizes), split(targets, sizes), strict=True)
+    return (partial(task, number, part) for number, part in enumerate(parts))
 
 
-def chunk_sums(replica: Replica, workload: Workload, inputs: Arrays, targets: Any) -> tuple[Tensor, Any]:
+def part_sums(replica: Replica, workload: Workload, inputs: Arrays, targets: Any) -> tuple[Tensor, Any]:
     """Return the sums of correct predictions and of losses, shape (2,), and the outputs for a task's own metrics."""
     task = workload.task
     outputs = as_floats(replica.outputs(prepared(task, inputs)))
@@ -84,15 +84,15 @@ def sample_scores(replica: Replica, workload: Workload, inputs: Arrays, targets:
     return torch.stack([right.to(losses.dtype), losses], dim=1)
 
 
-def add_chunks(chunks: Sequence[tuple[Tensor, Any]]) -> Tensor:
-    """Return the sum of the `chunk_sums`, added in order."""
-    return reduce(torch.add, [sums for sums, _ in chunks])
+def add_parts(parts: Sequence[tuple[Tensor, Any]]) -> Tensor:
+    """Return the sum of the `part_sums`, added in order."""
+    return reduce(torch.add, [sums for sums, _ in parts])
 
 
-def make_score(workload: Workload, chunks: Sequence[tuple[Tensor, Any]]) -> Score:
-    """Return the score on the test data, given the `chunk_sums`."""
-    task, count, outputs = workload.task, num_samples(workload.test_targets), [outputs for _, outputs in chunks]
-    right, loss = (one / count for one in add_chunks(chunks).tolist())
+def make_score(workload: Workload, parts: Sequence[tuple[Tensor, Any]]) -> Score:
+    """Return the score on the test data, given the `part_sums`."""
+    task, count, outputs = workload.task, num_samples(workload.test_targets), [outputs for _, outputs in parts]
+    right, loss = (one / count for one in add_parts(parts).tolist())
     if task.metrics is None:
         return Score({ACCURACY: right} if task.metric == ACCURACY else {TEST_LOSS: loss}, loss)
     if not all(isinstance(leaf, Tensor) and leaf.dim() for leaf in leaves_of(outputs[0])):

@@ -10,11 +10,11 @@ from torch import Tensor
 from lesson.core.errors import InputError
 from lesson.learn.backend import MAX_CHUNK_STEPS, ChunkRule, Trainer, TrainerName, why_not
 from lesson.learn.cuda.batched import CudaBatchedTrainer
-from lesson.learn.cuda.evaluate import CHUNK_SAMPLES, CudaScorer
+from lesson.learn.cuda.evaluate import PART_SAMPLES, CudaScorer
 from lesson.learn.cuda.fused import CudaFusedTrainer
 from lesson.learn.cuda.graphs import Precision, arithmetic
 from lesson.learn.reference import ReferenceTrainer
-from lesson.learn.scores import Score, chunk_sums, chunk_tasks, make_score, sample_scores
+from lesson.learn.scores import Score, make_score, part_sums, part_tasks, sample_scores
 from lesson.learn.task import Arrays
 from lesson.learn.template import Replica
 from lesson.learn.workload import Workload
@@ -63,8 +63,8 @@ class CudaBackend:
         if self._scorer is not None:
             return self._scorer.begin(vector)
         work = self._workload
-        chunks = self._evaluate(chunk_sums, vector, work.test_inputs, work.test_targets)
-        score = make_score(work, chunks)
+        parts = self._evaluate(part_sums, vector, work.test_inputs, work.test_targets)
+        score = make_score(work, parts)
         return lambda: score
 
     def sample_scores(self, vector: Tensor, inputs: Arrays, targets: Arrays) -> Tensor:
@@ -87,5 +87,5 @@ class CudaBackend:
     ) -> list[Result]:
         self._replica.load(vector)
         with arithmetic(self._precision):
-            tasks = chunk_tasks(evaluate, self._workload, inputs, targets, CHUNK_SAMPLES)
+            tasks = part_tasks(evaluate, self._workload, inputs, targets, PART_SAMPLES)
             return [task(self._replica) for task in tasks]

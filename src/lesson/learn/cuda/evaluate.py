@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from lesson.learn.cuda.graphs import Graph, Precision
-from lesson.learn.scores import Score, add_chunks, chunk_sums, chunk_tasks, make_score
+from lesson.learn.scores import Score, add_parts, make_score, part_sums, part_tasks
 from lesson.learn.workload import Workload
 
-CHUNK_SAMPLES = 2000
+PART_SAMPLES = 2000
 
 
 class CudaScorer:
@@ -52,7 +52,7 @@ class CudaScorer:
         """
         work = self._workload
         self._replica.load(self._vector)
-        tasks = chunk_tasks(chunk_sums, work, work.test_inputs, work.test_targets, CHUNK_SAMPLES)
-        sums = add_chunks([task(self._replica) for task in tasks])
+        tasks = part_tasks(part_sums, work, work.test_inputs, work.test_targets, PART_SAMPLES)
+        sums = add_parts([task(self._replica) for task in tasks])
         sums[1] = torch.where(self._vector.isfinite().all(), sums[1], torch.nan)
         return sums

@@ -21,7 +21,7 @@ from lesson.learn.losses import as_floats
 from lesson.learn.minibatch import sample_weights
 from lesson.learn.workload import Workload
 
-CHUNK_SAMPLES, MAX_GRAPHS, NUM_STREAMS = 2000, 64, 8
+PART_SAMPLES, MAX_GRAPHS, NUM_STREAMS = 2000, 64, 8
 MAX_CONCURRENT = 4
 """Largest number of cohorts of one size that run concurrently, each with a graph of its own."""
 FEW_CLIENTS, MANY_COHORTS = 4, 3
@@ -33,7 +33,7 @@ class CudaFusedTrainer:
     def __init__(self, workload: Workload, precision: Precision) -> None:
         self.workload, self._precision = workload, precision
         self._steps: dict[tuple[int, int], _FusedStep] = {}
-        self._chunk = max(1, CHUNK_SAMPLES // workload.batch_size)
+        self._part = max(1, PART_SAMPLES // workload.batch_size)
         self._streams = [torch.cuda.Stream() for _ in range(NUM_STREAMS)]
         self._step(1, 0)  # raises InputError if this task cannot be recorded
 
@@ -66,7 +66,7 @@ class CudaFusedTrainer:
         main, used = torch.cuda.current_stream(), Counter[int]()
         begun, streams = main.record_event(), dict[tuple[int, int], torch.cuda.Stream]()
         for cohort, total in zip(cohorts, sums, strict=True):
-            size = padded_size(min(len(cohort), self._chunk))
+            size = padded_size(min(len(cohort), self._part))
             key = size, used[size] % MAX_CONCURRENT
             used[size] += 1
             step = self._step(*key)
@@ -87,9 +87,9 @@ class CudaFusedTrainer:
 
     def _sum(self, step: "_FusedStep", cohort: Cohort, total: Tensor) -> None:
         """Write the weighted sum of the trained models into `total`."""
-        total.copy_(step.run(cohort if len(cohort) <= self._chunk else cohort[: self._chunk]))
-        for begin in range(self._chunk, len(cohort), self._chunk):
-            total += step.run(cohort[begin : begin + self._chunk])
+        total.copy_(step.run(cohort if len(cohort) <= self._part else cohort[: self._part]))
+        for begin in range(self._part, len(cohort), self._part):
+            total += step.run(cohort[begin : begin + self._part])
 
     def _step(self, size: int, number: int) -> "_FusedStep":
         """Return a graph for `size` clients; cohorts of one size that run concurrently get one per `number`."""
