@@ -1,4 +1,4 @@
-"""The executor computes the models of chunks on one device. It holds no state of a run; that is in `Lane`.
+"""The executor computes the models of chunks on one device. What changes during a run is in `Lane`, not here.
 
 Cohorts whose base models exist are trained together, as a *wave*, whatever the rounds in which they are aggregated.
 """
