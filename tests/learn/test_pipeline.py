@@ -3,6 +3,7 @@
 import itertools
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from helpers.lanes import overflow_from
 from helpers.runs import PARTS, content, settings
+from helpers.scripted import ids
 from lesson import FedAsync, InputError
 from lesson.core.errors import DivergedError
 from lesson.learn.backend import ChunkRule
@@ -21,7 +23,8 @@ from lesson.learn.evaluation import Evaluator
 from lesson.runs.execute import execute
 from lesson.runs.resolve import Resolved
 from lesson.settings.settings import Settings
-from lesson.strategies.base import RoundPlan, ServerView
+from lesson.strategies import FedAT
+from lesson.strategies.base import Merge, RoundPlan, ServerView, Updates
 
 
 @pytest.fixture
@@ -131,6 +134,23 @@ def test_diverging_run_stops_as_it_would_round_by_round(
     lines = same_failure(settings("lesson", eval_every_s=20.0), tmp_path, rule)
     assert 7 <= len(lines) < 30
     assert all("accuracy" in line for line in lines)
+
+
+def test_strategy_may_use_its_arrays_again(tmp_path: Path, rule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chunk is executed after later rounds were planned; until then, a merge must not change."""
+    rule(10**6)
+    execute(settings("fedat"), tmp_path / "kept", **PARTS)
+    earlier, merge = [ids()], FedAT.merge
+
+    def merge_again(self: FedAT, view: ServerView, arrived: Updates) -> Merge:
+        earlier[0][:] = -1
+        given = merge(self, view, arrived)
+        earlier[0] = given.updates.copy()
+        return replace(given, updates=earlier[0])
+
+    monkeypatch.setattr(FedAT, "merge", merge_again)
+    execute(settings("fedat"), tmp_path / "used again", **PARTS)
+    assert content(tmp_path / "used again") == content(tmp_path / "kept")
 
 
 class Failing(FedAsync):

@@ -190,10 +190,10 @@ class Pipeline:
 
 
 def _decision(round: Round) -> tuple[Merge | None, Updates, FloatArray]:
-    """Return what a round aggregates. The strategy cannot change it afterwards: groups are copied."""
+    """Return what a round aggregates. The strategy cannot change it afterwards: ids and groups are copied."""
     merge = round.merge
     if not round.aggregates:
         return None, NO_UPDATES, _NO_WEIGHTS
     if merge.groups is not None:
-        merge = replace(merge, groups=copy.deepcopy(merge.groups))
+        merge = replace(merge, updates=merge.updates.copy(), groups=copy.deepcopy(merge.groups))
     return merge, round.updates, round.weights
