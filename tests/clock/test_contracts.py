@@ -14,7 +14,7 @@ from helpers.scripted import Scripted, ids
 from lesson import InputError, make_loop, simulate
 from lesson.core.arrays import membership
 from lesson.core.state import state_of
-from lesson.strategies.base import AllOf, AnyOf, Arrivals, Deadline, GroupMemory, Merge, RoundPlan, Updates
+from lesson.strategies.base import AllOf, AnyOf, Arrivals, Deadline, Every, GroupMemory, Merge, RoundPlan, Updates
 
 ONE = np.ones(1)
 PLAN = RoundPlan(ids(0), Deadline(9.0))
