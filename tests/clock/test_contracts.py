@@ -116,6 +116,25 @@ def test_plans_and_merges_may_contain_sequences(kind: Any, closes: Any) -> None:
     assert (record.end_s, record.started.tolist(), record.merged.tolist()) == (3.0, [0, 1], [0])
 
 
+@pytest.mark.parametrize("number", [int, np.int64, np.float32])
+@pytest.mark.parametrize("closes", [Deadline, Every, lambda by_s: AllOf(ids(0), by_s)])
+def test_times_of_a_strategy_become_floats(number: Any, closes: Any) -> None:
+    loop = make_loop(Scripted(RoundPlan(ids(0), closes(number(1)))), make_fleet([2.0]))
+    record = loop.step()
+    assert record is not None
+    assert (type(record.end_s), record.end_s) == (float, 1.0)
+
+
+def test_records_do_not_change_with_the_arrays_of_the_strategy() -> None:
+    starts, tiers = ids(0, 1), ids(1, 2)
+    loop = make_loop(Scripted(RoundPlan(starts, Deadline(9.0), tiers=tiers)), make_fleet([2.0, 3.0]))
+    loop.strategy = Scripted(RoundPlan(starts, Deadline(9.0), tiers=tiers))  # the loop's own copy has other arrays
+    record = loop.step()
+    starts[:], tiers[:] = 0, 0
+    assert record is not None
+    assert (record.started.tolist(), record.tiers.tolist()) == ([0, 1], [1, 2])
+
+
 def test_one_entry_may_stand_for_all_starts() -> None:
     plan = RoundPlan(ids(0, 1), Deadline(9.0), lr_scale=2, local_steps=[3], batches=[1], tiers=(1,))
     loop = make_loop(Scripted(plan), make_fleet([2.0, 3.0]))

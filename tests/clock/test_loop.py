@@ -107,6 +107,19 @@ def test_run_ends_when_nothing_more_can_happen(strategy: Scripted, reason: str, 
     assert (len(records), records[-1].end_s, records[-1].note) == (rounds, end_s, reason)
 
 
+def test_rounds_are_closed_once_and_in_turn() -> None:
+    loop = make_loop(FedAvg(), make_fleet([2.0]))
+    current = loop.begin()
+    assert current is not None
+    for next_round in (loop.begin, loop.step):
+        with pytest.raises(RuntimeError, match=r"^round 1 must be closed before the next one begins$"):
+            next_round()
+    loop.close(current)
+    with pytest.raises(RuntimeError, match="takes it once"):
+        loop.close(current)
+    assert (loop.round, loop.version) == (1, 1)
+
+
 def test_round_that_only_drops_does_not_end_the_run() -> None:
     plans = Arrivals(0), RoundPlan(NOTHING, Arrivals(0), drops=ids(0)), RoundPlan(NOTHING, Arrivals(0))
     records = list(simulate(Scripted(*plans), make_fleet([5.0]), until_s=100.0))

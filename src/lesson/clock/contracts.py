@@ -20,7 +20,7 @@ _IDS, _NUMBERS, _REAL = np.dtype(np.int64), np.dtype(np.float64), (float, int, n
 _PER_START = {"lr_scale": (_NUMBERS, 0), "local_steps": (_IDS, 1), "batches": (_IDS, 1), "tiers": (_IDS, 0)}
 """Type and least value of fields with one entry per start, or one for all."""
 _MAX, _MAX_SUM = sys.float_info.max, 1 + 1e-9
-Decision = TypeVar("Decision", RoundPlan, Merge, AllOf, Every)
+Decision = TypeVar("Decision", bound=RoundPlan | Merge | Closing | Every)
 
 
 class Rows(NamedTuple):
@@ -104,20 +104,21 @@ class Contract:
             self._require(valid, "interval_s of RoundPlan.closes", "must be > 0", closes.interval_s)
             done = closes.unless_done
             clients = None if done is None else self._clients("Every.unless_done", done, distinct=False)
-            return _with(closes, {"unless_done": clients})
+            return _with(closes, {"interval_s": float(closes.interval_s), "unless_done": clients})
         by_s = closes.by_s
         if not isinstance(by_s, _REAL) or not by_s >= now_s or (by_s == now_s and num_starts):
             remedy = "times count from the start of the run, as in Deadline(view.now_s + 20.0)"
             raise self._error("by_s of RoundPlan.closes", f"must be later than {now_s:g} s, got {by_s!r:.80}; {remedy}")
+        checked: dict[str, Any] = {"by_s": float(by_s)}  # times with fewer digits would become the clock's
         match closes:
             case Arrivals(count=count):
                 valid = isinstance(count, int | np.integer)
                 self._require(valid, "count of RoundPlan.closes", "must be a whole number", count)
             case AllOf(clients=clients):
-                return _with(closes, {"clients": self._clients("AllOf.clients", clients, distinct=False)})
+                checked["clients"] = self._clients("AllOf.clients", clients, distinct=False)
             case AnyOf(groups=groups):
-                return AnyOf([self._clients("AnyOf.groups", group, distinct=False) for group in groups], by_s)
-        return closes
+                checked["groups"] = [self._clients("AnyOf.groups", group, distinct=False) for group in groups]
+        return _with(closes, checked)
 
     def _check_states(self, starts: IntArray, drops: IntArray) -> None:
         """Raise unless clients to drop are training, and those to start are idle or dropped by the same plan."""

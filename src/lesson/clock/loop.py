@@ -129,6 +129,8 @@ class RoundLoop:
         self._grid = 0.0, 0.0, 0
         """The grid of `Every`: its origin and interval in seconds, and the number of the last point that was used."""
         self._rounds_stuck = self._rounds_empty = 0
+        self._begun: Round | None = None
+        """The round that `begin` has returned and that has not been closed yet."""
         self._random = RepeatedStream(seed, "strategy")
 
     @property
@@ -146,6 +148,8 @@ class RoundLoop:
 
     def begin(self, until_s: float = np.inf) -> Round | None:
         """Run the next round until the strategy has decided what to aggregate. Call `close` next; None as in `step`."""
+        if self._begun is not None:
+            raise RuntimeError(f"round {self.round} must be closed before the next one begins")
         if self.stop_reason:
             return None
         before_s = self.now_s
@@ -157,6 +161,7 @@ class RoundLoop:
             return None
         self._collect(current)
         self._decide(current)
+        self._begun = current
         return current
 
     def close(self, round: Round, rejections: Sequence[Rejection] = ()) -> RoundRecord:
@@ -164,6 +169,9 @@ class RoundLoop:
 
         If all updates are rejected, and the merge has no groups with weights, there is no new version.
         """
+        if round is not self._begun:
+            raise RuntimeError("close takes the round that begin returned last, and takes it once")
+        self._begun = None
         self._reject(round, rejections)
         if round.aggregates:
             self.ledger.add_version()
@@ -343,8 +351,8 @@ class RoundLoop:
             start_s=round.start_s,
             end_s=self.now_s,
             version=self.version,
-            started=round.plan.starts,
-            tiers=round.plan.tiers,
+            started=round.plan.starts.copy(),  # a strategy may use its arrays again in the next round
+            tiers=None if round.plan.tiers is None else round.plan.tiers.copy(),
             merged=merged.client,
             merged_index=merged.index,
             staleness=self.version - 1 - merged.base_version,

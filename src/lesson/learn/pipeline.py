@@ -197,7 +197,7 @@ class Pipeline:
 
 
 def _decision(round: Round) -> tuple[Merge | None, Updates, FloatArray]:
-    """Return what a round aggregates. The strategy cannot change it afterwards: groups are copied."""
+    """Return what a round aggregates. The strategy cannot change it afterwards: ids and groups are copied."""
     merge = round.merge
     if not round.aggregates:
         return None, NO_UPDATES, _NO_WEIGHTS
