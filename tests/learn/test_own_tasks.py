@@ -1,5 +1,6 @@
 """Any data and any model: what clients exchange, random numbers, metrics, and errors in a task."""
 
+import itertools
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -15,14 +16,18 @@ from torch.nn import functional
 import lesson
 from helpers.any_tasks import COUPLED, NUM_CLIENTS, Mlp, TorchLstm, feature_task, regression_task, rmse, token_task
 from helpers.any_tasks import workload_of as make
+from helpers.runs import settings
 from helpers.trainers import make_cohort
 from lesson import InputError, Settings, Task
+from lesson.core.errors import RunStoppedError
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.losses import TaskLoss, correct
 from lesson.learn.reference import ReferenceTrainer
 from lesson.learn.remote import train_update
 from lesson.learn.workload import Workload, chosen_clients
+from lesson.runs.execute import execute
 from lesson.runs.resolve import resolve
+from lesson.runs.summary import read_metrics
 
 CPU = Settings(rounds=1, split="iid", num_clients=8, batch_size=5, device="cpu")
 
@@ -268,6 +273,22 @@ def test_models_use_training_and_evaluation_mode() -> None:
         loss = backend.begin_score(cohort.base)().loss
     backend.close()
     assert loss == pytest.approx(float(functional.cross_entropy(plain_outputs(workload), workload.task.test[1])))
+
+
+def test_metrics_that_fail_in_the_middle_stop_the_run_after_the_lines_before(tmp_path: Path) -> None:
+    """They are tried once when the run is built, then after every fifth round: the third time, in round 10."""
+    calls = itertools.count(1)
+
+    def luck(*_: Tensor) -> float:
+        if next(calls) == 3:
+            raise ValueError("no luck")
+        return 1.0
+
+    chosen = settings(eval_every_s=100.0)
+    with pytest.raises(RunStoppedError, match=r"metrics cannot be computed: .*no luck") as caught:
+        execute(chosen, tmp_path / "run", task=feature_task(metrics=luck), num_threads=1)
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert len(read_metrics(tmp_path / "run" / "metrics.jsonl")) == 9
 
 
 def test_metrics_of_a_regression_are_those_of_the_whole_test_set() -> None:

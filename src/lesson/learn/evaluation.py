@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lesson.core.arrays import FloatArray, IntArray
-from lesson.core.errors import InputError
+from lesson.core.errors import InputError, RunStoppedError
 from lesson.learn.backend import Backend
 from lesson.learn.cohort import Cohort
 from lesson.learn.divergence import check_finite
@@ -61,7 +61,10 @@ class Evaluator:
 
     def begin_score(self, model: GlobalModel) -> Callable[[], Score]:
         """Start to evaluate a model on the test data; return a function that waits for the score."""
-        wait = self._backend.begin_score(model.vector)
+        try:
+            wait = self._backend.begin_score(model.vector)
+        except InputError as error:  # metrics that worked for the initial model
+            raise RunStoppedError(str(error)) from error.__cause__
 
         def score() -> Score:
             result = wait()
