@@ -84,7 +84,8 @@ class RunFolder:
             raise InputError(f"{self.path} holds a run with other settings ({different[0]}); {self._another}")
         if (has_summary or self.is_resumable) and (changed := self.changed_input(settings)):
             raise InputError(
-                f"{self.path} holds a run with another version of {changed}; {self._another}, or remove this one"
+                f"{self.path} holds a run with another version of {changed}; {self._another}, remove this one or, to "
+                "resume it nevertheless, the table [inputs] in its config.toml"
             )
         if not resume and (longer or not has_summary):
             what = f"a run of {_length(found.run)}" if longer else "an unfinished run"
