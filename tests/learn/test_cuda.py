@@ -393,7 +393,7 @@ def test_reference_trains_what_graphs_cannot_record(task: Any, expected: list[st
         workload = workload_of(task(), "cuda")
         clients, asked = SimulatedClients(workload, CudaBackend(workload, "float32")), updates([0])
         asked.local_steps[:] = steps
-        trainer = clients.trainer_for(asked)
+        trainer = clients.trainer_for(asked.local_steps, asked.batches)
         (cohort,) = random_cohorts(workload, [8], 0, steps)
         given, again = sum_of(trainer, cohort), sum_of(trainer, cohort)
         assert torch.equal(given, again)
