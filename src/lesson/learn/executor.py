@@ -63,12 +63,10 @@ class Executor:
 
     def models(self, lane: Lane, chunk: Chunk) -> list[Cohort]:
         """Return the cohorts of a chunk with the trained model of each update. All their base versions must exist."""
-        planned = plan_cohorts(chunk, lane.step_sizes(chunk.updates))
-        if not planned:
+        cohorts = _started(lane, plan_cohorts(chunk, lane.step_sizes(chunk.updates)))
+        if not cohorts:
             return []
-        cohorts = [cohort.starting_from(lane.versions[cohort.base_version]) for cohort in planned]
-        models = self.source.trainer_for(chunk.updates.local_steps, chunk.updates.batches).models(cohorts)
-        return [cohort.with_models(some) for cohort, some in zip(cohorts, models, strict=True)]
+        return _trained(self.source.trainer_for(chunk.updates.local_steps, chunk.updates.batches), cohorts)
 
     def close(self) -> None:
         """Release all threads, processes and GPU memory."""
@@ -121,7 +119,7 @@ class Executor:
         if rejections and len(rejections) == rows.stop - rows.start and not (groups is not None and groups.has_weights):
             return rejections
         factors = weight_factors(planned, accepted) if rejections else {}
-        names = list(factors) if rejections else [] if groups is None else list(dict.fromkeys(groups.names))
+        names = [] if groups is None else list(factors if rejections else dict.fromkeys(groups.names))
         totals = begin_sums(model, of, weight if factors or not rejections else 0.0, groups, names)
         for plan, taken, total in zip(planned, accepted, sums, strict=True):
             if not len(taken) or taken.group not in totals:
@@ -147,11 +145,12 @@ class Executor:
         planned = waves.cohorts_of(number)
         if not lane.transforms and len(waves.chunk.steps) > 1:
             return planned, waves.sums(number), []
-        cohorts = [cohort.starting_from(lane.versions[cohort.base_version]) for cohort in planned]
+        if not planned:
+            return [], [], []
+        trainer, cohorts = waves.trainer_of(number), _started(lane, planned)
         if not lane.transforms:
-            return planned, waves.trainer_of(number).sums(cohorts) if cohorts else [], []
-        models = waves.trainer_of(number).models(cohorts) if cohorts else []
-        trained = [cohort.with_models(some) for cohort, some in zip(cohorts, models, strict=True)]
+            return planned, trainer.sums(cohorts), []
+        trained = _trained(trainer, cohorts)
         for plan, cohort in zip(planned, trained, strict=True):
             newest_cohort = NewestCohort(plan, waves.chunk.steps[number].round, lane.remedy)
             check_finite("model", bool(finite_rows(cohort.models).all()), newest_cohort)
@@ -166,7 +165,7 @@ class _Waves:
     """Trains the cohorts of a chunk in waves, each cohort no later than the step that aggregates it."""
 
     def __init__(self, source: UpdateSource, lane: Lane, chunk: Chunk) -> None:
-        self.chunk, self._source, self._versions = chunk, source, lane.versions
+        self.chunk, self._source, self._lane = chunk, source, lane
         self._cohorts = plan_cohorts(chunk, lane.step_sizes(chunk.updates))
         self._places: list[list[int]] = [[] for _ in chunk.steps]
         """Numbers of the cohorts that each step aggregates."""
@@ -214,16 +213,25 @@ class _Waves:
 
     def _train_wave(self, trainer: Trainer) -> None:
         """Train as many of the ready cohorts of this trainer as a wave can hold, those of the earliest steps first."""
-        size = len(next(iter(self._versions.values())))
+        size = len(self._lane.model.vector)
         wave, others = list[int](), list[int]()
         while self._ready and len(wave) < max(1, min(MAX_WAVE_COHORTS, MAX_WAVE_VALUES // size)):
             place = heapq.heappop(self._ready)
             (wave if self._is_trained_by(trainer, place) else others).append(place)
         for place in others:
             heapq.heappush(self._ready, place)
-        planned = [self._cohorts[place] for place in wave]
-        sums = trainer.sums([cohort.starting_from(self._versions[cohort.base_version]) for cohort in planned])
+        sums = trainer.sums(_started(self._lane, [self._cohorts[place] for place in wave]))
         self._sums |= dict(zip(wave, sums, strict=True))
+
+
+def _started(lane: Lane, planned: Sequence[PlannedCohort]) -> list[Cohort]:
+    """Return cohorts with the models that they start from, all of which must exist."""
+    return [cohort.starting_from(lane.versions[cohort.base_version]) for cohort in planned]
+
+
+def _trained(trainer: Trainer, cohorts: Sequence[Cohort]) -> list[Cohort]:
+    """Return the cohorts with the trained model of each update."""
+    return [cohort.with_models(some) for cohort, some in zip(cohorts, trainer.models(cohorts), strict=True)]
 
 
 def _check_model(vector: Tensor, lane: Lane) -> None:

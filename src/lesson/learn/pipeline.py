@@ -21,7 +21,7 @@ from lesson.learn.executor import Executor
 from lesson.learn.lane import Lane
 from lesson.learn.results import Results, RoundResult
 from lesson.learn.signals import deviations
-from lesson.strategies.base import NO_UPDATES, Merge, Updates
+from lesson.strategies.base import Merge, Updates
 
 MERGE_STEPS = 8
 """Cost of an aggregation itself, expressed in local steps of a client."""
@@ -30,7 +30,6 @@ CHUNK_S = 0.5
 MAX_CHUNK_ROUNDS = 256
 """Chunks also end at multiples of this number of rounds: rounds without aggregations cost nothing, so that otherwise
 their results might never be written."""
-_NO_WEIGHTS: FloatArray = np.empty(0)
 
 
 class Due(NamedTuple):
@@ -40,6 +39,11 @@ class Due(NamedTuple):
     """On the test data."""
     clients: bool = False
     """On the samples of each client."""
+
+
+def nothing_due(before_s: float, record: RoundRecord) -> Due:  # noqa: ARG001
+    """Return that no evaluation is due."""
+    return Due()
 
 
 class Pipeline:
@@ -63,12 +67,12 @@ class Pipeline:
         loop.signals = self._signals()
 
     def step(
-        self, until_s: float = np.inf, due: Callable[[float, RoundRecord], Due] | None = None
+        self, until_s: float = np.inf, due: Callable[[float, RoundRecord], Due] = nothing_due
     ) -> RoundRecord | None:
         """Run the next round and return its record; None if the run has ended.
 
         The results of the round are known when its chunk has been computed. `due` says which evaluations are due, given
-        the end of the previous round and the record; by default, none.
+        the end of the previous round and the record; by default, none are.
         """
         current = self.loop.begin(until_s)
         if current is None:
@@ -77,7 +81,7 @@ class Pipeline:
             return self._step_alone(current, due)
         merge, updates, weights = _decision(current)
         record = self.loop.close(current)
-        score, clients = Due() if due is None else due(current.before_s, record)
+        score, clients = due(current.before_s, record)
         step = Step(record.round, merge, score, clients, current.unused)
         self._records.append(record)
         self._parts.append((step, updates, weights))
@@ -145,7 +149,7 @@ class Pipeline:
         """Release all threads, processes and GPU memory."""
         self.executor.close()
 
-    def _step_alone(self, current: Round, due: Callable[[float, RoundRecord], Due] | None) -> RoundRecord:
+    def _step_alone(self, current: Round, due: Callable[[float, RoundRecord], Due]) -> RoundRecord:
         """Compute a round at once and close it: its rejections affect the next one."""
         rejections: Sequence[Rejection] = ()
         if current.aggregates:
@@ -155,7 +159,7 @@ class Pipeline:
                 raise results.error
             rejections = results.rounds[0].rejections
         record = self.loop.close(current, rejections)
-        score, clients = Due() if due is None else due(current.before_s, record)
+        score, clients = due(current.before_s, record)
         self._records.append(record)
         self._take(self.executor.finish(self.lane, Step(record.round, None, score, clients, current.unused)))
         return record
@@ -200,7 +204,7 @@ def _decision(round: Round) -> tuple[Merge | None, Updates, FloatArray]:
     """Return what a round aggregates. The strategy cannot change it afterwards: ids and groups are copied."""
     merge = round.merge
     if not round.aggregates:
-        return None, NO_UPDATES, _NO_WEIGHTS
+        return None, round.updates, round.weights  # both are empty
     if merge.groups is not None:
         merge = copy.deepcopy(merge)  # with the ids of its updates, by which groups are assigned
     round.updates = round.updates[np.arange(len(round.updates))]  # copies of arrays that the strategy was shown

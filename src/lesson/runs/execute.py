@@ -17,7 +17,7 @@ from lesson.fleet.fleet import Fleet
 from lesson.learn.device import lacks_memory
 from lesson.learn.evaluation import Evaluator
 from lesson.learn.metric import Metric
-from lesson.learn.pipeline import Pipeline
+from lesson.learn.pipeline import Pipeline, nothing_due
 from lesson.learn.process import configured_process
 from lesson.learn.scores import Score
 from lesson.learn.task import Task
@@ -186,7 +186,7 @@ def _run_rounds(
 ) -> None:
     """Execute rounds up to the limits, with a checkpoint every `checkpoint_every_s` and when the run is interrupted."""
     limits, pipeline, loop = settings.run, run.pipeline, run.pipeline.loop
-    due, saved = None if run.evaluator is None else EvaluationGrid(limits).due, time.perf_counter()
+    due, saved = nothing_due if run.evaluator is None else EvaluationGrid(limits).due, time.perf_counter()
     lines = _Lines(run, folder, tracking, progress)
     with Interrupt() as interrupt, lines.finished_if_stopped():
         while not loop.stop_reason and (limits.rounds is None or loop.round < limits.rounds):
