@@ -254,10 +254,8 @@ class LessonStrategy(FlowerStrategy):
         except InvalidUpdateError as error:
             raise InputError(f"initial_arrays must hold numbers: {error.detail}") from None
         received, lr = Received(), float(config[self.words.lr])
-        training, optimizer = (
-            TrainingSettings(learning_rate=lr, lr_cap=self._cap(lr)),
-            ServerOptimizer.of(self.server, self.strategy),
-        )
+        training = TrainingSettings(learning_rate=lr, lr_cap=self._cap(lr))
+        optimizer = ServerOptimizer.of(self.server, self.strategy)
         lane = Lane(initial, training, optimizer, self.guards)
         if optimizer.note:
             tell(f"note: {optimizer.note}")

@@ -128,8 +128,8 @@ class Lane:
         self.groups.filled = {json.loads(name): vector for name, vector in vectors("group.").items()}
         self.groups.total = vectors("groups.").get("total")
         self.optimizer.moments = vectors("moment.")
+        arrays = with_prefix(state, "transform.")
         for transform in self.transforms:
-            arrays = with_prefix(state, "transform.")
             transform.arrays = {name: arrays[name] for name in transform.arrays}
 
 
