@@ -9,11 +9,15 @@ import pytest
 
 from helpers.tuned import made
 from lesson.experiments.measures import (
+    Estimate,
     accuracy_at,
     by_series,
     common_target,
+    difference,
     half_interval,
     last_accuracy,
+    ratio,
+    spent_until,
     times_longer,
     to_target,
 )
@@ -110,3 +114,36 @@ def test_times_longer_is_paired_and_marks_censored_runs() -> None:
     (known, unknown), _ = ratios("lesson", "fedavg")
     assert known == 0.5
     assert np.isnan(unknown)
+
+
+def estimate(low: list[float], high: list[float] | None = None) -> Estimate:
+    return Estimate(np.array(low), np.array(low if high is None else high))
+
+
+def test_verdict_of_paired_differences() -> None:
+    """1, 2, 3: 2 ± 2.484, whose interval contains 0; 2, 3, 4: 3 ± 2.484, from 0.516 on."""
+    zero = estimate([0.0, 0.0, 0.0])
+    assert difference(estimate([1.0, 2.0, 3.0]), zero).verdict(0) == "undecided"
+    assert difference(estimate([2.0, 3.0, 4.0]), zero).verdict(0) == "higher"
+    assert difference(zero, estimate([2.0, 3.0, 4.0])).verdict(0) == "lower"
+    assert difference(estimate([2.0, 3.0, 4.0]), zero).verdict(0, margin=6.0) == "equivalent"
+    assert difference(estimate([2.0, 3.0]), estimate([0.0, 0.0])).verdict(0) == "undecided"  # fewer than three seeds
+
+
+def test_a_run_that_never_reaches_a_target_is_a_bound() -> None:
+    """Ours takes 100 s each; theirs never in 150 s: at most 100 / 150. It takes six seeds to decide."""
+    for seeds, verdict in ((5, "undecided"), (6, "lower")):
+        ours, theirs = estimate([100.0] * seeds), estimate([150.0] * seeds, [math.inf] * seeds)
+        assert ratio(ours, theirs).verdict(1) == verdict
+        assert difference(ours, theirs).verdict(0) == verdict
+    assert ratio(ours, theirs).interval == (0.0, pytest.approx(100 / 150))
+    both = estimate([150.0] * 6, [math.inf] * 6)
+    assert ratio(both, both).verdict(1) == "undecided"
+    assert math.isnan(float(ratio(ours, theirs)))
+
+
+def test_costs_of_runs_that_never_reach_a_target_are_bounds() -> None:
+    runs = [run([0.5, 0.5, 0.5, 0.5]), run([0.1, 0.2, 0.3, 0.4], seed=1)]
+    spent = spent_until(runs, 0.5)
+    assert spent.low.tolist() == [300.0, 400.0]
+    assert spent.high.tolist() == [300.0, math.inf]

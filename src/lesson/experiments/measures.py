@@ -1,7 +1,17 @@
-"""Measures of runs: one number per run, and confidence intervals of their means."""
+"""Measures of runs, one number per run; confidence intervals of their means; and paired comparisons.
+
+Two configurations are compared over pairs of runs with the same seed, which share clients, data and initial model. A
+run that never reaches a target is not left out: what it spends is at least what it spent until its end. If some pairs
+are known only as bounds, a mean would depend on where the runs were stopped, so the interval is then that of the median
+by the sign test: from the k-th smallest lower bound to the k-th largest upper bound, with the largest k for which at
+most 2.5 % of all samples miss the median on either side. It takes at least six pairs, because all of five values lie on
+the same side of the median in 2 · 2⁻⁵ = 6.25 % of all samples.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -16,6 +26,106 @@ MIN_SEEDS = 3
 
 Series = Mapping[str, Sequence[Run]]
 """Runs by the name of their series, ordered by seed."""
+
+
+Verdict = Literal["higher", "lower", "equivalent", "undecided"]
+
+
+def verdict_of(interval: tuple[float, float] | None, center: float, margin: float = 0.0) -> Verdict:
+    """Return how a number compares with `center`, given its 95 % interval.
+
+    It is "equivalent" if the whole interval is within the margin, and otherwise "higher" or "lower" if the interval
+    excludes the center. Without an interval it is "undecided".
+    """
+    if interval is None:
+        return "undecided"
+    low, high = interval
+    if margin and center - margin <= low and high <= center + margin:
+        return "equivalent"
+    return "higher" if low > center else "lower" if high < center else "undecided"
+
+
+@dataclass(frozen=True, eq=False)
+class Estimate:
+    """A number measured with several seeds, with the 95 % interval of its mean or, if some values are bounds, median.
+
+    Attributes:
+        low: The lowest possible value for each seed, shape (num_seeds,).
+        high: The highest possible value, which is equal unless the value is known only as a bound.
+    """
+
+    low: FloatArray
+    high: FloatArray
+
+    @classmethod
+    def of(cls, values: FloatArray) -> "Estimate":
+        """Return the estimate from values that are all known; NaN may be any number."""
+        unknown = np.isnan(values)
+        return cls(np.where(unknown, -np.inf, values), np.where(unknown, np.inf, values))
+
+    @property
+    def is_bound(self) -> BoolArray:
+        """Which values are known only as bounds."""
+        return np.asarray(self.low != self.high)
+
+    @property
+    def mean(self) -> float:
+        """The mean; NaN if some values are bounds."""
+        return float(self.low.mean()) if len(self.low) and not self.is_bound.any() else math.nan
+
+    @property
+    def half(self) -> float:
+        """Half the 95 % interval of the mean; NaN if some values are bounds, or with fewer than three."""
+        return math.nan if self.is_bound.any() or len(self.low) < MIN_SEEDS else half_interval(self.low)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % interval; None if there are too few values."""
+        if not self.is_bound.any():
+            return None if math.isnan(self.half) else (self.mean - self.half, self.mean + self.half)
+        rank = sign_test_rank(len(self.low))
+        return (float(np.sort(self.low)[rank - 1]), float(np.sort(self.high)[-rank])) if rank else None
+
+    def verdict(self, center: float, margin: float = 0.0) -> Verdict:
+        """Return `verdict_of` its interval."""
+        return verdict_of(self.interval, center, margin)
+
+    def __float__(self) -> float:
+        return self.mean
+
+
+def difference(ours: Estimate, theirs: Estimate) -> Estimate:
+    """Return the differences of pairs."""
+    return Estimate(ours.low - theirs.high, ours.high - theirs.low)
+
+
+def ratio(ours: Estimate, theirs: Estimate) -> Estimate:
+    """Return the ratios of pairs of values that are not negative."""
+    with np.errstate(divide="ignore"):
+        return Estimate(ours.low / theirs.high, ours.high / theirs.low)
+
+
+def sign_test_rank(num_values: int) -> int:
+    """Return the largest k for which the k-th smallest and largest values are a 95 % interval of the median; 0 if none.
+
+    The median is below the k-th smallest of n values if fewer than k values lie below it. The probability of this is
+    that of fewer than k heads in n tosses of a coin, and must be at most 2.5 %.
+    """
+    tail, rank = 0.0, 0
+    while (tail := tail + math.comb(num_values, rank) / 2**num_values) <= 0.025:
+        rank += 1
+    return rank
+
+
+def spent_until(runs: Sequence[Run], target: float, column: str = "time_s", rounds: int | None = None) -> Estimate:
+    """Return what each run spends until it reaches a target; for one that never does, at least what it spent in all.
+
+    It is unknown for a run without evaluations or whose cost was not recorded.
+    """
+    spent = np.array([to_target(run, target, column, rounds) for run in runs])
+    ends = np.array([float(run.up_to(rounds)[column].max()) if column in run.curve else math.nan for run in runs])
+    low = np.where(np.isinf(spent), ends, spent)
+    return Estimate(np.where(np.isnan(low), 0.0, low), np.where(np.isnan(spent), np.inf, spent))
 
 
 def by_series(runs: Iterable[Run]) -> Series:

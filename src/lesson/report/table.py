@@ -1,0 +1,148 @@
+"""Tables. Each is defined once, as columns over rows, and shown in a terminal, in Markdown, on a page and in LaTeX."""
+
+import html
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import rich.table
+from rich.box import SIMPLE_HEAD
+from rich.text import Text
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    **{letter: rf"\{letter}" for letter in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "≥": r"$\geq$",
+    "≤": r"$\leq$",
+    "×": r"$\times$",
+    "−": "--",
+    "–": "--",
+    "β": r"$\beta$",
+    "τ": r"$\tau$",
+    "δ": r"$\delta$",
+    "→": r"$\to$",
+    "σ": r"$\sigma$",
+    "∞": r"$\infty$",
+    "\u00a0": "~",
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its heading, the value of a row, and how a value is written.
+
+    `value` is a function of a row, or a key of it. A page sorts by values that are numbers or convert to a float.
+    """
+
+    heading: str
+    value: Callable[[Any], Any] | str
+    format: Callable[[Any], str] = str
+    align: Literal["left", "right"] = "right"
+
+    def of(self, row: Any) -> Any:
+        """Return the value of a row."""
+        return row[self.value] if isinstance(self.value, str) else self.value(row)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under the headings of columns."""
+
+    columns: Sequence[Column]
+    rows: Sequence[Any]
+    title: str = ""
+    row_style: Callable[[Any], str] = lambda _: ""
+    """The style of a row in a terminal, such as "bold"."""
+
+    @property
+    def headings(self) -> list[str]:
+        return [column.heading for column in self.columns]
+
+    @property
+    def cells(self) -> list[list[str]]:
+        """The formatted values, row by row."""
+        return [[column.format(column.of(row)) for column in self.columns] for row in self.rows]
+
+    def to_rich(self, *, transposed: bool = False) -> rich.table.Table:
+        """Return the table for a terminal; if transposed, the columns become lines and the first one the headings."""
+        table = rich.table.Table(
+            title=self.title or None, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False
+        )
+        if transposed:
+            lines = [self.headings, *self.cells]
+            first, *others = zip(*lines, strict=True)
+            for place, heading in enumerate(first):
+                table.add_column(Text(heading), justify="right" if place else "left", no_wrap=True)
+            for line in others:
+                table.add_row(*map(Text, line))
+            return table
+        for column in self.columns:
+            heading = re.sub(r" (?=(at|to|gain|per|of) |\(|/)", "\n", column.heading)  # keeps numeric columns narrow
+            table.add_column(Text(heading), justify=column.align, no_wrap=column.align == "right")
+        for row, cells in zip(self.rows, self.cells, strict=True):
+            table.add_row(*map(Text, cells), style=self.row_style(row))
+        return table
+
+    def to_markdown(self) -> str:
+        """Return the table in Markdown, without its title."""
+        rules = ["---:" if column.align == "right" else "---" for column in self.columns]
+        lines = [self.headings, rules, *self.cells]
+        return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
+
+    def to_html(self) -> str:
+        """Return the table as an HTML element."""
+        aligned = [f'style="text-align:{column.align}"' for column in self.columns]
+        head = "".join(f"<th>{html.escape(heading)}</th>" for heading in self.headings)
+        lines = [
+            "".join(f"<td {style}>{html.escape(cell)}</td>" for style, cell in zip(aligned, line, strict=True))
+            for line in self.cells
+        ]
+        body = "".join(f"<tr>{line}</tr>" for line in lines)
+        caption = f"<caption>{html.escape(self.title)}</caption>" if self.title else ""
+        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+    def to_latex(self, label: str = "") -> str:
+        r"""Return the table as a LaTeX float; it needs \usepackage{booktabs}."""
+        lines = [" & ".join(map(_latex, line)) + r" \\" for line in [self.headings, *self.cells]]
+        return "\n".join(
+            [
+                r"\begin{table}",
+                r"\centering",
+                *([rf"\caption{{{_latex(self.title)}}}"] if self.title else []),
+                *([rf"\label{{{label}}}"] if label else []),
+                rf"\begin{{tabular}}{{{''.join(column.align[0] for column in self.columns)}}}",
+                r"\toprule",
+                lines[0],
+                r"\midrule",
+                *lines[1:],
+                r"\bottomrule",
+                r"\end{tabular}",
+                r"\end{table}",
+                "",
+            ]
+        )
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the table for a page: headings, and rows of cells as [text, value to sort by or None]."""
+        rows = [
+            [[cell, _sort_key(column.of(row))] for column, cell in zip(self.columns, cells, strict=True)]
+            for row, cells in zip(self.rows, self.cells, strict=True)
+        ]
+        return {"title": self.title, "columns": self.headings, "rows": rows}
+
+
+def _sort_key(value: Any) -> float | None:
+    """Return a value as a finite number; None if it is not one."""
+    if isinstance(value, str) or not hasattr(value, "__float__"):
+        return None
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def _latex(text: str) -> str:
+    return "".join(_LATEX.get(letter, letter) for letter in text)
