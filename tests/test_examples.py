@@ -81,7 +81,7 @@ def test_notebooks_run(path: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.name)
 def test_example_sweeps_run_two_rounds(path: Path, tmp_path: Path) -> None:
-    for strategy, settings in {one.strategy.name: one for one in load_grid(path).trials.values()}.items():
+    for strategy, settings in {one.strategy.name: one for one in load_grid(path).runs.values()}.items():
         assert lesson.run(strategy, settings=settings, rounds=2, out=tmp_path / strategy).summary["rounds"] == 2
 
 

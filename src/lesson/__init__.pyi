@@ -1,6 +1,6 @@
 """Names of the public API and where they come from; `__init__.py` imports them when they are first used."""
 
-from .api import compare, load, plan, replay, reproduce, run, sweep
+from .api import compare, load, plan, replay, reproduce, run, sweep, tune
 from .clock.loop import RoundLoop
 from .clock.records import RoundRecord
 from .clock.simulate import make_loop, simulate
@@ -116,4 +116,5 @@ __all__ = [
     "run",
     "simulate",
     "sweep",
+    "tune",
 ]

@@ -1,16 +1,19 @@
-"""The functions of `import lesson`: run, compare, sweep, reproduce, plan, replay and load.
+"""The functions of `import lesson`: run, compare, sweep, tune, reproduce, plan, replay and load.
 
 Settings given by name, as in `compare(["lesson", "fedavg"], beta=0.1)`, override those in `settings`, or the defaults.
 """
 
+import contextlib
 import math
+import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
+
+from rich.console import Console
 
 from lesson.core.errors import InputError, RunStoppedError
-from lesson.experiments.design import Design
 from lesson.experiments.engines import Engine, make_engine
 from lesson.experiments.folder import MARKER
 from lesson.experiments.grid import compare_strategies, flat_axes, load_grid, make_grid
@@ -19,8 +22,9 @@ from lesson.experiments.missing import run_missing
 from lesson.experiments.naming import run_name
 from lesson.experiments.run import Run
 from lesson.experiments.study import Study
-from lesson.experiments.tuned.design import TunedComparison
-from lesson.experiments.tuned.study import TunedStudy
+from lesson.experiments.tuning.file import STRATEGIES, Tuning
+from lesson.experiments.tuning.study import TunedStudy
+from lesson.experiments.tuning.tune import tune as tune_entries
 from lesson.fleet.fleet import Fleet, draw_fleet
 from lesson.flight.advice import choose_deadline_s
 from lesson.flight.fit import fit
@@ -30,19 +34,19 @@ from lesson.flight.replay import replay as run_replay
 from lesson.learn.task import Task
 from lesson.learn.tasks import TaskSource, task_of
 from lesson.paper.items import select_items
-from lesson.paper.reproduce import Reproduction
+from lesson.paper.reproduce import check_scale, plan_reproduction
 from lesson.paper.scale import make_scale
 from lesson.planning.plan import Plan, make_plan, propose_deadline_s
-from lesson.report.paper.write import write_reproduction
+from lesson.report.paper.write import Written, write_reproduction
 from lesson.report.progress import RunProgress, StudyProgress
-from lesson.report.tuned.write import write_tuned
 from lesson.runs.execute import execute
+from lesson.runs.folder import RunFolder
 from lesson.runs.resolve import resolve, with_actual_bits
 from lesson.runs.trackers import Tracker, checked_trackers
 from lesson.settings.settings import Settings
 from lesson.strategies import options_of
 
-__all__ = ["compare", "load", "plan", "replay", "reproduce", "run", "sweep"]
+__all__ = ["compare", "load", "plan", "replay", "reproduce", "run", "sweep", "tune"]
 
 
 def run(
@@ -85,9 +89,11 @@ def run(
         strategy, options = base.strategy.name, base.strategy.options | dict(options or {})
     chosen = base.with_strategy(strategy, dict(options or {}))
     path = Path(out) if out is not None else Path("runs") / run_name(chosen)
-    with RunProgress(chosen.run) as progress:
-        parts: dict[str, Any] = {"data_dir": data_dir, "task": own}
-        execute(chosen, path, resume=resume, progress=progress.report, trackers=followers, **parts)
+    if resume and RunFolder(path).is_unfinished:
+        print(f"note: resuming the unfinished run in {path}", file=sys.stderr)
+    parts: dict[str, Any] = {"data_dir": data_dir, "task": own, "trackers": followers, "tell": _note}
+    with _continued_by_repeating(), RunProgress(chosen.run) as progress:
+        execute(chosen, path, resume=resume, progress=progress.report, **parts)
     return Run.load(path)
 
 
@@ -132,11 +138,13 @@ def compare(
     """
     base, own = _with_task(_settings(settings, changes), task, out)
     engine = make_engine(num_processes=num_processes, data_dir=data_dir, task=own)
-    design = compare_strategies(base, strategies, num_seeds, options, own_task=own is not None)
-    path = Path(out) if out is not None else out_of_comparison(base)
+    plan = compare_strategies(base, strategies, num_seeds, options, own_task=own is not None)
+    path = Path(out) if out is not None else Path("runs") / _comparison_name(base)
     followers = checked_trackers(trackers)
-    check_first_run(design, path, own, data_dir)
-    return _with_runs(execute_design(design, path, engine, on_error="stop", resume=resume, trackers=followers))
+    if not (path / MARKER).exists():  # finished runs need no data
+        for note in resolve(next(iter(plan.runs.values())), own, data_dir).notes:
+            _note(note)
+    return _execute(run_missing, plan, path, engine, on_error="stop", resume=resume, trackers=followers)
 
 
 def sweep(
@@ -145,7 +153,8 @@ def sweep(
     num_seeds: int = 1,
     out: Path | str | None = None,
     settings: Settings | None = None,
-    tune: bool = False,
+    overrides: Sequence[str] = (),
+    resume: bool = True,
     engine: Engine | None = None,
     task: Task | Callable[..., Task] | str | None = None,
     trackers: Sequence[Tracker | str] = (),
@@ -157,12 +166,13 @@ def sweep(
     runs in `out` are not executed again, and unfinished ones are resumed.
 
     Args:
-        source: Lists of values by name or section.key; or a settings file with a table [sweep]; or, if `tune` is True,
-            the file of a tuned comparison. A file also sets all other settings and the seeds.
+        source: Lists of values by name or section.key; or a settings file with a table [sweep], which also sets all
+            other settings and the seeds.
         num_seeds: Number of seeds, from 1 to 1000, starting with the settings' `seed`; only if `source` is a mapping.
         out: Output folder, with one subfolder per run; by default, runs/sweep or a folder named after the file.
         settings: Settings that all runs share; only if `source` is a mapping.
-        tune: Whether to tune every entry of the file before running it on all seeds.
+        overrides: Changes of settings that all runs share, as `section.key=value`; only if `source` is a file.
+        resume: Whether to resume unfinished runs in the folder; otherwise, they are an error.
         engine: Executes the runs; by default, one process per core.
         task: Your own task: a `Task`, a function that returns one, or "module:function"; only if `source` is a mapping.
             A `Task`, or a function that other processes cannot import, requires `out` and the default engine.
@@ -176,45 +186,57 @@ def sweep(
         InputError: An argument, a setting or the file is invalid, or the folder holds something else.
         RunStoppedError: All runs failed.
     """
-    if not isinstance(source, Mapping | Path | str):
-        raise InputError(f"source must be a file or a mapping of lists, got {source!r}")
+    own = None
     if isinstance(source, Mapping):
-        if tune:
-            raise InputError("source must be a file if tune is True, got a mapping")
         axes = flat_axes(source)
         for key in axes.keys() & flat_axes(changes).keys():
             raise InputError(f"{key} must be set only once, got it in source and as an argument")
         base, own = _with_task(_settings(settings, changes), task, out)
-        design: Design = make_grid(base.given_sections(), axes, num_seeds, own_task=own is not None)
+        plan = make_grid(base.given_sections(), axes, num_seeds, own_task=own is not None)
         path = Path(out) if out is not None else Path("runs/sweep")
-    else:
+    elif isinstance(source, Path | str):
         if changes or settings is not None or task is not None or num_seeds != 1:
             raise InputError(f"settings, task and seeds must be set in {source}, not as arguments")
-        own = None
-        design = TunedComparison.load(source) if tune else load_grid(source)
+        plan = load_grid(source, overrides)
         path = Path(out) if out is not None else out_for(source)
+    else:
+        raise InputError(f"source must be a file or a mapping of lists, got {source!r}")
     if own is not None and engine is not None:
         raise InputError("engine must not be given with a Task object: pass the task to make_engine instead")
-    engine = engine or make_engine(task=own)
-    study = _with_runs(execute_design(design, path, engine, trackers=checked_trackers(trackers)))
-    if isinstance(study, TunedStudy):
-        write_tuned(study, path)
-    return study
+    engine, followers = engine or make_engine(task=own), checked_trackers(trackers)
+    return _execute(run_missing, plan, path, engine, resume=resume, trackers=followers)
 
 
-def out_of_comparison(settings: Settings) -> Path:
-    """Return the default output folder of a comparison, named after the settings that differ from the preset."""
-    return Path("runs") / f"compare-{run_name(settings).removeprefix(f'{settings.strategy.name}-')}"
+def tune(
+    file: Path | str | None = None,
+    *,
+    only: Sequence[str] = (),
+    out: Path | str | None = None,
+    resume: bool = True,
+    engine: Engine | None = None,
+    trackers: Sequence[Tracker | str] = (),
+) -> TunedStudy:
+    """Tune each entry of a file on a small grid, run its best settings on all seeds, and return the study.
 
+    Args:
+        file: The file of a tuned comparison; by default, that of docs/explanation/comparison.md.
+        only: Names of entries or groups to run; by default, all.
+        out: Output folder, with one subfolder per run; by default, a subfolder of runs/ named after the file.
+        resume: Whether to resume unfinished runs in the folder; otherwise, they are an error.
+        engine: Executes the runs; by default, one process per core.
+        trackers: Trackers by name, `module:Class` or as objects; each process gets a copy.
 
-def out_for(file: Path | str) -> Path:
-    """Return the default output folder of a sweep: the folder of a study.toml, otherwise one in runs/."""
-    return Path(file).parent if Path(file).name == MARKER else Path("runs") / Path(file).stem
+    Returns:
+        A study labeled by entry, group and β. Runs that failed are listed in its `failures`.
 
-
-def out_of_reproduction(quick: bool) -> Path:
-    """Return the default output folder of a reproduction."""
-    return Path("runs") / ("paper-quick" if quick else "paper")
+    Raises:
+        InputError: An argument or the file is invalid, or the folder holds something else.
+        RunStoppedError: All runs failed.
+    """
+    file = STRATEGIES if file is None else file
+    path, tuning = Path(out) if out is not None else out_for(file), Tuning.load(file)
+    how: dict[str, Any] = {"only": only, "resume": resume, "trackers": checked_trackers(trackers)}
+    return _execute(tune_entries, tuning, path, engine or make_engine(), on_error="stop", **how)
 
 
 def reproduce(
@@ -224,8 +246,8 @@ def reproduce(
     eval_jitter: float = 0.0,
     out: Path | str | None = None,
     data_dir: Path | str | None = None,
-) -> Study:
-    """Reproduce figures and tables of the paper, check its claims, and return the study of all runs.
+) -> Written:
+    """Reproduce figures and tables of the paper and check its claims.
 
     Figures, tables and claims are written to `out`. Finished runs in `out` are not executed again.
 
@@ -237,19 +259,24 @@ def reproduce(
         out: Output folder; by default, runs/paper or runs/paper-quick.
         data_dir: Folder for data sets; by default, LESSON_DATA_DIR or a folder in the user's cache.
 
+    Returns:
+        The `study` of all runs, the `findings` about the paper's claims, and the `paths` of what was written.
+
     Raises:
         InputError: An argument is invalid, or the folder holds something else.
         RunStoppedError: Runs failed.
     """
-    design = Reproduction(select_items(items), make_scale(quick, num_seeds, eval_jitter))
-    path = Path(out) if out is not None else out_of_reproduction(quick)
-    design.check(path)
-    study = execute_design(design, path, make_engine(data_dir=data_dir), on_error="stop")
+    chosen, scale = select_items(items), make_scale(quick, num_seeds, eval_jitter)
+    path = Path(out) if out is not None else Path("runs") / ("paper-quick" if quick else "paper")
+    check_scale(scale, path)
+    study = _execute(
+        run_missing, plan_reproduction(chosen, scale, path), path, make_engine(data_dir=data_dir), on_error="stop"
+    )
     if study.failures:
         failed = f"{len(study.failures)} runs failed, first {study.first_failure()}"
-        raise RunStoppedError(f"{failed}; repeat the call to retry them")
-    write_reproduction(design, study, path)
-    return study
+        raise RunStoppedError(f"{failed}; repeat it to retry them")
+    with Console(stderr=True).status("") as status:
+        return write_reproduction(chosen, scale, study, path, status.update)
 
 
 def plan(
@@ -331,45 +358,41 @@ def replay(
     return run_replay(fitted, candidates, num_replicates=num_replicates, horizon_s=time_budget_s, seed=seed)
 
 
-def execute_design(
-    design: Design,
-    out: Path,
-    engine: Engine,
-    *,
-    on_error: Literal["continue", "stop"] = "continue",
-    resume: bool = True,
-    trackers: Sequence[Tracker] = (),
-    progress: StudyProgress | None = None,
-    command: str = "",
-) -> Study:
-    """Call `run_missing` and show its progress; `command` is by default the name of this script."""
-    with progress or StudyProgress() as shown:
-        return run_missing(
-            design,
-            out,
-            engine,
-            on_error=on_error,
-            resume=resume,
-            report=shown.report,
-            trackers=trackers,
-            command=command or f"python {Path(sys.argv[0]).name}",
-        )
+S = TypeVar("S", bound=Study)
 
 
-def check_first_run(
-    design: Design, out: Path, task: Task | None = None, data_dir: Path | str | None = None
-) -> list[str]:
-    """Return notes on the first run of a new study; raise InputError if its task or an input file is invalid."""
-    if (out / MARKER).exists():  # finished runs need no data
-        return []
-    return resolve(next(iter(design.runs({}).values())), task, data_dir).notes
-
-
-def _with_runs(study: Study) -> Study:
-    """Return the study; raise RunStoppedError if all of its runs failed."""
+def _execute(call: Callable[..., S], what: Any, out: Path, engine: Engine, **how: Any) -> S:
+    """Call `run_missing` or `tune` and show its progress; raise RunStoppedError if all runs failed."""
+    name = Path(sys.argv[0]).name
+    command = ["lesson", *sys.argv[1:]] if name in ("lesson", "__main__.py") else ["python", name]
+    with _continued_by_repeating(), StudyProgress() as progress:
+        study = call(what, out, engine, report=progress.report, command=shlex.join(command), **how)
     if study.failures and not study.runs:
         raise RunStoppedError(f"all {len(study.failures)} runs failed, first {study.first_failure()}")
     return study
+
+
+@contextlib.contextmanager
+def _continued_by_repeating() -> Iterator[None]:
+    """Say in a KeyboardInterrupt how to continue."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("interrupted; repeat the command to continue") from None
+
+
+def _note(text: str) -> None:
+    print(f"note: {text}", file=sys.stderr)
+
+
+def _comparison_name(settings: Settings) -> str:
+    """Return the default folder of a comparison, named after the settings that differ from the preset."""
+    return f"compare-{run_name(settings).removeprefix(f'{settings.strategy.name}-')}"
+
+
+def out_for(file: Path | str) -> Path:
+    """Return the default output folder of a sweep: the folder of a study.toml, otherwise one in runs/."""
+    return Path(file).parent if Path(file).name == MARKER else Path("runs") / Path(file).stem
 
 
 def _settings(settings: Settings | None, changes: Mapping[str, Any]) -> Settings:

@@ -21,7 +21,7 @@ from helpers.code_blocks import (
 from helpers.run_folders import make_comparison
 from lesson.cli import cli, main
 from lesson.experiments.grid import load_grid
-from lesson.experiments.tuned.design import TunedComparison
+from lesson.experiments.tuning.file import Tuning
 from lesson.settings import load_settings
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -123,7 +123,7 @@ def read_settings(block: Block, folder: Path) -> None:
     path.write_text(block.text)
     if "rules" in values:
         path.write_text(shortened_study(block.text))
-        TunedComparison.load(path)
+        Tuning.load(path)
         return
     if "tool" in values or "project" in values or "entries" in values or "entry" in values:
         return  # a package or a part of a tuned comparison, which other tests read

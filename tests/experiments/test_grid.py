@@ -15,7 +15,7 @@ RUN = {"run": {"rounds": 2}}
 
 def test_trials_are_named_by_varied_settings() -> None:
     axes: dict[str, Any] = {"strategy.deadline_s": [10.0, 7.5], "strategy.name": ["lesson", "fedavg"]}
-    trials = make_grid({"run": {"rounds": 2, "seed": 5}}, axes, 2).trials
+    trials = make_grid({"run": {"rounds": 2, "seed": 5}}, axes, 2).runs
     assert list(trials) == [
         "lesson-deadline_s=10-seed5", "lesson-deadline_s=10-seed6",
         "fedavg-deadline_s=10-seed5", "fedavg-deadline_s=10-seed6",
@@ -28,8 +28,8 @@ def test_trials_are_named_by_varied_settings() -> None:
 
 def test_options_apply_to_the_strategies_that_have_them() -> None:
     axes = {"strategy.name": ["lesson", "fedavg"], "strategy.late": ["merge", "drop"]}
-    assert list(make_grid(RUN, axes).trials) == ["lesson-late=merge-seed0", "lesson-late=drop-seed0", "fedavg-seed0"]
-    trials = make_grid(RUN | {"strategy": {"late": "drop"}}, {"strategy.name": ["lesson", "fedavg"]}).trials
+    assert list(make_grid(RUN, axes).runs) == ["lesson-late=merge-seed0", "lesson-late=drop-seed0", "fedavg-seed0"]
+    trials = make_grid(RUN | {"strategy": {"late": "drop"}}, {"strategy.name": ["lesson", "fedavg"]}).runs
     assert [trial.strategy.options for trial in trials.values()] == [{"late": "drop"}, {}]
 
 
@@ -42,7 +42,7 @@ def test_file_is_read_and_written(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text(grid.toml)
     assert load_grid(tmp_path / "c.toml") == grid
     changed = load_grid(tmp_path / "a.toml", ["run.rounds=7"])
-    assert [trial.run.rounds for trial in changed.trials.values()] == [7] * 4
+    assert [trial.run.rounds for trial in changed.runs.values()] == [7] * 4
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_two_values_that_would_share_a_folder_are_rejected(tmp_path: Path, monke
     )
     monkeypatch.chdir(tmp_path)
     axes = {"strategy.name": ["own_with_path:Mine"], "strategy.path": ["a/b"]}
-    assert list(make_grid(RUN, axes).trials) == ["own_with_path.Mine-path=a.b-seed0"]
+    assert list(make_grid(RUN, axes).runs) == ["own_with_path.Mine-path=a.b-seed0"]
     with pytest.raises(InputError, match="the same name"):
         make_grid(RUN, axes | {"strategy.path": ["a/b", "a:b"]})
 
@@ -89,7 +89,7 @@ def test_options_of_a_single_strategy_in_a_sweep(tmp_path: Path) -> None:
     path = tmp_path / "grid.toml"
     path.write_text('[sweep]\n"strategy.name" = ["lesson", "lesson-filled"]\n"strategy.late" = ["drop", "merge"]')
     grid = load_grid(path, ["lesson.late=drop", "run.rounds=2"])
-    assert {name: trial.strategy.options for name, trial in grid.trials.items()} == {
+    assert {name: trial.strategy.options for name, trial in grid.runs.items()} == {
         "lesson-late=drop-seed0": {"late": "drop"},
         "lesson-filled-late=drop-seed0": {"late": "drop"},
         "lesson-filled-late=merge-seed0": {"late": "merge"},
@@ -106,6 +106,6 @@ def test_comparison_is_a_grid_over_strategies() -> None:
     """An option applies to the strategies that have it, and one by name to that strategy alone."""
     base = Settings(strategy={"name": "lesson", "late": "drop"}, run={"seed": 3, "rounds": 2})
     grid = compare_strategies(base, ["lesson", "fedavg"], 2, {"fedavg": {"fraction": 0.5}})
-    assert list(grid.trials) == ["lesson-seed3", "lesson-seed4", "fedavg-seed3", "fedavg-seed4"]
-    options = {trial.strategy.name: trial.strategy.options for trial in grid.trials.values()}
+    assert list(grid.runs) == ["lesson-seed3", "lesson-seed4", "fedavg-seed3", "fedavg-seed4"]
+    options = {trial.strategy.name: trial.strategy.options for trial in grid.runs.values()}
     assert options == {"lesson": {"late": "drop"}, "fedavg": {"fraction": 0.5}}

@@ -12,10 +12,10 @@ from helpers.run_folders import begin_run, load_as_study, make_run, make_sweep
 from helpers.tuned import small
 from lesson import InputError, Run, Settings, load
 from lesson.experiments.archive import write_archive
-from lesson.experiments.folder import UNFINISHED
 from lesson.experiments.grid import compare_strategies
-from lesson.experiments.loading import load_study
+from lesson.experiments.loading import UNFINISHED, load_study
 from lesson.experiments.missing import run_missing
+from lesson.experiments.tuning.tune import tune
 
 
 def test_comparison_keeps_the_order_of_its_strategies(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_runs_in_a_folder_without_study_toml_are_a_study(tmp_path: Path) -> None
 
 
 def test_tuned_comparison_is_labeled_by_entry(tmp_path: Path) -> None:
-    run_missing(small(tmp_path), tmp_path / "out", FakeEngine())
+    tune(small(tmp_path), tmp_path / "out", FakeEngine())
     study = load_as_study(tmp_path / "out")
     assert study.by == ("entry", "group", "data.beta")
     assert list(study.groups())[:2] == [("fedavg", "strategies", 0.1), ("fedavg", "strategies", 1.0)]
@@ -57,11 +57,10 @@ def test_archived_runs_and_newer_folders_are_combined(tmp_path: Path) -> None:
 
 
 def test_varied_settings_of_a_sweep_keep_their_order(tmp_path: Path) -> None:
-    """Runs that are no longer in the grid are left out; unfinished ones that are in it are failures."""
+    """Runs that are no longer listed are left out; unfinished ones that are listed are failures."""
     make_sweep(tmp_path)
     make_run(tmp_path / "old", data={"beta": 7.0})
     begin_run(tmp_path / "new", Settings(beta=0.1, seed=1, time_budget_s=600.0))
-    begin_run(tmp_path / "x", Settings(beta=0.1, seed=0, time_budget_s=600.0))
     begin_run(tmp_path / "longer", Settings(beta=0.1, time_budget_s=700.0))
     study = load_as_study(tmp_path)
     assert study.by == ("strategy.name", "data.beta", "strategy.late")

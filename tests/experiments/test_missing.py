@@ -12,10 +12,10 @@ from helpers.tuned import small
 from lesson import InputError, Study, load
 from lesson.core.locks import LOCK
 from lesson.experiments.engines.trial import Hear, Line
-from lesson.experiments.folder import MARKER, StudyFolder
-from lesson.experiments.grid import Grid, load_grid, make_grid
+from lesson.experiments.folder import MARKER, StudyFolder, StudyPlan
+from lesson.experiments.grid import load_grid, make_grid
 from lesson.experiments.missing import run_missing
-from lesson.experiments.tuned.design import TunedComparison
+from lesson.experiments.tuning.tune import plan_tuning, tune
 from lesson.settings.settings import Settings
 
 NAMES = ["lesson-seed0", "fedavg-seed0", "lesson-seed1", "fedavg-seed1"]
@@ -25,13 +25,13 @@ DIVERGED: Line = {"error": "no longer finite", "kind": "DivergedError"}
 ARCHIVE = "runs.jsonl.gz"
 
 
-def grid(num_seeds: int = 2, **sections: Any) -> Grid:
+def grid(num_seeds: int = 2, **sections: Any) -> StudyPlan:
     return make_grid({"run": {"time_budget_s": 600.0}} | sections, {"strategy.name": ["lesson", "fedavg"]}, num_seeds)
 
 
-def archived(folder: Path) -> TunedComparison:
-    """Return a design with four runs that are archived: two values of β and two seeds."""
-    return small(folder).select(["lesson τ=10"])
+def archived(folder: Path) -> StudyPlan:
+    """Return a plan with four runs that are archived: two values of β and two seeds."""
+    return plan_tuning(small(folder), {}, ["lesson τ=10"])
 
 
 def names(study: Study) -> list[str]:
@@ -68,7 +68,7 @@ def test_finished_runs_are_skipped(tmp_path: Path) -> None:
 def test_interrupted_run_is_resumed_unless_resume_is_false(tmp_path: Path) -> None:
     design, engine = grid(1), FakeEngine()
     run_missing(design, tmp_path, FakeEngine(at_most=1))
-    begin_run(tmp_path / "fedavg-seed0", design.trials["fedavg-seed0"])
+    begin_run(tmp_path / "fedavg-seed0", design.runs["fedavg-seed0"])
     with pytest.raises(InputError, match="fedavg-seed0 holds an unfinished run"):
         run_missing(design, tmp_path, engine, resume=False)
     assert engine.asked == []
@@ -102,7 +102,7 @@ def test_invalid_input_stops_all_runs_on_request(tmp_path: Path) -> None:
 def test_diverged_run_is_a_result_of_an_archived_design(tmp_path: Path) -> None:
     """It is not executed again, whether its folder is kept or not."""
     design, out = archived(tmp_path), tmp_path / "out"
-    first = next(iter(design.runs({})))
+    first = next(iter(design.runs))
     study = run_missing(design, out, FakeEngine({first: DIVERGED}))
     assert (sum(bool(run.diverged) for run in study.runs), study.failures) == (1, {})
     again = FakeEngine()
@@ -171,17 +171,17 @@ def test_engine_without_time_left_is_not_called_again(tmp_path: Path) -> None:
 
 def test_tuning_adds_final_runs_once_it_is_complete(tmp_path: Path) -> None:
     """Entries with one point need no tuning. FedAvg, one of whose tuning runs fails, gets no final runs yet."""
-    design, engine = small(tmp_path).select(["fedavg", "deadlines"]), FakeEngine()
-    failing = next(name for name in design.runs({}) if name.startswith("fedavg") and "beta=0.1" in name)
-    study = run_missing(design, tmp_path / "out", first := FakeEngine({failing: BROKEN}))
-    tuning, finals = first.asked
-    assert sum(name.endswith("seed100") for name in tuning) == 2 * 4
-    assert len(tuning) == 2 * 4 + 2 * 2 * 2  # β × points, and β × deadlines × seeds
+    tuning, engine, only = small(tmp_path), FakeEngine(), ["fedavg", "deadlines"]
+    failing = next(name for name in plan_tuning(tuning, {}).runs if name.startswith("fedavg") and "beta=0.1" in name)
+    study = tune(tuning, tmp_path / "out", first := FakeEngine({failing: BROKEN}), only=only)
+    asked, finals = first.asked
+    assert sum(name.endswith("seed100") for name in asked) == 2 * 4
+    assert len(asked) == 2 * 4 + 2 * 2 * 2  # β × points, and β × deadlines × seeds
     assert len(finals) == 2
     assert all(name.startswith("fedavg-mnist-fraction") for name in finals), "not FedAvg at the other β"
     assert study.failures == {failing: "it broke"}
-    study = run_missing(design, tmp_path / "out", engine)
-    assert [len(asked) for asked in engine.asked] == [1, 2]
+    study = tune(tuning, tmp_path / "out", engine, only=only)
+    assert [len(names) for names in engine.asked] == [1, 2]
     assert len(study.runs) == 2 * 3 * 2
 
 
@@ -250,7 +250,7 @@ def test_two_processes_cannot_execute_one_study(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["[", "", '[study]\nformat = 9\nkind = "comparison"\n'])
 def test_damaged_study_is_reported_before_anything_is_run(text: str, tmp_path: Path) -> None:
     (tmp_path / MARKER).write_text(text)
-    write_run(tmp_path / "lesson-seed0", grid(1).trials["lesson-seed0"])
+    write_run(tmp_path / "lesson-seed0", grid(1).runs["lesson-seed0"])
     engine = FakeEngine()
     with pytest.raises(InputError, match=r"study\.toml"):
         run_missing(grid(), tmp_path, engine)

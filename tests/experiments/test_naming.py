@@ -42,11 +42,11 @@ def test_name_lists_what_differs_from_the_preset(settings: dict[str, Any], name:
     ],
 )
 def test_names_in_a_sweep_list_varied_settings_in_order(axes: dict[str, Any], name: str) -> None:
-    assert list(make_grid({}, axes).trials) == [name]
+    assert list(make_grid({}, axes).runs) == [name]
 
 
 def test_long_names_are_cut_and_stay_different() -> None:
     keys = ["power_w", "noise_dbm", "bandwidth_hz", "model_bits", "path_loss_1km_db", "path_loss_slope_db", "area_km"]
-    names = list(make_grid({}, {f"{section_of(key)}.{key}": [1 / 3, 2 / 3] for key in keys}).trials)
+    names = list(make_grid({}, {f"{section_of(key)}.{key}": [1 / 3, 2 / 3] for key in keys}).runs)
     assert len(set(names)) == 2 ** len(keys)
     assert MAX_NAME < max(map(len, names)) <= MAX_NAME + 9

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ def test_table_has_means_extremes_and_intervals(study: Study, tmp_path: Path) ->
     assert (row["accuracy_last10_min"], row["accuracy_last10_max"]) == pytest.approx((0.9, 0.92))
     assert (row["uploads"], row["energy_j"], row["time_to_0.6_seeds"], row["time_to_0.95_seeds"]) == (24, 300.0, 3, 0)
     assert math.isnan(row["time_to_0.95"])
-    write_table(study, tmp_path / "table.json")
+    write_table(replace(study, path=tmp_path))
     written = json.loads((tmp_path / "table.json").read_text(), parse_constant=pytest.fail)
     assert (list(written), written["lesson"]["time_to_0.95"]) == (["fedavg", "lesson"], None)
 

@@ -18,8 +18,6 @@ class FakeEngine:
         self.asked: list[list[str]] = []
         """The names of the runs it was given, by call."""
 
-    def check(self) -> None: ...
-
     def run(self, plan: Mapping[Path, Settings], hear: Hear, trackers: Sequence[Tracker] = ()) -> None:
         self.asked.append([path.name for path in plan])
         for path, settings in list(plan.items())[: self.at_most]:

@@ -112,6 +112,8 @@ def make_sweep(out: Path) -> None:
             make_run(out / f"lesson-beta={beta}-seed{seed}", strategy={"name": "lesson", "late": "drop"}, **common)
             make_run(out / f"mine-beta={beta}-seed{seed}", strategy={"name": "nowhere:Mine"}, **common)
     axes = {"strategy.name": ["lesson", "nowhere:Mine"], "data.beta": [1, 0.1], "strategy.late": ["drop"]}
-    study = {"format": FORMAT, "kind": "sweep", "failures": {"x": "no <reason>"}}
+    names = [f"{who}-beta={beta}-seed{seed}" for who in ("lesson", "mine") for beta in (1.0, 0.1) for seed in range(2)]
+    study: dict[str, Any] = {"format": FORMAT, "kind": "sweep", "by": list(axes), "failures": {"x": "no <reason>"}}
+    study["runs"] = [{"name": name} for name in (*names, "x", "new")]
     asked = {"run": {"time_budget_s": 600.0}, "sweep": axes | {"seeds": 2}}
     (out / MARKER).write_text(tomli_w.dumps(asked | {"study": study}))

@@ -6,10 +6,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from lesson.experiments import loading
+from lesson.experiments.folder import FORMAT, Marker, StudyFolder
 from lesson.experiments.naming import run_name
 from lesson.experiments.run import Archived, Run, summary_of
-from lesson.experiments.tuned.design import TunedComparison
-from lesson.experiments.tuned.study import TunedStudy
+from lesson.experiments.tuning.file import Tuning
+from lesson.experiments.tuning.study import KIND, TunedStudy
+from lesson.experiments.tuning.tune import plan_tuning
 from lesson.learn.metric import ACCURACY, Metric
 from lesson.settings.settings import Settings
 
@@ -57,11 +60,11 @@ strategy = { deadline_s = 20.0 }
 """
 
 
-def small(folder: Path, text: str = FILE) -> TunedComparison:
+def small(folder: Path, text: str = FILE) -> Tuning:
     """Return the tuned comparison that this TOML text describes."""
     path = folder / "entries.toml"
     path.write_text(text, encoding="utf-8")
-    return TunedComparison.load(path)
+    return Tuning.load(path)
 
 
 def made(settings: Settings, values: list[float], diverged: str = "", metric: Metric = ACCURACY) -> Run:
@@ -76,10 +79,10 @@ def made(settings: Settings, values: list[float], diverged: str = "", metric: Me
 Values = Callable[[Settings], list[float]]
 
 
-def everything(design: TunedComparison, values: Values, metric: Metric = ACCURACY) -> dict[str, Run]:
+def everything(tuning: Tuning, values: Values, metric: Metric = ACCURACY) -> dict[str, Run]:
     """Return all runs of a tuned comparison by name, with these values; a run without values has diverged."""
     done: dict[str, Run] = {}
-    while missing := {name: one for name, one in design.runs(done).items() if name not in done}:
+    while missing := {name: one for name, one in plan_tuning(tuning, done).runs.items() if name not in done}:
         found = {name: (one, values(one)) for name, one in missing.items()}
         done |= {name: made(one, its, "" if its else "no longer finite", metric) for name, (one, its) in found.items()}
     return done
@@ -87,5 +90,9 @@ def everything(design: TunedComparison, values: Values, metric: Metric = ACCURAC
 
 def study_of(folder: Path, values: Values, text: str = FILE, metric: Metric = ACCURACY) -> TunedStudy:
     """Return the finished tuned comparison that this TOML text describes, with these values."""
-    design = small(folder, text)
-    return design.study(everything(design, values, metric), {})
+    tuning = small(folder, text)
+    done, there = everything(tuning, values, metric), StudyFolder(folder)
+    marker = there.write(plan_tuning(tuning, done), Marker(format=FORMAT, kind=KIND))
+    study = loading.study_of(there, marker, done)
+    assert isinstance(study, TunedStudy)
+    return study

@@ -1,9 +1,6 @@
 """Console output shared by the commands."""
 
-import shlex
-import sys
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -11,12 +8,9 @@ from rich.console import Console
 from lesson.core.errors import RunStoppedError
 
 if TYPE_CHECKING:  # they import torch, which takes seconds and is not needed for --help
-    from lesson.experiments.design import Design
-    from lesson.experiments.engines import Engine
     from lesson.experiments.study import Study
-    from lesson.report.progress import StudyProgress
 
-MAX_NOTES = 5
+MAX_NOTES, MIN_WIDTH = 5, 100
 
 
 class PipedConsole(Console):
@@ -44,31 +38,27 @@ def check_ended(summaries: Iterable[dict[str, Any]]) -> None:
         raise RunStoppedError(f"{who} ended early, at {first['time_s']:g} s{others}: {first['ended_early']}")
 
 
-def check_failed(study: "Study", num_runs: int, flags: str) -> None:
-    """Raise RunStoppedError if runs of a study failed, with the reason of the first."""
-    if study.failures:
-        failed = f"{len(study.failures)} of {num_runs} runs failed, first {study.first_failure()}"
-        raise RunStoppedError(f"{failed}; repeat the command with {flags} to retry them")
-
-
-def execute_design(
-    design: "Design", out: Path, engine: "Engine", flags: str, **how: Any
-) -> "tuple[Study, StudyProgress]":
-    """Execute the missing runs of a design and show progress; after Ctrl-C, say with which flags to continue."""
-    from lesson import api
-    from lesson.report.progress import StudyProgress
-
-    progress, command = StudyProgress(), shlex.join(["lesson", *sys.argv[1:]])
-    try:
-        return api.execute_design(design, out, engine, progress=progress, command=command, **how), progress
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"interrupted; repeat the command with {flags} to continue") from None
-
-
-def print_report(study: "Study", folder: Path) -> None:
-    """Write the report of a study to its folder and print its path."""
+def show_study(study: "Study", title: str) -> None:
+    """Print the results of a study, and write its tables and its report to its folder; raise if runs failed."""
+    from lesson.experiments.study import write_table
     from lesson.report.page.study_page import REPORT, write_study_page
+    from lesson.report.results import failure_table, results_table
 
-    with Console(stderr=True).status("Writing the report"):
-        write_study_page(study, folder / REPORT)
-    print(f"report: {folder / REPORT}")
+    assert study.path is not None, "a study that was executed has a folder"
+    console = PipedConsole()
+    console.width = max(console.width, MIN_WIDTH)
+    if study.failures:
+        console.print(failure_table(study).to_rich())
+    if study.runs:
+        console.print(results_table(study, title).to_rich(transposed=study.by == ("strategy",)))
+    print_notes(note for run in study.runs for note in run.summary["notes"])
+    write_table(study)
+    if study.runs:
+        with Console(stderr=True).status("Writing the report"):
+            write_study_page(study, study.path / REPORT)
+        print(f"report: {study.path / REPORT}")
+    print(f"folder: {study.path}")
+    if study.failures:
+        failed = f"{len(study.failures)} of {len(study.failures) + len(study.runs)} runs failed"
+        raise RunStoppedError(f"{failed}, first {study.first_failure()}; repeat the command to retry them")
+    check_ended(run.summary for run in study.runs if not run.diverged)

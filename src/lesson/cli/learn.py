@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from lesson.cli.console import PipedConsole, check_ended, check_failed, execute_design, print_notes, print_report
+from lesson.cli.console import check_ended, print_notes, show_study
 from lesson.cli.parser import (
     DIR,
     NUMBER,
@@ -23,9 +23,6 @@ from lesson.core.errors import InputError, RunStoppedError, describe
 from lesson.settings.loading import check_set_once, load_settings
 from lesson.settings.settings import Settings
 from lesson.strategies import options_of, split_changes
-
-if TYPE_CHECKING:  # it imports torch, which takes seconds and is not needed for --help
-    from lesson.experiments.study import Study
 
 _experiment = partial(option, heading="Experiment")
 _limits = partial(option, heading="Limits")
@@ -64,7 +61,7 @@ class _Learning:
     )
     out: Path | None = _output("--out", type=DIR, show_default="runs/...", help="Output folder.")
     resume: bool = _output(
-        "--resume", is_flag=True, help="Resume the unfinished run or comparison in the output folder."
+        "--resume/--no-resume", default=True, help="Resume unfinished runs in the output folder, or stop with an error."
     )
     log: tuple[str, ...] = log_option(heading="Output")
     device: str | None = _machine(
@@ -107,44 +104,27 @@ class RunCommand(_Learning):
     )
 
     def run(self) -> None:
-        from lesson.experiments.naming import run_name
-        from lesson.experiments.run import Run
+        from lesson import api
         from lesson.experiments.study import Study
-        from lesson.learn.metric import Metric
         from lesson.report.metric_words import final_score, metric_number
-        from lesson.report.progress import RunProgress
-        from lesson.runs.execute import execute
-        from lesson.runs.trackers import checked_trackers
+        from lesson.report.page.study_page import REPORT, write_study_page
 
-        trackers = checked_trackers(self.log)
         changes, own = split_changes(self.set)
         settings = self.settings(changes, self.strategy)
         strategy = settings.strategy.name
         options = options_of([strategy], settings.strategy.options, own)[strategy]
-        settings = settings.with_strategy(strategy, options)
-        out = self.out or Path("runs") / run_name(settings)
-        with RunProgress(settings.run) as progress:
-            try:
-                summary = execute(
-                    settings,
-                    out,
-                    resume=self.resume,
-                    progress=progress.report,
-                    trackers=trackers,
-                    data_dir=self.data_dir,
-                    tell=_tell,
-                )
-            except KeyboardInterrupt:
-                flags = f"--out {out} --resume"
-                raise KeyboardInterrupt(f"interrupted; repeat the command with {flags} to continue") from None
-            except (InputError, RunStoppedError):
+        how: dict[str, Any] = {"resume": self.resume, "data_dir": self.data_dir, "trackers": self.log}
+        try:
+            run = api.run(settings=settings, options=options, out=self.out, **how)
+        except (InputError, RunStoppedError):
+            raise
+        except (Exception, SystemExit) as error:
+            custom = [name for name in (settings.strategy.name, settings.data.dataset) if ":" in name]
+            if not custom:
                 raise
-            except (Exception, SystemExit) as error:
-                custom = [name for name in (settings.strategy.name, settings.data.dataset) if ":" in name]
-                if not custom:
-                    raise
-                raise RunStoppedError(f"{' on '.join(custom)}: {describe(error)}") from error
-        metric = Metric.of(summary)
+            raise RunStoppedError(f"{' on '.join(custom)}: {describe(error)}") from error
+        summary, metric, path = run.summary, run.metric, run.path
+        assert path is not None, "only archived runs have no folder"
         print(
             f"{summary['strategy']} on {summary['dataset']}: {final_score(summary)} "
             f"({metric_number(metric, summary[metric.last10])} averaged over the last evaluations) "
@@ -154,13 +134,10 @@ class RunCommand(_Learning):
             f" with the trainer {summary['wall_trainer']}"
         )
         print_notes(summary["notes"])
-        print_report(Study([Run.load(out)]), out)
-        print(f"folder: {out}")
+        write_study_page(Study([run]), path / REPORT)
+        print(f"report: {path / REPORT}")
+        print(f"folder: {path}")
         check_ended([summary])
-
-
-def _tell(note: str) -> None:
-    print(f"note: {note}")
 
 
 def _troubles(summary: dict[str, Any]) -> str:
@@ -184,52 +161,13 @@ class CompareCommand(_Learning):
     seeds: int = _experiment("--seeds", type=WHOLE, default=3, help="Number of seeds, starting with --seed.")
 
     def run(self) -> None:
-        from lesson.api import check_first_run, out_of_comparison
-        from lesson.experiments.engines import make_engine
-        from lesson.experiments.grid import compare_strategies
-        from lesson.experiments.study import TABLE, write_table
-        from lesson.report.study.compare_text import comparison_table
+        from lesson import api
         from lesson.report.study.groups import title_of
-        from lesson.report.study.sweep_text import failure_table
         from lesson.report.words import count
-        from lesson.runs.trackers import checked_trackers
 
-        trackers = checked_trackers(self.log)
         names = [name.strip() for name in self.strategies.split(",") if name.strip()]
-        if not names or len(set(names)) != len(names):
-            raise InputError(f"--strategies must be distinct names separated by commas, got '{self.strategies}'")
-        if not 1 <= self.seeds <= 1000:
-            raise InputError(f"--seeds must be from 1 to 1000, got {self.seeds}")
         changes, options = split_changes(self.set)
-        if any(change.partition("=")[0].strip() == "strategy.name" for change in changes):
-            raise InputError("strategy.name must not be set in a comparison; use --strategies")
-        settings = self.settings(changes)
-        out = self.out or out_of_comparison(settings)
-        design, engine = compare_strategies(settings, names, self.seeds, options), make_engine(data_dir=self.data_dir)
-        for note in check_first_run(design, out, data_dir=self.data_dir):
-            _tell(note)
-        flags = f"--out {out} --resume"
-        study, _ = execute_design(design, out, engine, flags, on_error="stop", resume=self.resume, trackers=trackers)
-        title = title_of(settings)
-        write_table(study, out / TABLE)
-        console = PipedConsole()
-        failed = {name: len(failures) for name, failures in study.failures_by_strategy().items()}
-        if failed:
-            console.print(failure_table(study))
-        console.print(comparison_table(study.table(), study.metric, f"{title}, {count(self.seeds, 'seed')}", failed))
-        print_notes(note for run in study.runs for note in run.summary["notes"])
-        if study.runs:
-            self._draw(study, title, out)
-            print_report(study, out)
-        print(f"folder: {out}")
-        check_failed(study, len(names) * self.seeds, flags)
-        check_ended(run.summary for run in study.runs)
-
-    def _draw(self, study: "Study", title: str, out: Path) -> None:
-        from lesson.report.study.metric_figure import draw_comparison
-
-        figures = draw_comparison(study, title, out)
-        for path in figures:
-            print(f"figure: {path}")
-        if not figures:
-            print("note: no figures, because no round ended within the limits")
+        settings = self.settings(changes, names[0] if names else None)
+        how: dict[str, Any] = {"resume": self.resume, "data_dir": self.data_dir, "trackers": self.log}
+        study = api.compare(names, num_seeds=self.seeds, settings=settings, options=options, out=self.out, **how)
+        show_study(study, f"{title_of(settings)}, {count(self.seeds, 'seed')}")

@@ -49,8 +49,6 @@ class ReportCommand:
         if self.output is not None:
             check_page_path(self.output)
         from lesson.experiments.loading import load_study
-        from lesson.experiments.tuned.study import TunedStudy
-        from lesson.report.page.board import BOARD, write_board
         from lesson.report.page.paper_page import holds_paper, write_paper_page
         from lesson.report.page.study_page import REPORT, write_study_page
 
@@ -64,26 +62,19 @@ class ReportCommand:
             else:
                 write_study_page(study, page)
             print(f"report: {page}")
-            if isinstance(study, TunedStudy) and self.output is None:
-                write_board(study, self.folders[0] / BOARD)
-                print(f"board: {self.folders[0] / BOARD}")
 
     def _draw(self, study: "Study | None", folder: Path, suffixes: list[str], width_in: float) -> None:
         """Draw all figures of a study, or those of the paper; the latter and tuned comparisons are page-wide."""
-        from lesson.experiments.tuned.study import TunedStudy
         from lesson.report.files import save_figures
         from lesson.report.paper.write import draw_items
         from lesson.report.study.figures import draw_figures
-        from lesson.report.tuned.write import draw_tuned
 
-        if self.width != "3.5in" and (study is None or isinstance(study, TunedStudy)):
-            print("note: --width has no effect: figures of the paper and of tuned comparisons are as wide as a page")
+        if self.width != "3.5in" and study is None:
+            print("note: --width has no effect: figures of the paper are as wide as a page")
 
         notes: list[str] = []
         if study is None:
             paths = draw_items(self.folders[0], folder, suffixes)
-        elif isinstance(study, TunedStudy):
-            paths = draw_tuned(study, folder, suffixes)
         else:
             figures, notes = draw_figures(study, width_in)
             paths = save_figures(figures, folder, suffixes)

@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from rich.console import Console
-
-from lesson.cli.console import PipedConsole, check_failed, execute_design
+from lesson.cli.console import PipedConsole
 from lesson.cli.parser import DIR, NUMBER, WHOLE, argument, data_dir_option, option
 
 
@@ -41,23 +40,12 @@ class ReproduceCommand:
     data_dir: Path | None = data_dir_option()
 
     def run(self) -> None:
-        from lesson.api import out_of_reproduction
-        from lesson.experiments.engines import make_engine
-        from lesson.paper.items import select_items
-        from lesson.paper.reproduce import Reproduction
-        from lesson.paper.scale import make_scale
+        from lesson import api
         from lesson.report.paper.tables import claims_table
-        from lesson.report.paper.write import write_reproduction
 
-        design = Reproduction(select_items(self.items), make_scale(self.quick, self.seeds, self.eval_jitter))
-        out = self.out or out_of_reproduction(self.quick)
-        design.check(out)
-        flags = f"--out {out}"
-        study, _ = execute_design(design, out, make_engine(data_dir=self.data_dir), flags, on_error="stop")
-        check_failed(study, len(design.runs({})), flags)
-        with Console(stderr=True).status("") as status:
-            written = write_reproduction(design, study, out, tell=status.update)
-        if about := written.findings_about(design.items):
+        how: dict[str, Any] = {"num_seeds": self.seeds, "eval_jitter": self.eval_jitter, "data_dir": self.data_dir}
+        written = api.reproduce(*self.items, quick=self.quick, out=self.out, **how)
+        if about := written.findings_about(self.items):
             PipedConsole().print(claims_table(about))
         for what, paths in written.paths.items():
             print(f"{what}: {', '.join(map(str, paths))}")

@@ -1,30 +1,20 @@
 """The command `lesson sweep`."""
 
 import math
-import tempfile
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
-from lesson.cli.console import PipedConsole, check_ended, check_failed, execute_design, print_report
+from lesson.cli.console import show_study
 from lesson.cli.parser import DIR, FILE, NUMBER, WHOLE, argument, data_dir_option, log_option, option
-from lesson.core.errors import InputError, MismatchError
-from lesson.report.words import count, terminal_table
-from lesson.settings.loading import check_set_once
+from lesson.core.errors import InputError
 
 if TYPE_CHECKING:  # they import torch, which takes seconds and is not needed for --help
-    from lesson.experiments.design import Design
-    from lesson.experiments.engines import Engine
     from lesson.experiments.study import Study
-    from lesson.experiments.tuned.study import TunedStudy
 
-MIN_WIDTH, MAX_MISSING = 180, 10
 _engine = partial(option, heading="Engine")
 _tuning = partial(option, heading="Tuned comparison")
-_verifying = partial(option, heading="Verification of a tuned comparison")
 
 
 @dataclass(frozen=True)
@@ -52,7 +42,7 @@ class SweepCommand:
     )
     out: Path | None = option("--out", type=DIR, show_default="runs/...", help="Output folder, one subfolder per run.")
     dry_run: bool = option(
-        "--dry-run", is_flag=True, help="Only print the number of runs and the time and memory that they need."
+        "--dry-run", is_flag=True, help="Only print the number of runs, and how many of them are done."
     )
     log: tuple[str, ...] = log_option()
     data_dir: Path | None = data_dir_option()
@@ -70,18 +60,8 @@ class SweepCommand:
         type=NUMBER,
         default=math.inf,
         show_default="no limit",
-        help="Stop after this many seconds of real time; rerun to continue. 0 only redraws the results.",
+        help="Stop after this many seconds of real time; repeat the command to continue.",
     )
-    verify: str | None = _verifying(
-        "--verify",
-        metavar="ENTRY",
-        help="Rerun the final runs of an entry and compare them with those in the output folder; exit status 1 if they "
-        "differ. Nothing in the folder changes.",
-    )
-    beta: float | None = _verifying(
-        "--beta", type=NUMBER, show_default="all", help="Verify only the runs with this beta."
-    )
-    seed: int | None = _verifying("--seed", type=WHOLE, show_default="all", help="Verify only the runs with this seed.")
     engine: str = _engine(
         "--engine", metavar="local|ray", default="local", help="Run in processes on this machine, or on Ray."
     )
@@ -95,106 +75,17 @@ class SweepCommand:
         "--gpus-per-trial", type=NUMBER, default=0.0, help="GPUs per run, on Ray; with 0.25, four runs share one."
     )
 
+    resume: bool = option(
+        "--resume/--no-resume", default=True, help="Resume unfinished runs in the output folder, or stop with an error."
+    )
+
     def run(self) -> None:
-        from lesson.api import out_for
-        from lesson.experiments.tuned.study import TunedStudy
-        from lesson.runs.trackers import checked_trackers
-
-        engine, trackers, design = self._engine(), checked_trackers(self.log), self._design()
-        out = self.out or out_for(self.file or "strategies.toml")
-        if self.verify is not None:
-            self._verify(self.verify, design, out, engine)
-            return
-        if self.dry_run:
-            self._print_estimate(design, out)
-            return
-        flags, on_error = f"--out {out}", "stop" if self.tune else "continue"
-        study, progress = execute_design(design, out, engine, flags, on_error=on_error, trackers=trackers)
-        for name, times in progress.restarts.items():
-            print(f"note: the process of {name} was killed {'once' if times == 1 else f'{times} times'} and replaced")
-        if study.failures:
-            from lesson.report.study.sweep_text import failure_table
-
-            PipedConsole().print(failure_table(study))
-        if isinstance(study, TunedStudy):
-            num_runs = len(design.runs(study.done))
-            self._show_tuned(study, out)
-        else:
-            num_runs = len(design.runs({}))
-            self._show(study, out, num_runs)
-        print(f"folder: {out}")
-        check_failed(study, num_runs, flags)
-        check_ended(run.summary for run in study.runs if not run.diverged)
-
-    def _design(self) -> "Design":
-        """Return the design of the file; print caveats that apply to all of its runs."""
-        from lesson.experiments.grid import load_grid
-        from lesson.experiments.tuned.design import FILE as STRATEGIES
-        from lesson.experiments.tuned.design import TunedComparison
-
-        if self.tune:
-            self._check_tuned()
-            return TunedComparison.load(self.file or STRATEGIES).select(self.entries.split(",") if self.entries else ())
-        for name in ("entries", "verify", "beta", "seed"):
-            if getattr(self, name) is not None:
-                raise InputError(f"--{name} requires --tune")
-        if self.file is None:
-            raise InputError("SETTINGS.toml must be given: a file with a table [sweep]; see 'lesson sweep --help'")
-        if self.task is not None and ":" not in self.task:
-            raise InputError(f"--task must be module:function, got '{self.task}'; set data.dataset for a built-in task")
-        changes = (*self.set, f'data.dataset="{self.task}"') if self.task is not None else self.set
-        check_set_once(changes)
-        grid = load_grid(self.file, changes)
-        told = [settings.caveats() for settings in grid.trials.values()]
-        for caveat in told[0]:
-            if all(caveat in others for others in told):
-                print(f"note: {caveat}")
-        return grid
-
-    def _check_tuned(self) -> None:
-        """Raise InputError for options that a tuned comparison does not have."""
-        if self.set or self.task:
-            name = "--set" if self.set else "--task"
-            raise InputError(f"{name} cannot be combined with --tune: the file has the settings of every entry")
-        if self.verify is None and (self.beta is not None or self.seed is not None):
-            raise InputError(f"{'--seed' if self.beta is None else '--beta'} requires --verify")
-        if self.verify is not None and self.entries is not None:
-            raise InputError("--entries cannot be combined with --verify, which names the entry")
-
-    def _verify(self, row: str, design: "Design", out: Path, engine: "Engine") -> None:
-        """Rerun an entry in a temporary folder and print how it compares; raise MismatchError if it differs."""
         from lesson import api
-        from lesson.experiments.tuned.design import TunedComparison
-        from lesson.experiments.tuned.rerun import Rerun, rule_of
-
-        assert isinstance(design, TunedComparison), "--verify requires --tune"
-        rerun = Rerun.load(design, out, row, self.beta, self.seed)
-        with tempfile.TemporaryDirectory(prefix="lesson-verify-") as folder:
-            if self.dry_run:
-                self._print_estimate(rerun, Path(folder))
-                return
-            study = api.execute_design(rerun, Path(folder) / "runs", engine, on_error="stop")
-            check_failed(study, len(rerun.named), "--verify")
-            if len(study.runs) < len(rerun.named):
-                raise InputError(f"--seconds must be longer: {len(study.runs)} of {len(rerun.named)} runs finished")
-            results = rerun.compare(study.runs)
-            rules = dict.fromkeys(rule_of(rerun.before[run.name], run) for run in study.runs)
-        for result in results:
-            print(f"{result.name}: {result.told}")
-        for rule in rules:
-            print(f"rule: {rule}")
-        if wrong := [result for result in results if result.problem]:
-            first = f"{len(wrong)} of {count(len(results), 'check')} failed, first {wrong[0].name}: {wrong[0].problem}"
-            remedy = f"check that code and data are those of the archive; {out / 'study.toml'} lists the commits"
-            raise MismatchError(f"'{row}' differs from {out}: {first}; {remedy}")
-        same = sum(result.identical for result in results)
-        print(f"verified: '{row}' agrees with {out}: {count(len(study.runs), 'run')}, {same} identical")
-
-    def _engine(self) -> "Engine":
-        """Return the engine that the options select; raise InputError if they are invalid."""
         from lesson.experiments.engines import make_engine
+        from lesson.report.words import count
 
-        return make_engine(
+        self._check()
+        engine = make_engine(
             self.engine,
             data_dir=self.data_dir,
             seconds=self.seconds,
@@ -202,52 +93,46 @@ class SweepCommand:
             cpus_per_trial=self.cpus_per_trial,
             gpus_per_trial=self.gpus_per_trial,
         )
+        changes = (*self.set, f'data.dataset="{self.task}"') if self.task is not None else self.set
+        if self.dry_run:
+            wanted, done = self._runs(changes)
+            print(f"{count(wanted, 'run')}, {done:,} done")
+            return
+        how: dict[str, Any] = {"out": self.out, "engine": engine, "resume": self.resume, "trackers": self.log}
+        if self.tune:
+            study: Study = api.tune(self.file, only=self._only, **how)
+        else:
+            assert self.file is not None
+            study = api.sweep(self.file, overrides=changes, **how)
+        show_study(study, Path(str(self.file or "strategies")).stem)
 
-    def _print_estimate(self, design: "Design", out: Path) -> None:
-        from lesson.experiments.estimate import estimate
+    def _check(self) -> None:
+        """Raise InputError for options that do not go together."""
+        if self.tune and (self.set or self.task):
+            name = "--set" if self.set else "--task"
+            raise InputError(f"{name} cannot be combined with --tune: the file has the settings of every entry")
+        if self.entries is not None and not self.tune:
+            raise InputError("--entries requires --tune")
+        if self.file is None and not self.tune:
+            raise InputError("SETTINGS.toml must be given: a file with a table [sweep]; see 'lesson sweep --help'")
+        if self.task is not None and ":" not in self.task:
+            raise InputError(f"--task must be module:function, got '{self.task}'; set data.dataset for a built-in task")
 
-        with Console(stderr=True).status("Timing a few rounds"):
-            found = estimate(design, out, self.data_dir, self.cpus_per_trial)
-        print(f"{count(found.num_runs, 'run')}, {found.num_done:,} done")
-        if found.num_left:
-            processes = f"{found.num_processes} process{'' if found.num_processes == 1 else 'es'}"
-            time = f"{found.minutes:.0f} min" if found.minutes >= 2 else f"{60 * found.minutes:.0f} s"
-            print(f"about {time} in {processes}, with {found.memory_gb:.1f} GB of memory")
+    @property
+    def _only(self) -> list[str]:
+        return self.entries.split(",") if self.entries else []
 
-    def _show(self, study: "Study", out: Path, num_runs: int) -> None:
-        """Write table.json, table.csv and the report of a sweep, and print its table at full width."""
-        from lesson.core.files import write_whole
-        from lesson.experiments.study import TABLE, write_table
-        from lesson.report.study.sweep_text import sweep_table
+    def _runs(self, changes: tuple[str, ...]) -> tuple[int, int]:
+        """Return how many runs there are, for a tuned comparison those that are known now, and how many are done."""
+        from lesson.api import out_for
+        from lesson.experiments.folder import StudyFolder
+        from lesson.experiments.grid import load_grid
+        from lesson.experiments.tuning.file import STRATEGIES, Tuning
+        from lesson.experiments.tuning.tune import plan_tuning
 
-        print(f"{len(study.runs)} of {count(num_runs, 'run')} done")
-        write_table(study, out / TABLE)
-        write_whole(out / "table.csv", study.table().to_csv().encode())
-        if study.runs:
-            console = PipedConsole()
-            console.width = max(console.width, MIN_WIDTH)
-            console.print(sweep_table(study, Path(str(self.file)).name))
-            print_report(study, out)
-
-    def _show_tuned(self, study: "TunedStudy", out: Path) -> None:
-        """Write figures and tables of a tuned comparison, and print its tables at full width."""
-        from lesson.report.page.board import BOARD
-        from lesson.report.study.compare_text import what_is_shown
-        from lesson.report.tuned.tables import group_table
-        from lesson.report.tuned.write import missing_runs, write_tuned
-
-        with Console(stderr=True).status("Drawing"):
-            page = write_tuned(study, out)
-        console, table = PipedConsole(), study.table()
-        console.width = max(console.width, MIN_WIDTH)
-        for (group, beta), rows in table.groupby(["group", "beta"], sort=False) if len(table) else ():
-            shown = group_table(rows, study.design.rules).drop(columns="settings")
-            console.print(terminal_table(shown, f"{group}, β = {beta:g}, {what_is_shown(rows)}"))
-        missing = missing_runs(study)
-        for name, number in list(missing.items())[:MAX_MISSING]:
-            print(f"{name}: {count(number, 'run')} missing")
-        if len(missing) > MAX_MISSING:
-            print(f"and {len(missing) - MAX_MISSING} more entries; repeat the command to continue")
-        print(f"page: {page}")
-        if len(table):
-            print(f"board: {out / BOARD}")
+        file = self.file or STRATEGIES
+        folder = StudyFolder(self.out or out_for(file))
+        done = folder.runs()
+        plan = plan_tuning(Tuning.load(file), done, self._only) if self.tune else load_grid(file, changes)
+        folder.check(plan.kind)
+        return len(plan.runs), len(plan.runs.keys() & done.keys())

@@ -1,14 +1,17 @@
-"""The folder of a study: study.toml, a subfolder per run, and for some designs an archive of all runs.
+"""The folder of a study: study.toml, a subfolder per run, and for some studies an archive of all runs.
 
 study.toml starts with the settings file that defines the runs, so `lesson sweep` accepts it. Its table [study] records
-versions, the commands that executed runs, and which runs failed. docs/reference/folders.md describes all files.
+the runs with their labels, versions, the commands that executed runs, and which runs failed.
+docs/reference/folders.md describes all files.
 """
 
 import contextlib
+import json
 import platform
 import subprocess
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated
 
@@ -19,15 +22,43 @@ from lesson.core.errors import InputError
 from lesson.core.files import write_whole
 from lesson.core.toml import read_toml
 from lesson.core.version import __version__, check_format
-from lesson.experiments.archive import ARCHIVE, read_archive, write_archive
-from lesson.experiments.design import Design
+from lesson.experiments.archive import ARCHIVE, read_archive
 from lesson.experiments.run import Run
 from lesson.runs.folder import RunFolder
 from lesson.runs.read_back import Shape, reason_of
+from lesson.settings.settings import Settings
 
 MARKER = "study.toml"
-FORMAT = 1
-UNFINISHED = "it has not finished; execute the study again to resume it"
+FORMAT = 2
+Labels = dict[str, list[dict[str, str]]]
+"""Labels of runs by name, besides their settings; several for a run that is shown more than once."""
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """What to run: settings by the name of the run, and the labels by which runs are told apart.
+
+    Attributes:
+        kind: The kind of the study, as recorded in study.toml.
+        runs: The settings of the runs to execute, in the order in which they are shown.
+        by: What varies besides the seed: settings as section.key, "strategy", or names in `labels`.
+        labels: Labels of the study's runs, by default none; runs of earlier calls stay in the study if they are here.
+        toml: The text of a settings file that defines the runs.
+        archived: Whether runs are also kept in an archive. If so, a run that diverged is a result, not a failure.
+    """
+
+    kind: str
+    runs: Mapping[str, Settings]
+    by: tuple[str, ...]
+    labels: Labels = field(default_factory=dict)
+    toml: str = ""
+    archived: bool = False
+
+    @cached_property
+    def listed(self) -> list[dict[str, str]]:
+        """The names of the study's runs with their labels, in the order in which they are shown."""
+        labels = self.labels | {name: [{}] for name in self.runs if name not in self.labels}
+        return [{"name": name} | one for name, several in labels.items() for one in several or [{}]]
 
 
 class Made(Shape):
@@ -45,9 +76,18 @@ class Marker(Shape):
 
     format: int
     kind: str
+    by: list[str] = Field(default_factory=list)
+    runs: list[dict[str, str]] = Field(default_factory=list)
     versions: dict[str, str] = Field(default_factory=dict)
     provenance: list[Made] = Field(default_factory=list)
     failures: dict[str, str] = Field(default_factory=dict)
+
+    def to_toml(self) -> str:
+        """Return the table as TOML, with one line per run."""
+        others = tomli_w.dumps({"study": self.model_dump(exclude={"runs"})}).removeprefix("[study]\n")
+        fields = ([f"{key} = {json.dumps(text, ensure_ascii=False)}" for key, text in run.items()] for run in self.runs)
+        runs = "".join(f"    {{ {', '.join(one)} }},\n" for one in fields)
+        return f"[study]\nruns = [\n{runs}]\n{others}"
 
 
 class StudyFolder:
@@ -61,15 +101,14 @@ class StudyFolder:
         """Return the table [study] of study.toml; None if there is no such file."""
         if not self.marker.exists():
             return None
-        tables = read_toml(self.marker, "a study creates it")
         try:
-            marker = Marker.model_validate(tables.get("study"))
+            marker = Marker.model_validate(read_toml(self.marker, "a study creates it").get("study"))
         except ValidationError as error:
             raise InputError(f"{self.marker} is damaged: [study] {reason_of(error)}") from None
         check_format(self.marker, marker.format, FORMAT)
         return marker
 
-    def check(self, design: Design) -> None:
+    def check(self, kind: str) -> None:
         """Raise InputError if the folder holds anything other than a study of this kind. Writes nothing."""
         if (self.path / "config.toml").exists():
             raise InputError(f"{self.path} holds a single run; choose another output folder")
@@ -78,31 +117,32 @@ class StudyFolder:
         marker = self.read()
         if marker is None and self.path.exists() and any(self.path.glob("[!.]*")):
             raise InputError(f"{self.path} is not empty and holds no study; choose another output folder")
-        if marker is not None and marker.kind != design.kind:
-            raise InputError(f"{self.path} holds a {marker.kind}, not a {design.kind}; choose another output folder")
+        if marker is not None and marker.kind != kind:
+            raise InputError(f"{self.path} holds a {marker.kind}, not a {kind}; choose another output folder")
 
     @contextlib.contextmanager
-    def owned(self, design: Design) -> Iterator[Marker]:
+    def owned(self, kind: str) -> Iterator[Marker]:
         """Create and lock the folder within the context, and yield what its study.toml says.
 
         Invalid input that leaves a new study without runs leaves no study.toml, and no empty folder.
         """
         RunFolder(self.path).make()
         with RunFolder(self.path).owned():
-            self.check(design)  # another process may have started something here since the first check
+            self.check(kind)  # another process may have started something here since the first check
             before = self.read()
             try:
-                yield before or Marker(format=FORMAT, kind=design.kind)
+                yield before or Marker(format=FORMAT, kind=kind)
             except InputError:
                 if before is None and not any(self.path.glob("*/")):
                     self.marker.unlink(missing_ok=True)
                 raise
 
-    def write(self, design: Design, marker: Marker) -> None:
-        """Write study.toml."""
+    def write(self, plan: StudyPlan, marker: Marker) -> Marker:
+        """Write study.toml, and return its table [study]."""
         versions = {"lesson": __version__, "python": platform.python_version()}
-        table = marker.model_dump() | {"versions": versions}
-        write_whole(self.marker, f"{design.toml.rstrip()}\n\n{tomli_w.dumps({'study': table})}".encode())
+        marker = marker.model_copy(update={"by": list(plan.by), "versions": versions, "runs": plan.listed})
+        write_whole(self.marker, f"{plan.toml.rstrip()}\n\n{marker.to_toml()}".lstrip().encode())
+        return marker
 
     def runs(self) -> dict[str, Run]:
         """Return the runs that are done, by name: those in the archive, then finished runs that only have a folder."""
@@ -110,23 +150,15 @@ class StudyFolder:
         for name, run in done.items():
             if RunFolder(self.path / name).summary.exists():
                 done[name] = replace(run, path=self.path / name)
-        for path in self.finished():
-            if path.name not in done:
-                done[path.name] = Run.load(path)
+        for path in sorted(self.path.glob("*/summary.json")):
+            if path.parent.name not in done:
+                done[path.parent.name] = Run.load(path.parent)
         return done
 
-    def finished(self) -> list[Path]:
-        """Return the folders of runs that have finished."""
-        return [path.parent for path in sorted(self.path.glob("*/summary.json"))]
-
-    def unfinished(self) -> list[Path]:
-        """Return the folders of runs that have started but not finished."""
+    def unfinished(self) -> list[str]:
+        """Return the names of runs that have started but not finished."""
         begun = [path.parent for path in sorted(self.path.glob("*/config.toml"))]
-        return [path for path in begun if not RunFolder(path).summary.exists()]
-
-    def keep(self, runs: Mapping[str, Run]) -> None:
-        """Write the archive."""
-        write_archive(self.archive, runs.values())
+        return [path.name for path in begun if not RunFolder(path).summary.exists()]
 
 
 def commit_of_code() -> str:

@@ -1,68 +1,33 @@
-"""Grids: every combination of the listed settings with every seed, validated before any run starts."""
+"""The runs of sweeps and comparisons: every combination of the listed settings with every seed, validated."""
 
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import tomli_w
 
-from lesson.core.errors import InputError, unknown
+from lesson.core.errors import ArgumentError, InputError, unknown
 from lesson.core.toml import read_toml
 from lesson.core.validation import plain
-from lesson.experiments.design import Named
+from lesson.experiments.folder import StudyPlan
 from lesson.experiments.naming import STRATEGY, in_words, run_name
-from lesson.experiments.run import Run
-from lesson.experiments.study import Study, hashable, value_at
 from lesson.learn.tasks import BUILT_IN
 from lesson.settings.loading import apply_changes, changed_keys, check_set_once, read_sections
 from lesson.settings.sections import COMMON, StrategySettings
 from lesson.settings.settings import DERIVED, SECTIONS, Settings, section_of, without_none
 from lesson.strategies import STRATEGIES, find_strategy, make_strategy, options_of, setting_names, split_changes
 
+COMPARISON = "comparison"
 MAX_TRIALS, MAX_SEEDS = 100_000, 1000
 
-_FREE = ("run.seed", STRATEGY)
-"""Settings in which runs of a grid may differ from what was asked, besides its axes."""
 Sections = Mapping[str, Any]
 """Tables of plain values by section, optionally with `preset`."""
 
 
-@dataclass(frozen=True)
-class Grid:
-    """The design of a sweep: every combination of values with every seed. A comparison varies only the strategy."""
-
-    keys: tuple[str, ...]
-    """What varies, as section.key."""
-    trials: Mapping[str, Settings]
-    """The settings of its runs by name; those that differ only in the seed are adjacent."""
-    toml: str
-    archived: ClassVar[bool] = False
-
-    @property
-    def kind(self) -> str:
-        """Whether it is a comparison or a sweep, see `Design`."""
-        return "comparison" if self.keys == (STRATEGY,) else "sweep"
-
-    def runs(self, done: Mapping[str, Run]) -> Named:  # noqa: ARG002
-        """Return all runs, see `Design`."""
-        return dict(self.trials)
-
-    def later(self, done: Mapping[str, Run]) -> Named:  # noqa: ARG002
-        """Return no runs: there is no tuning phase, see `Design`."""
-        return {}
-
-    def study(self, done: Mapping[str, Run], failures: Mapping[str, str]) -> Study:
-        """Return the runs that are done, in the order of the grid, see `Design`."""
-        by = ("strategy",) if self.kind == "comparison" else self.keys
-        return Study([done[name] for name in self.trials if name in done], by, failures)
-
-
-def load_grid(source: Path | str, changes: Sequence[str] = ()) -> Grid:
-    """Load the grid of a settings file with a table [sweep]; `changes` are `section.key=value` for all runs.
+def load_grid(source: Path | str, changes: Sequence[str] = ()) -> StudyPlan:
+    """Return the runs of a settings file with a table [sweep]; `changes` are `section.key=value` for all runs.
 
     The study.toml of a sweep or a comparison is such a file.
     """
@@ -84,47 +49,6 @@ def load_grid(source: Path | str, changes: Sequence[str] = ()) -> Grid:
         raise InputError(f"{path}: {error}") from None
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What a study.toml asks for, as far as is needed to recognize its runs; its strategies need not be importable."""
-
-    axes: Mapping[str, Sequence[Any]]
-    settings: Settings
-    """The settings of all runs, with the first seed."""
-    num_seeds: int
-
-    def place(self, settings: Settings) -> tuple[int, ...] | None:
-        """Return the indices of a run's values in the lists, with its seed last; None if it is not one of them."""
-        ours, theirs, first = self._sections, settings.to_sections(), self.settings.run.seed
-        if settings.preset != self.settings.preset or settings.run.seed not in range(first, first + self.num_seeds):
-            return None
-        for key in (f"{section}.{name}" for section in SECTIONS for name in theirs[section]):
-            free = key in self.axes or key in _FREE or key.startswith("strategy.")
-            free = free or self.settings.leaves_open(key, settings)
-            if not free and value_at(theirs, key) != value_at(ours, key):
-                return None
-        places = []
-        for key, values in self.axes.items():
-            among = [None, *map(hashable, values)]
-            value = DERIVED[key] if key in settings.derived else value_at(theirs, key)
-            if value not in among:
-                return None
-            places.append(among.index(value))  # None: its strategy does not have this option
-        return (*places, settings.run.seed)
-
-    @cached_property
-    def _sections(self) -> dict[str, Any]:
-        return self.settings.to_sections()
-
-
-def read_asked(path: Path | str) -> Asked:
-    """Return what a study.toml of a sweep or a comparison asks for."""
-    tables = _read_tables(Path(path))
-    axes = flat_axes(tables.pop("sweep", {}))
-    num_seeds = axes.pop("seeds", 1)
-    return Asked(axes, Settings(**{name: tables[name] for name in ("preset", *SECTIONS) if name in tables}), num_seeds)
-
-
 def _read_tables(path: Path) -> dict[str, dict[str, Any]]:
     wanted = "a sweep is a settings file with a table [sweep]"
     if {"rules", "entries"} & read_toml(path, wanted).keys():
@@ -135,8 +59,8 @@ def _read_tables(path: Path) -> dict[str, dict[str, Any]]:
 
 def make_grid(
     sections: Sections, axes: Mapping[str, Sequence[Any]], num_seeds: int = 1, *, own_task: bool = False
-) -> Grid:
-    """Return the grid over `axes`, lists of values by section.key; `sections` are the other settings.
+) -> StudyPlan:
+    """Return the runs of the grid over `axes`, lists of values by section.key; `sections` are the other settings.
 
     There are `num_seeds` seeds, from run.seed on. An option applies to the strategies that have it: the others get a
     single run, not one per value. A section named after a strategy holds options of that strategy only. With
@@ -152,19 +76,20 @@ def make_grid(
     num_trials = num_seeds * math.prod(map(len, axes.values()))
     if num_trials > MAX_TRIALS:
         raise InputError(f"a sweep must have at most {MAX_TRIALS} runs, got {num_trials}; use fewer values")
-    trials: Named = {}
+    trials: dict[str, Settings] = {}
     for settings in _points(tables, axes, own_task):
         for seed in range(settings.run.seed, settings.run.seed + num_seeds):
             trial = settings.model_copy(update={"run": settings.run.model_copy(update={"seed": seed})})
             trials[run_name(trial, axes)] = trial
     table = {key: list(values) for key, values in axes.items()} | {"seeds": num_seeds}
-    return Grid(tuple(axes), trials, tomli_w.dumps(tables | {"sweep": table}))
+    by, kind = (("strategy",), COMPARISON) if list(axes) == [STRATEGY] else (tuple(axes), "sweep")
+    return StudyPlan(kind, trials, by, toml=tomli_w.dumps(tables | {"sweep": table}))
 
 
 def check_num_seeds(num_seeds: object) -> None:
     """Raise InputError unless this is a number of seeds."""
     if isinstance(num_seeds, bool) or not isinstance(num_seeds, int) or not 1 <= num_seeds <= MAX_SEEDS:
-        raise InputError(f"the number of seeds must be a whole number from 1 to {MAX_SEEDS}, got {num_seeds!r}")
+        raise ArgumentError("seeds", f"must be a whole number from 1 to {MAX_SEEDS}, got {num_seeds!r}")
 
 
 def compare_strategies(
@@ -174,13 +99,13 @@ def compare_strategies(
     options: Mapping[str, Mapping[str, Any]] | None = None,
     *,
     own_task: bool = False,
-) -> Grid:
-    """Return the grid of a comparison: these strategies under the same settings, with `num_seeds` seeds.
+) -> StudyPlan:
+    """Return the runs of a comparison: these strategies under the same settings, with `num_seeds` seeds.
 
     The settings' options apply to the strategies that have them; `options` holds options of single strategies, by name.
     """
-    if isinstance(strategies, str):
-        raise InputError(f"strategies must be a list of names, got '{strategies}'")
+    if isinstance(strategies, str) or not strategies or len(set(strategies)) < len(strategies):
+        raise ArgumentError("strategies", f"must be a list of distinct names, got {strategies!r}")
     for name, one in (options or {}).items():
         if not isinstance(one, Mapping):
             raise InputError(f"options of {name} must be a mapping, such as {{'fraction': 0.5}}, got {one!r}")

@@ -5,15 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from lesson.core.errors import InputError
-from lesson.experiments.folder import UNFINISHED, StudyFolder
-from lesson.experiments.grid import read_asked
-from lesson.experiments.naming import run_name
+from lesson.experiments.folder import Marker, StudyFolder
 from lesson.experiments.run import Run
 from lesson.experiments.study import Study, tell_apart
-from lesson.experiments.tuned.design import TunedComparison
+from lesson.experiments.tuning.file import read_rules
+from lesson.experiments.tuning.study import KIND, TunedStudy
 from lesson.runs.folder import RunFolder
-from lesson.settings.loading import load_settings
 
+UNFINISHED = "it has not finished; execute the study again to resume it"
 _WANTED = "it must be the output folder of run, compare, sweep or reproduce"
 
 
@@ -37,41 +36,38 @@ def load(folder: Path | str) -> Run | Study:
     if RunFolder(path).config.exists():
         return Run.load(path)
     there = StudyFolder(path)
-    marker, done = there.read(), there.runs()
-    begun = there.unfinished()
-    if not done and marker is None:
-        begins = f"none of its {len(begun)} runs has finished" if begun else _WANTED
-        raise InputError(f"{path} holds no finished run; {begins}")
-    failures = {one.name: UNFINISHED for one in begun} | (marker.failures if marker else {})
-    failures = {name: reason for name, reason in failures.items() if name not in done}
-    if marker is not None and marker.kind == TunedComparison.kind:
-        return TunedComparison.load(there.marker).study(done, failures)
-    if marker is not None and marker.kind in ("sweep", "comparison"):
-        return _in_grid(there, marker.kind, done, failures)
-    return tell_apart(list(done.values()), failures)
+    marker, done, begun = there.read(), there.runs(), there.unfinished()
+    if marker is None and not done:
+        problem = f"none of its {len(begun)} runs has finished" if begun else _WANTED
+        raise InputError(f"{path} holds no finished run; {problem}")
+    unfinished = dict.fromkeys(begun, UNFINISHED)
+    if marker is None:
+        return replace(tell_apart(list(done.values()), unfinished), path=path)
+    return study_of(there, marker.model_copy(update={"failures": unfinished | marker.failures}), done)
+
+
+def study_of(folder: StudyFolder, marker: Marker, done: Mapping[str, Run]) -> Study:
+    """Return the runs that are done of those listed in study.toml, in this order and with their labels."""
+    listed = [(run["name"], {key: value for key, value in run.items() if key != "name"}) for run in marker.runs]
+    runs = [replace(done[name], labels=labels) for name, labels in listed if name in done]
+    failures = {name: marker.failures[name] for name, _ in listed if name in marker.failures and name not in done}
+    if marker.kind == KIND:
+        final, tuning = ([run for run in runs if run.labels["phase"] == phase] for phase in ("final", "tuning"))
+        rules, groups = read_rules(folder.marker)
+        by = tuple(marker.by)
+        return TunedStudy(final, by, failures, folder.path, rules=rules, groups_shown=groups, tuning=tuning)
+    if not marker.by:
+        return replace(tell_apart(runs, failures), path=folder.path)
+    return Study(runs, tuple(marker.by), failures, folder.path)
 
 
 def load_study(folders: Sequence[Path | str]) -> Study:
     """Load one or more folders as one study."""
     parts = [load(folder) for folder in folders]
-    studies = [part if isinstance(part, Study) else Study([part]) for part in parts]
+    studies = [part if isinstance(part, Study) else Study([part], path=part.path) for part in parts]
     if len(studies) == 1:
         return studies[0]
     # An archived run may be in several groups of a tuned comparison.
     runs = {run.path.resolve() if run.path else id(run.archived): run for study in studies for run in study.runs}
     failures = {name: reason for study in studies for name, reason in study.failures.items()}
     return tell_apart([replace(run, labels={}) for run in runs.values()], failures)
-
-
-def _in_grid(there: StudyFolder, kind: str, done: Mapping[str, Run], failures: Mapping[str, str]) -> Study:
-    """Return a study of the runs in the folder's grid, in its order; the folder may hold runs of an earlier grid."""
-    asked = read_asked(there.marker)
-    placed: dict[tuple[int, ...], Run] = {}
-    for run in sorted(done.values(), key=lambda run: run.name != run_name(run.settings, asked.axes)):
-        if (place := asked.place(run.settings)) is not None:
-            placed.setdefault(place, run)  # another grid may have had the same run under another name
-    runs = [placed[place] for place in sorted(placed)]
-    begun = {path.name: load_settings(str(RunFolder(path).config)) for path in there.unfinished()}
-    strangers = [name for name, settings in begun.items() if asked.place(settings) is None]
-    failed = {name: reason for name, reason in failures.items() if name not in strangers}
-    return Study(runs, ("strategy",) if kind == "comparison" else tuple(asked.axes), failed)

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from lesson.report.files import ShownFigure
 
 FIGURES = ("uploads", "bytes_up", "energy_j")
-TABLE = "table.json"
 _BESIDES = (STRATEGY, "run.seed", "run.checkpoint_every_s", "run.device", "run.precision", "run.trainer")
 """The strategy, which is always a label, and settings in which repetitions of a run may differ."""
 
@@ -36,11 +35,13 @@ class Study:
         runs: The finished runs.
         by: Labels of a run: what varies besides the seed, "strategy" or settings as section.key.
         failures: Why runs are missing, by the name of the run.
+        path: Its folder; None for a study of several folders.
     """
 
     runs: Sequence[Run]
     by: tuple[str, ...] = ("strategy",)
     failures: Mapping[str, str] = field(default_factory=dict)
+    path: Path | None = None
 
     @property
     def metric(self) -> Metric:
@@ -215,11 +216,13 @@ def _check_once(runs: Sequence[Run], labels: Sequence[tuple[Any, ...]]) -> None:
             )
 
 
-def write_table(study: Study, path: Path | str) -> None:
-    """Write the table of a study as JSON, by strategy or as a list of rows; unknown values are null."""
+def write_table(study: Study) -> None:
+    """Write table.csv and table.json, by strategy or as a list of rows, to the study's folder."""
+    assert study.path is not None
     frame = study.table()
     by_name = study.by == ("strategy",)
     table = json.loads(frame.to_json(orient="index") if by_name else frame.reset_index().to_json(orient="records"))
     for strategy, failures in study.failures_by_strategy().items() if by_name else ():
         table.setdefault(strategy, dict.fromkeys(frame.columns) | {"seeds": 0})["failures"] = failures
-    write_whole(Path(path), (json.dumps(table, allow_nan=False, indent=2) + "\n").encode())
+    write_whole(study.path / "table.json", (json.dumps(table, allow_nan=False, indent=2) + "\n").encode())
+    write_whole(study.path / "table.csv", frame.to_csv().encode())

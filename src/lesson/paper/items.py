@@ -64,7 +64,7 @@ class Item:
             axes = dict(block["sweep"])
             if scale.quick:
                 axes.pop("data.dataset", None)
-            for settings in make_grid(sections, axes, scale.seeds).trials.values():
+            for settings in make_grid(sections, axes, scale.seeds).runs.values():
                 found[run_name(settings, usual=base)] = settings
         return found
 

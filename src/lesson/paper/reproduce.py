@@ -1,22 +1,20 @@
-"""The design of the paper's reproduction: the runs that its figures, tables and claims need."""
+"""The runs that the paper's figures, tables and claims need, as a study."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import tomli_w
 from pydantic import Field, ValidationError
 
 from lesson.core.errors import InputError
 from lesson.core.toml import read_toml
-from lesson.experiments.design import Named
-from lesson.experiments.folder import StudyFolder
-from lesson.experiments.run import Run
-from lesson.experiments.study import Study, tell_apart
+from lesson.experiments.folder import StudyFolder, StudyPlan
 from lesson.paper.items import Item, wanted_runs
 from lesson.paper.scale import FULL, QUICK, Scale
 from lesson.runs.read_back import Shape, reason_of
+
+KIND = "reproduction"
 
 
 class _Asked(Shape):
@@ -27,47 +25,29 @@ class _Asked(Shape):
     eval_jitter: Annotated[float, Field(ge=0, le=1)] = 0.0
 
 
-@dataclass(frozen=True)
-class Reproduction:
-    """The runs of some of the paper's figures and tables, at one scale."""
+def plan_reproduction(items: Iterable[Item], scale: Scale, out: Path | str) -> StudyPlan:
+    """Return the runs of these items; runs of other items in the folder stay in the study."""
+    before = StudyFolder(out).read()
+    jitter = {"eval_jitter": scale.eval_jitter} if scale.eval_jitter else {}
+    toml = tomli_w.dumps({"reproduction": {"quick": scale.quick, "seeds": scale.seeds} | jitter})
+    labels = {run["name"]: [{}] for run in before.runs} if before is not None else {}
+    return StudyPlan(KIND, wanted_runs(items, scale), (), labels, toml, archived=True)
 
-    items: Sequence[Item]
-    scale: Scale
-    kind: ClassVar[str] = "reproduction"
-    archived: ClassVar[bool] = True
 
-    @property
-    def toml(self) -> str:
-        """The table [reproduction], which records the scale."""
-        jitter = {"eval_jitter": self.scale.eval_jitter} if self.scale.eval_jitter else {}
-        return tomli_w.dumps({"reproduction": {"quick": self.scale.quick, "seeds": self.scale.seeds} | jitter})
-
-    def runs(self, done: Mapping[str, Run]) -> Named:  # noqa: ARG002
-        """Return the runs of all items, see `Design`."""
-        return wanted_runs(self.items, self.scale)
-
-    def later(self, done: Mapping[str, Run]) -> Named:  # noqa: ARG002
-        """Return no runs: there is no tuning phase, see `Design`."""
-        return {}
-
-    def study(self, done: Mapping[str, Run], failures: Mapping[str, str]) -> Study:
-        """Return all runs of the folder, also those of other items, see `Design`."""
-        return tell_apart(list(done.values()), failures)
-
-    def check(self, out: Path | str) -> None:
-        """Raise InputError if a folder holds a reproduction at another scale."""
-        there = read_scale(out)
-        if there is not None and there.asked != self.scale.asked:
-            kind = "a quick look" if there.quick else "a full reproduction"
-            jitter = f" and eval_jitter = {there.eval_jitter:g}" if there.eval_jitter or self.scale.eval_jitter else ""
-            raise InputError(f"{out} holds {kind} with {there.seeds} seeds{jitter}; choose another output folder")
+def check_scale(scale: Scale, out: Path | str) -> None:
+    """Raise InputError if a folder holds a reproduction at another scale."""
+    there = read_scale(out)
+    if there is not None and there.asked != scale.asked:
+        kind = "a quick look" if there.quick else "a full reproduction"
+        jitter = f" and eval_jitter = {there.eval_jitter:g}" if there.eval_jitter or scale.eval_jitter else ""
+        raise InputError(f"{out} holds {kind} with {there.seeds} seeds{jitter}; choose another output folder")
 
 
 def read_scale(folder: Path | str) -> Scale | None:
     """Return the scale of the reproduction in a folder; None if it holds none."""
     study = StudyFolder(folder)
     marker = study.read()
-    if marker is None or marker.kind != Reproduction.kind:
+    if marker is None or marker.kind != KIND:
         return None
     tables: dict[str, Any] = read_toml(study.marker, "a study creates it")
     try:

@@ -18,7 +18,6 @@ from rich.text import Text
 
 from lesson.learn.metric import Metric
 from lesson.report.metric_words import metric_number, metric_text
-from lesson.report.words import count
 from lesson.settings.sections import RunSettings
 
 MAX_SHOWN, MAX_FAILED_SHOWN = 16, 4
@@ -93,11 +92,14 @@ class StudyProgress:
     def __exit__(self, *_: object) -> None:
         if self._shown:
             self._live.stop()
+        for name, times in self.restarts.items():
+            often = "once" if times == 1 else f"{times} times"
+            self._tell(f"note: the process of {name} was killed {often} and replaced")
 
     def report(self, name: str, line: dict[str, Any]) -> None:
         """Handle an event of a run, see `run_missing`."""
-        if "reused" in line:
-            self._tell(f"note: reusing {count(line['reused'], 'finished run')} in {name}")
+        if "study" in line:
+            self._tell(f"note: {line['study']} in {name}")
         elif "limits" in line:
             self._limits[name] = line["limits"]
         elif "done" in line or "error" in line:

@@ -113,6 +113,11 @@ class RunFolder:
         """Settings of the folder's run; None if there is none."""
         return load_settings(str(self.config)) if self.config.exists() else None
 
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether the folder holds a run that has started but not finished."""
+        return self.config.exists() and not self.summary.exists()
+
     def make(self) -> None:
         """Create the folder if it does not exist."""
         try:

@@ -17,9 +17,6 @@ class InProcessEngine:
     data_dir: Path | str | None = None
     task: Task | None = None
 
-    def check(self) -> None:
-        """Do nothing: runs can be executed in any process."""
-
     def run(self, plan: Mapping[Path, Settings], hear: Hear, trackers: Sequence[Tracker] = ()) -> None:
         """Execute the runs, see `Engine`."""
         for path, settings in plan.items():

@@ -64,9 +64,6 @@ class LocalEngine:
         """Seconds until `stop_at_s`."""
         return self.stop_at_s - time.monotonic()
 
-    def check(self) -> None:
-        """Do nothing: processes can be started on any machine."""
-
     def run(self, plan: Mapping[Path, Settings], hear: Hear, trackers: Sequence[Tracker] = ()) -> None:
         """Execute the runs, see `Engine`; raise InputError right away if a device is missing."""
         for settings in plan.values():

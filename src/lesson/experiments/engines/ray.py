@@ -52,14 +52,14 @@ class RayEngine:
     task: Task | None = None
     """Your own task, which replaces the one in the settings."""
 
-    def check(self) -> None:
-        """Raise InputError if Ray is not installed or does not answer at the address."""
-        _check_installed()
-        if self.address is not None:
-            _check_address(self.address)
-
     def run(self, plan: Mapping[Path, Settings], hear: Hear, trackers: Sequence[Tracker] = ()) -> None:
-        """Execute the runs, see `Engine`; raise InputError right away for device cuda without `gpus_per_trial`."""
+        """Execute the runs, see `Engine`.
+
+        Raise InputError right away if Ray is not installed or does not answer, and for device cuda without
+        `gpus_per_trial`.
+        """
+        _check_installed()
+        _check_address(self.address)
         plan = {path: self._placed(settings) for path, settings in plan.items()}
         with _connected(self.address) as ray:
             if self.address is None:  # other clusters may add nodes on demand
@@ -166,11 +166,12 @@ def _check_installed() -> None:
         raise InputError("Ray is not installed; run pip install 'lesson-fl[ray]', or '.[ray]' in a clone")
 
 
-def _check_address(address: str) -> None:
+def _check_address(address: str | None) -> None:
     """Raise InputError unless the address accepts connections: Ray itself would retry for minutes."""
-    host, _, port = address.rpartition(":")
-    if address == "auto":
+    if address in (None, "auto"):
         return
+    assert address is not None
+    host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or "/" in host:  # Ray Client, ray://…, is not supported
         raise ArgumentError("address", f"must be HOST:PORT of a cluster's head node, or auto, got '{address}'")
     try:

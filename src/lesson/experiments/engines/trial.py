@@ -25,10 +25,6 @@ Content = Sequence[tuple[str, bytes]]
 class Engine(Protocol):
     """Executes many runs, several at a time."""
 
-    def check(self) -> None:
-        """Raise InputError if this engine cannot be used here."""
-        ...
-
     def run(self, plan: Mapping[Path, Settings], hear: Hear, trackers: Sequence[Tracker] = ()) -> None:
         """Execute runs in their folders until all have ended; an exception, including one of `hear`, interrupts them.
 

@@ -8,7 +8,7 @@ from lesson.core.errors import InputError
 from lesson.experiments.folder import StudyFolder
 from lesson.experiments.run import Run
 from lesson.experiments.study import Study
-from lesson.experiments.tuned.study import TunedStudy
+from lesson.experiments.tuning.study import TunedStudy
 from lesson.report.page.document import write_document
 from lesson.report.page.plan_page import EXPLORER
 from lesson.report.page.study_data import study_data
@@ -56,7 +56,7 @@ def repeating(study: Study) -> str:
             f"--seeds {len(seeds)} --out runs/again"
         )
     asked = folder.read()
-    if asked is not None and asked.kind in ("sweep", "comparison") and set(paths) == set(folder.finished()):
+    if asked is not None and asked.kind in ("sweep", "comparison") and len(paths) == len(asked.runs):
         return again
     outs = ["runs/again", *(f"runs/again-{number}" for number in range(2, len(study.runs) + 1))]
     pairs = zip(study.runs, outs, strict=True)

@@ -9,8 +9,8 @@ from lesson.experiments.measures import by_series
 from lesson.experiments.study import Study
 from lesson.paper.claims import check_claims
 from lesson.paper.items import Item
-from lesson.paper.reproduce import Reproduction, read_scale
-from lesson.paper.scale import FULL
+from lesson.paper.reproduce import read_scale
+from lesson.paper.scale import FULL, Scale
 from lesson.paper.verdicts import Finding
 from lesson.report.files import save_figures
 from lesson.report.page.paper_page import write_paper_page
@@ -20,8 +20,9 @@ from lesson.report.paper.items import draw_item, items_in, write_claims, write_i
 
 @dataclass
 class Written:
-    """The files that were written, by what they show, and the findings about the paper's claims."""
+    """The study, the files that were written, by what they show, and the findings about the paper's claims."""
 
+    study: Study
     paths: dict[str, list[Path]] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
 
@@ -32,11 +33,11 @@ class Written:
 
 
 def write_reproduction(
-    design: Reproduction, study: Study, out: Path, tell: Callable[[str], None] = lambda _: None
+    items: Sequence[Item], scale: Scale, study: Study, out: Path, tell: Callable[[str], None] = lambda _: None
 ) -> Written:
     """Write the items of a reproduction, whose runs must be done, and the claims about all items in the folder."""
-    written, series, scale = Written(), by_series(study.runs), design.scale
-    for item in design.items:
+    written, series = Written(study), by_series(study.runs)
+    for item in items:
         tell(f"Drawing {item.name}")
         written.paths[item.name] = write_item(item, series, scale, out)
     tell("Checking claims")

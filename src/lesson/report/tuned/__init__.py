@@ -1,1 +1,0 @@
-"""Figures, tables and README of a tuned comparison."""
