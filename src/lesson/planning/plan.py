@@ -21,7 +21,7 @@ DEADLINES_S = (5.0, 10.0, 20.0, 30.0, 60.0)
 """Deadlines that a plan compares with its own, besides the slowest client's latency, if they suit the fleet."""
 
 MAX_ROUNDS = 100_000
-_SLOTS_LOOKED_AT = 500_000
+_SLOTS_LOOKED_AT = 50_000
 
 
 @dataclass(frozen=True)
