@@ -7,6 +7,7 @@ LOG = $(VENV)/install.log
 PIP = $(BIN)/python -m pip install --disable-pip-version-check --no-compile --constraint constraints.txt
 EXTRAS = flower-simulation,ray,tensorboard
 SOURCES = pyproject.toml constraints.txt
+biome = $(if $(shell command -v npx),npx --yes @biomejs/biome@2.6.7 $(1),@echo "JavaScript is skipped: npx, which comes with Node.js, was not found.")
 
 # Tests and commands start hundreds of processes that import this package, so byte code is written even if the
 # environment turns that off.
@@ -56,6 +57,7 @@ check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python tools/render_docs.py --check
+	$(call biome,ci --error-on-warnings)
 
 docs: $(VENV)/.installed-dev
 	$(BIN)/python tools/render_docs.py --check
@@ -64,6 +66,7 @@ docs: $(VENV)/.installed-dev
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(call biome,check --write)
 
 # The sdist and the wheel in dist/, as they are released.
 package: $(VENV)/.installed-package

@@ -92,11 +92,6 @@ class Browser:
         self._find(selector).send_keys(Keys.CONTROL, "a", Keys.NULL, text)
         self.settle()
 
-    def choose_file(self, selector: str, path: Path) -> None:
-        """Select a file in a file input."""
-        self._find(selector).send_keys(str(path))
-        self.settle()
-
     def click(self, selector: str) -> None:
         """Click on the middle of an element."""
         self._find(selector).click()

@@ -2,7 +2,9 @@
 
 import io
 import math
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +14,10 @@ from rich.console import Console
 from helpers.fleets import make_fleet
 from helpers.pages import data_of
 from lesson import Fleet, Settings, draw_fleet
+from lesson.fleet.fleet import columns_of
 from lesson.planning.plan import make_plan, propose_deadline_s
-from lesson.report.page.plan_page import MAX_CLIENTS, Advice, Origin, fleet_data, write_plan_page
+from lesson.report.page.explorer import Advice, Origin, explorer_data
+from lesson.report.page.plan_page import MAX_CLIENTS, write_plan_page
 from lesson.report.palette import tier_colors
 from lesson.report.plan.figure import draw_plan
 from lesson.report.plan.text import percent, plan_notes, print_plan
@@ -86,16 +90,55 @@ def test_figures_show_every_tier(tmp_path: Path, fleet: Fleet, deadline_s: float
         assert share_of(color, tmp_path / "plan.png") > 0.01, color
 
 
-def test_page_contains_the_exact_fleet(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ensure", [False, True])
+def test_embedded_deadlines_are_those_of_a_plan(ensure: bool) -> None:
+    """From deadlines that nobody meets to none at all; client "g" cannot be reached, and "f" is an outlier."""
+    fleet = make_fleet([25.0, 12.0, 41.0, 41.5, 60.0, 7_000.0, math.inf], ensure_first_tier=ensure)
+    fleet = replace(fleet, names=list("abcdefg"))
+    data = explored(fleet, 23.4)
+    chosen = {23.4, propose_deadline_s(fleet), math.inf}
+    rows = {row["deadline_s"]: row for row in data["deadlines"]}
+    assert list(rows) == sorted(rows)
+    assert rows.keys() >= chosen
+    assert (min(rows), max(rows.keys() - {math.inf})) == (3.0, 7_000.0)
+    assert len(rows.keys() - chosen) > 100
+    for deadline_s, row in rows.items():
+        plan = make_plan(fleet, deadline_s, num_rounds=1)
+        (expected,) = [one for one in plan.deadlines if one.deadline_s == deadline_s] or [data["fedavg"]]
+        for name, value in (expected if isinstance(expected, dict) else vars(expected)).items():
+            assert row[name] == value, (deadline_s, name)
+        runs = [tier for tier, count in row["tiers"] for _ in range(count)]
+        tiers = dict(zip(data["clients"]["name"], runs, strict=False))
+        assert tiers == {name: tier for name, tier in zip(fleet.names, plan.tiers.tolist(), strict=True) if tier}
+        assert (row["fedcs"] and row["fedcs"]["round_s"]) == plan.round_s["fedcs"]
+    assert data["fedavg"]["round_s"] == make_plan(fleet, 23.4).round_s["fedavg"]
+
+
+def test_fedcs_and_fedavg_by_hand() -> None:
+    """At 20 s, FedCS uses 12 and 18 s: 100 updates per 1,000 s of 11 and 22 J. FedAvg: 3 in 60 s."""
+    data = explored(make_fleet([12.0, 18.0, 50.0]), 20.0, Advice(20.0, fedavg_round_s=60.0))
+    (row,) = [row for row in data["deadlines"] if row["deadline_s"] == 20.0]
+    assert (row["fedcs"]["updates_per_1000s"], row["fedcs"]["served"]) == (100.0, 2 / 3)
+    assert (row["fedcs"]["joules_per_update"], row["fedcs"]["staleness"]) == (16.5, 0.0)
+    assert (data["fedavg"]["round_s"], data["fedavg"]["updates_per_1000s"]) == (60.0, 50.0)
+
+
+def explored(fleet: Fleet, deadline_s: float, advice: Advice | None = None) -> dict[str, Any]:
+    """Return the data of the deadline explorer for a whole fleet."""
+    clients, ensure = columns_of(fleet, np.arange(len(fleet))), fleet.ensure_first_tier
+    return explorer_data(clients, len(fleet), deadline_s, Origin("x"), ensure_first_tier=ensure, advice=advice)
+
+
+def test_page_contains_clients_from_fast_to_slow(tmp_path: Path) -> None:
     fleet = draw_fleet(Settings(), 7, seed=2)
     write_plan_page(tmp_path / "plan.html", fleet, 12.5, Origin("</script>"), ["a <b> & c"])
     data = data_of(tmp_path / "plan.html")
-    clients, population = data["fleet"]["clients"], fleet.population
+    clients, order, population = data["fleet"]["clients"], np.argsort(fleet.latency_s), fleet.population
     assert population is not None
-    for name in ("compute_s", "upload_s", "latency_s", "compute_j", "transmit_j"):
-        assert clients[name] == getattr(fleet, name).tolist(), name
-    assert (clients["x_km"], clients["y_km"]) == (population.x_km.tolist(), population.y_km.tolist())
-    assert (data["fleet"]["deadline_s"], data["fleet"]["ensure_first_tier"]) == (12.5, False)
+    assert clients["name"] == order.tolist()
+    for name in ("compute_s", "upload_s", "latency_s"):
+        assert clients[name] == getattr(fleet, name)[order].tolist(), name
+    assert (clients["x_km"], clients["y_km"]) == (population.x_km[order].tolist(), population.y_km[order].tolist())
     assert (data["fleet"]["source"], data["fleet"]["num_clients"], data["notes"]) == ("</script>", 7, ["a <b> & c"])
 
 
@@ -106,12 +149,13 @@ def test_unknown_values_are_null(tmp_path: Path) -> None:
     data = data_of(tmp_path / "plan.html")["fleet"]
     assert data["deadline_s"] is None
     assert data["clients"]["latency_s"] == [5.0, None]
-    assert [data["clients"][name] for name in ("x_km", "y_km", "compute_j", "transmit_j")] == [None] * 4
+    assert data["clients"]["x_km"] is data["clients"]["y_km"] is data["fedavg"]["joules_per_update"] is None
 
 
-def test_large_fleets_are_sampled_by_latency() -> None:
+def test_large_fleets_are_sampled_by_latency(tmp_path: Path) -> None:
     fleet = draw_fleet(Settings(), 4 * MAX_CLIENTS, seed=1)
-    data = fleet_data(fleet, 20.0, Origin("many"))
+    write_plan_page(tmp_path / "plan.html", fleet, 20.0, Origin("many"))
+    data = data_of(tmp_path / "plan.html")["fleet"]
     names, latencies = data["clients"]["name"], np.array(data["clients"]["latency_s"])
     assert len(set(names)) == MAX_CLIENTS
     assert (latencies == fleet.latency_s[names]).all()
@@ -119,5 +163,3 @@ def test_large_fleets_are_sampled_by_latency() -> None:
     for share in (0, 0.1, 0.5, 0.9, 1):
         assert np.quantile(latencies, share) == pytest.approx(np.quantile(fleet.latency_s, share), rel=1e-3)
     assert data["advice"]["proposed_s"] == propose_deadline_s(fleet), "the proposal is for the whole fleet"
-    given = fleet_data(fleet, 28.0, Origin("many"), Advice(28.0, 0.9, 0.925, 70.5))["advice"]
-    assert given == {"proposed_s": 28.0, "min_on_time": 0.9, "on_time": 0.925, "fedavg_round_s": 70.5}

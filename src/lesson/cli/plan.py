@@ -19,7 +19,8 @@ from lesson.flight.fit import fit
 from lesson.flight.recording import read_recording
 from lesson.planning.on_time import check_share, find_deadline_s
 from lesson.planning.plan import Plan, make_plan, propose_deadline_s
-from lesson.report.page.plan_page import Advice, Origin, check_page_path, write_plan_page
+from lesson.report.page.explorer import Advice, Origin
+from lesson.report.page.plan_page import check_page_path, write_plan_page
 from lesson.report.plan.text import counted, plan_notes, print_plan, varying_notes
 from lesson.settings.loading import check_set_once, load_settings
 from lesson.settings.settings import RULES, Settings, excluded_by
@@ -67,9 +68,7 @@ class PlanCommand:
     figure: Path | None = _output(
         "--figure", type=FILE, help="Also draw a map, the latency density and the schedule: .png, .pdf or .svg."
     )
-    html: Path | None = _output(
-        "--html", type=FILE, help="Also write an interactive HTML page to try deadlines and load other latencies."
-    )
+    html: Path | None = _output("--html", type=FILE, help="Also write an interactive HTML page to try other deadlines.")
     json: bool = _output("--json", is_flag=True, help="Print JSON instead of tables.")
 
     def run(self) -> None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ DEADLINES_S = (5.0, 10.0, 20.0, 30.0, 60.0)
 """Deadlines that a plan compares with its own, besides the slowest client's latency, if they suit the fleet."""
 
 MAX_ROUNDS = 100_000
-_SLOTS_LOOKED_AT = 500_000
+_SLOTS_LOOKED_AT = 50_000
 
 
 @dataclass(frozen=True)
@@ -231,6 +231,23 @@ def evaluate_deadline(fleet: Fleet, deadline_s: float, settings: Settings | None
     return _deadline_row(used, tiers, deadline_s, on_time)
 
 
+def evaluate_fedavg(fleet: Fleet, round_s: float | None = None) -> DeadlineRow:
+    """Return the same for FedAvg, which waits for all clients; `round_s` is its mean round length if times vary."""
+    row = evaluate_deadline(fleet, math.inf)
+    if round_s is None:
+        return row
+    return replace(row, round_s=round_s, updates_per_1000s=row.updates_per_1000s * row.round_s / round_s)
+
+
+def evaluate_fedcs(fleet: Fleet, deadline_s: float) -> DeadlineRow | None:
+    """Return the same for FedCS, which uses tier 1 only; None if it cannot run."""
+    used = fleet.at_deadline(deadline_s)
+    tiers = assign_tiers(used.latency_s, deadline_s)
+    if math.isinf(deadline_s) or not np.any(tiers == 1):
+        return None
+    return _deadline_row(used, np.where(tiers == 1, tiers, UNREACHABLE), deadline_s, OnTime(1.0, round_s=deadline_s))
+
+
 def _deadline_row(fleet: Fleet, tiers: IntArray, deadline_s: float, on_time: OnTime) -> DeadlineRow:
     served = tiers != UNREACHABLE
     distinct, counts = np.unique(tiers[served], return_counts=True)
@@ -266,11 +283,9 @@ def mean_staleness(tiers: IntArray, num_clients: IntArray) -> float:
         return float(np.sum(rates * (tiers - 1)) / np.sum(rates))
     horizon = int(min(64 * float(tiers[-1]), max(float(tiers[0]), _SLOTS_LOOKED_AT / float(np.sum(1 / tiers)))))
     versions = np.unique(np.concatenate([np.arange(tier, horizon + 1, tier) for tier in tiers]))
-    missed = (tiers - 1) * (len(versions) / horizon)
-    for position, tier in enumerate(tiers[tiers <= horizon]):
-        ends = np.arange(tier, horizon + 1, tier)
-        between = np.searchsorted(versions, ends, "left") - np.searchsorted(versions, ends - tier, "right")
-        missed[position] = between.mean()
+    slots = horizon // tiers  # of each tier; all versions up to the last are missed, but for one at the end of each
+    missed = np.searchsorted(versions, slots * tiers, "right") / np.maximum(slots, 1) - 1
+    missed = np.where(slots > 0, missed, (tiers - 1) * (len(versions) / horizon))
     return float(np.sum(rates * missed) / np.sum(rates))
 
 

@@ -14,6 +14,7 @@ from lesson.experiments.study import Study
 from lesson.learn.metric import Metric
 from lesson.report.bands import Points, mean_band
 from lesson.report.page.contender import Contender, contenders
+from lesson.report.page.explorer import Origin, explorer_data
 from lesson.report.page.study_words import verdict, what_was_run
 from lesson.report.page.work_data import fairness, latencies, participation, schedule
 from lesson.report.study.groups import is_on_wall_clock, kind_of_time
@@ -108,16 +109,12 @@ def _costs(group: Contender, metric: Metric) -> list[dict[str, Any]]:
 
 
 def _fleet(group: Contender) -> dict[str, Any]:
-    """Return the clients of the first run in the format of the deadline explorer."""
-    kept, settings, run = group.clients[0], group.settings, group.first
-    file = Path(settings.fleet.latencies).name
-    return {
-        "clients": kept["clients"],
-        "num_clients": kept["num_clients"],
-        "deadline_s": settings.strategy.deadline_s,
-        "ensure_first_tier": settings.strategy.ensure_first_tier,
-        "source": "measured" if is_on_wall_clock(run) else file or f"seed {run.summary['seed']}",
-    }
+    """Return the clients of the first run for the deadline explorer."""
+    kept, chosen, run = group.clients[0], group.settings.strategy, group.first
+    file = Path(group.settings.fleet.latencies).name
+    source = "measured" if is_on_wall_clock(run) else file or f"seed {run.summary['seed']}"
+    clients, ensure = kept["clients"], chosen.ensure_first_tier
+    return explorer_data(clients, kept["num_clients"], chosen.deadline_s, Origin(source), ensure_first_tier=ensure)
 
 
 def _best(groups: Sequence[Contender], table: pd.DataFrame, metric: Metric) -> list[Contender]:

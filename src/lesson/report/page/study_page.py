@@ -10,7 +10,7 @@ from lesson.experiments.run import Run
 from lesson.experiments.study import Study
 from lesson.experiments.tuning.study import TunedStudy
 from lesson.report.page.document import write_document
-from lesson.report.page.plan_page import EXPLORER
+from lesson.report.page.explorer import EXPLORER
 from lesson.report.page.study_data import study_data
 from lesson.report.study.groups import groups_of
 from lesson.runs.folder import RunFolder

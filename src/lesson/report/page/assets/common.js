@@ -1,6 +1,6 @@
 "use strict";
 /* Shared by all pages: elements, sections, tables, charts that follow the theme, and number formats. */
-const Page = (() => {
+window.Page = (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const charts = [];
   const themes = ["auto", "light", "dark"];
@@ -67,10 +67,36 @@ const Page = (() => {
     );
   }
 
+  /** Cards with a value, its label and a note each; null if there is no note. */
+  function cards(all) {
+    const card = ([value, label, note]) =>
+      h(
+        "div",
+        { class: "card" },
+        h("div", { class: "value" }, value),
+        h("div", { class: "label" }, label),
+        h("div", { class: "note quiet" }, note),
+      );
+    return h("div", { class: "cards" }, all.map(card));
+  }
+
+  function list(items, attributes = {}) {
+    return h(
+      "ul",
+      attributes,
+      items.map((item) => h("li", {}, item)),
+    );
+  }
+
   /** A chart that follows the theme. `alt` describes it in words; `numbers`, a table, is folded below it.
       Without `zoom` it has no toolbar and does not react to dragging. */
   function chart(parent, { alt, height = 380, traces, layout = {}, numbers = null, caption = null, zoom = true }) {
-    const place = h("div", { class: "chart", role: "img", "aria-label": alt, style: `height:${height}px` });
+    const place = h("div", {
+      class: zoom ? "chart zooms" : "chart",
+      role: "img",
+      "aria-label": alt,
+      style: `height:${height}px`,
+    });
     parent.append(
       h(
         "figure",
@@ -117,6 +143,33 @@ const Page = (() => {
     return { type: "line", x0: x, x1: x, y0: 0, y1: 1, yref: "paper", line: look };
   }
 
+  /** Lines at the multiples of a time up to an end, at most a number of them. */
+  function multiples(step, end, most, look = { dash: "dot", width: 1, color: "rgba(127,137,150,.7)" }) {
+    const count = Math.min(most, Math.floor((end / step) * (1 + 1e-9)));
+    return Array.from({ length: count }, (_, place) => ({ ...upright((place + 1) * step, look), layer: "below" }));
+  }
+
+  /** The traces of a mean and, if it has one, of its 95 % band. `curve` has the lists at, mean, low and high. */
+  function band(curve, { name, color, dash, hover }) {
+    const shared = { x: curve.at, legendgroup: name, mode: "lines" };
+    const mean = {
+      ...shared,
+      y: curve.mean,
+      name: plain(name),
+      mode: curve.at.length > 3 ? "lines" : "lines+markers",
+      line: { color: color, dash, width: 2 },
+      hovertemplate: hover,
+    };
+    if (!curve.low) return [mean];
+    const [r, g, b] = [1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 16));
+    const edge = { ...shared, line: { width: 0, color: color }, showlegend: false, hoverinfo: "skip" };
+    return [
+      { ...edge, y: curve.low },
+      { ...edge, y: curve.high, fill: "tonexty", fillcolor: `rgba(${r},${g},${b},0.18)` },
+      mean,
+    ];
+  }
+
   function themed(layout) {
     const [ink, quiet, line] = ["--ink", "--quiet", "--line"].map((name) =>
       getComputedStyle(document.documentElement).getPropertyValue(name).trim(),
@@ -127,7 +180,7 @@ const Page = (() => {
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
       font: { color: ink, size: narrow ? 11 : 13, family: "system-ui, sans-serif" },
-      margin: { l: 52, r: 12, t: narrow && layout.dragmode !== false ? 72 : 16, b: 44 }, // on phones, the toolbar is above the legend
+      margin: { l: 52, r: 12, t: 16, b: 44 },
       hoverlabel: { font: { size: 12 } },
       modebar: { bgcolor: "rgba(0,0,0,0)", color: quiet, activecolor: ink },
       dragmode: narrow ? false : "zoom",
@@ -164,7 +217,8 @@ const Page = (() => {
       h("button", { type: "button", "aria-pressed": "false", click: () => press(value) }, text),
     );
     function press(value) {
-      buttons.forEach((button, place) => button.setAttribute("aria-pressed", String(options[place][0] === value)));
+      for (const [place, button] of buttons.entries())
+        button.setAttribute("aria-pressed", String(options[place][0] === value));
       pick(value);
     }
     const group = h("div", { class: "choice", role: "group", "aria-label": label }, buttons);
@@ -205,10 +259,11 @@ const Page = (() => {
   function tierColours(count) {
     const anchors = data.tier_anchors;
     return Array.from({ length: count }, (_, place) => {
-      const at = count > 1 ? (place * (anchors.length - 1)) / (count - 1) : 0,
-        low = Math.floor(at),
-        high = Math.min(low + 1, anchors.length - 1);
-      return `rgb(${anchors[low].map((value, channel) => Math.round(value + (at - low) * (anchors[high][channel] - value))).join(",")})`;
+      const at = count > 1 ? (place * (anchors.length - 1)) / (count - 1) : 0;
+      const low = Math.floor(at);
+      const high = anchors[Math.min(low + 1, anchors.length - 1)];
+      const mixed = anchors[low].map((value, channel) => Math.round(value + (at - low) * (high[channel] - value)));
+      return `rgb(${mixed.join(",")})`;
     });
   }
 
@@ -217,6 +272,18 @@ const Page = (() => {
     return value === null || value === undefined || !Number.isFinite(value)
       ? "–"
       : value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+  }
+
+  /** A number of about three digits. */
+  function fine(value) {
+    if (value === null || !Number.isFinite(value)) return "–";
+    const size = Math.abs(value);
+    if (size !== 0 && (size < 0.01 || size >= 1e12)) return String(Number(value.toPrecision(3)));
+    return size >= 100 ? number(value) : number(value, size >= 10 ? 1 : 2).replace(/\.?0+$/, "");
+  }
+
+  function seconds(value) {
+    return value === Infinity ? "no deadline" : `${fine(value)} s`;
   }
 
   /** Text escaped for charts, which interpret some markup. */
@@ -237,5 +304,25 @@ const Page = (() => {
   addEventListener("beforeprint", () => wear("light"));
   addEventListener("afterprint", applyTheme);
   applyTheme();
-  return { data, h, section, table, chart, canvas, upright, choice, quoted, tierColours, number, plain, swatch };
+  return {
+    data,
+    h,
+    section,
+    table,
+    cards,
+    list,
+    chart,
+    canvas,
+    upright,
+    multiples,
+    band,
+    choice,
+    quoted,
+    tierColours,
+    number,
+    fine,
+    seconds,
+    plain,
+    swatch,
+  };
 })();

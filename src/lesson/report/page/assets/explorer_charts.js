@@ -1,42 +1,42 @@
 "use strict";
 /* The charts of the explorer: map, latencies, schedule, and the effect of other deadlines. */
-const ExplorerCharts = (() => {
-  const { h, number, upright } = Page;
-  const { fine, seconds } = ExplorerWords;
-  const MAX_ROWS = 12,
-    MAX_LINES = 15,
-    MAX_DRAWN = 1000,
-    NUM_BINS = 60;
+window.ExplorerCharts = (() => {
+  const { h, number, fine, seconds, upright } = Page;
+  const MAX_ROWS = 12;
+  const MAX_LINES = 15;
+  const MAX_DRAWN = 1000;
+  const NUM_BINS = 60;
   const COLORS = { lesson: "#0072B2", fedavg: "#D55E00", fedcs: "#009E73" };
-  const PALE = "rgba(127,137,150,.35)",
-    EDGE = "rgba(127,137,150,.55)",
-    GREY = "rgb(127,137,150)";
+  const PALE = "rgba(127,137,150,.35)";
+  const EDGE = "rgba(127,137,150,.55)";
+  const GREY = "rgb(127,137,150)";
 
   /** Put the charts into a section. All are drawn at once first, later one per frame, so that the slider stays smooth. */
   function mount(section, choose) {
-    const map = h("div", {}),
-      strip = h("div", {}),
-      schedule = h("div", {}),
-      curves = h("div", {});
-    const made = {},
-      waiting = new Set();
-    let numRounds = 12,
-      state = null;
-    const parts = {
-      map: () => {
+    const [map, strip, schedule, curves] = Array.from({ length: 4 }, () => h("div"));
+    const made = new Map();
+    const waiting = new Set();
+    let numRounds = 12;
+    let state = null;
+    const parts = [
+      () => {
         map.hidden = !state.fleet.x_km;
-        if (!map.hidden) draw("map", map, mapChart(state));
+        if (!map.hidden) draw(map, mapChart(state));
       },
-      strip: () => draw("strip", strip, stripChart(state)),
-      schedule: () => draw("schedule", schedule, scheduleChart(state, numRounds)),
-      curves: () => draw("curves", curves, curvesChart(state)),
-    };
+      () => draw(strip, stripChart(state)),
+      () => draw(schedule, scheduleChart(state, numRounds)),
+      () => {
+        const isFirst = !made.has(curves);
+        draw(curves, curvesChart(state));
+        if (isFirst) made.get(curves).place.on("plotly_click", ({ points }) => choose(points[0].x));
+      },
+    ];
     const rounds = Page.choice(
       "Rounds shown",
       [12, 24, 48].map((count) => [count, `${count} rounds`]),
       (count) => {
         numRounds = count;
-        if (state) parts.schedule();
+        if (state) draw(schedule, scheduleChart(state, numRounds));
       },
     );
     section.append(
@@ -49,35 +49,35 @@ const ExplorerCharts = (() => {
       curves,
     );
 
-    function draw(name, parent, { alt, height, traces, layout, caption, zoom = false }) {
+    function draw(parent, { alt, height, traces, layout, caption, zoom = false }) {
       const sized = { ...layout, height };
-      if (!made[name]) {
-        made[name] = Page.chart(parent, { alt, height, traces, layout: sized, caption, zoom });
-        if (name === "curves") made[name].place.on("plotly_click", ({ points }) => choose(points[0].x));
+      const chart = made.get(parent);
+      if (!chart) {
+        made.set(parent, Page.chart(parent, { alt, height, traces, layout: sized, caption, zoom }));
         return;
       }
-      made[name].place.style.height = `${height}px`;
-      made[name].update(traces, sized, alt);
+      chart.place.style.height = `${height}px`;
+      chart.update(traces, sized, alt);
       parent.querySelector("figcaption").textContent = caption;
     }
 
     function next() {
-      const [name] = waiting;
-      parts[name]();
-      waiting.delete(name);
+      const [part] = waiting;
+      part();
+      waiting.delete(part);
       if (waiting.size) requestAnimationFrame(next);
       section.setAttribute("aria-busy", String(waiting.size > 0));
     }
 
     function show(newState) {
-      const first = state === null,
-        idle = !waiting.size;
+      const isFirst = state === null;
+      const idle = !waiting.size;
       state = newState;
-      if (first) {
-        Object.values(parts).forEach((part) => part());
-        return;
+      for (const part of parts) {
+        if (isFirst) part();
+        else waiting.add(part);
       }
-      Object.keys(parts).forEach((name) => waiting.add(name));
+      if (isFirst) return;
       section.setAttribute("aria-busy", "true");
       if (idle) requestAnimationFrame(next);
     }
@@ -85,29 +85,32 @@ const ExplorerCharts = (() => {
   }
 
   /** The clients to draw, an even sample of large fleets: those in tiers, and unreachable ones. */
-  function drawnClients({ fleet, look }) {
-    const step = Math.ceil(fleet.name.length / MAX_DRAWN),
-      some = [...fleet.name.keys()].filter((client) => client % step === 0);
+  function drawnClients({ fleet, row }) {
+    const step = Math.ceil(fleet.name.length / MAX_DRAWN);
+    const some = [...fleet.name.keys()].filter((client) => client % step === 0);
     return {
-      reached: some.filter((client) => look.assigned[client]),
-      lost: some.filter((client) => !look.assigned[client]),
+      reached: some.filter((client) => client < row.num_served),
+      lost: some.filter((client) => client >= row.num_served),
       note: step > 1 ? `; one in ${step} clients is drawn` : "",
     };
   }
 
   /** Markers of clients in the colors of their tiers. */
-  function tierMarks({ fleet, look, colors }, clients, x, y) {
-    const rank = new Map(look.tiers.map(({ tier }, place) => [tier, place])),
-      many = clients.length > 500;
-    const color = clients.map((client) => colors[rank.get(look.assigned[client])]);
+  function tierMarks({ fleet, row, colors }, clients, x, y) {
+    const many = clients.length > 500;
+    const tiers = row.tiers.flatMap(({ tier, count }, place) => Array(count).fill([tier, colors[place]]));
     return marks(
       "%{text}: %{customdata[1]}, tier %{customdata[0]}",
       x,
       y,
-      { color: color, size: many ? 6 : 9, line: { width: many ? 0 : 0.8, color: EDGE } },
+      {
+        color: clients.map((client) => tiers[client][1]),
+        size: many ? 6 : 9,
+        line: { width: many ? 0 : 0.8, color: EDGE },
+      },
       {
         text: clients.map((client) => Page.plain(String(fleet.name[client]))),
-        customdata: clients.map((client) => [look.assigned[client], seconds(fleet.latency_s[client])]),
+        customdata: clients.map((client) => [tiers[client][0], seconds(fleet.latency_s[client])]),
       },
     );
   }
@@ -126,16 +129,10 @@ const ExplorerCharts = (() => {
   }
 
   function mapChart(state) {
-    const { fleet } = state,
-      { reached, lost, note } = drawnClients(state);
+    const { fleet } = state;
+    const { reached, lost, note } = drawnClients(state);
     const at = (clients) => [clients.map((client) => fleet.x_km[client]), clients.map((client) => fleet.y_km[client])];
-    const reach =
-      1.08 *
-      Math.max(
-        ...at([...reached, ...lost])
-          .flat()
-          .map(Math.abs),
-      );
+    const reach = 1.08 * Math.max(...[...fleet.x_km, ...fleet.y_km].map(Math.abs));
     const names = lost.map((client) => Page.plain(String(fleet.name[client])));
     const axis = { range: [-reach, reach], zeroline: false, constrain: "domain" };
     return {
@@ -162,17 +159,13 @@ const ExplorerCharts = (() => {
 
   /** A dot per client over its latency, stacked, with the multiples of the deadline as lines. */
   function stripChart(state) {
-    const { fleet, deadline_s, reach_s } = state,
-      { reached, note } = drawnClients(state),
-      shown = reached.filter((client) => fleet.latency_s[client] <= reach_s);
-    const x = shown.map((client) => fleet.latency_s[client]),
-      [low, high] = [Tiers.smallest(x), Tiers.slowest(x)],
-      log = high / low > 50;
+    const { fleet, row, reach_s } = state;
+    const { reached, note } = drawnClients(state);
+    const shown = reached.filter((client) => fleet.latency_s[client] <= reach_s);
+    const x = shown.map((client) => fleet.latency_s[client]);
+    const [low, high] = [x[0], x.at(-1)];
+    const log = high / low > 50;
     const y = stacked(x.map((value) => (log ? Math.log(value / low) / Math.log(high / low) : value / high)));
-    const lines = Array.from(
-      { length: Math.min(MAX_LINES, Math.floor(high / deadline_s)) },
-      (_, place) => (place + 1) * deadline_s,
-    );
     return {
       alt: `Latency of each client as a dot, colored by tier, with lines at multiples of the deadline: ${tierCounts(state)}.`,
       caption: `Each dot is a client. Dotted lines are multiples of the deadline, which separate the tiers${note}.${beyond(state)}`,
@@ -184,7 +177,7 @@ const ExplorerCharts = (() => {
           ...(log ? { type: "log" } : { type: "linear", range: [0, 1.04 * high] }),
         },
         yaxis: { title: { text: "clients" }, range: [0, Math.max(4, ...y) * 1.15], tickformat: "d" },
-        shapes: lines.map((line_s) => upright(line_s, { color: EDGE, width: 1, dash: "dot" })),
+        shapes: Page.multiples(row.deadline_s, high, MAX_LINES),
         margin: { l: 48, r: 8, t: 8, b: 44 },
       },
     };
@@ -201,43 +194,42 @@ const ExplorerCharts = (() => {
   function stacked(places) {
     const heights = new Map();
     return places.map((place) => {
-      const bin = Math.min(Math.floor(NUM_BINS * place), NUM_BINS - 1),
-        height = (heights.get(bin) ?? 0) + 1;
+      const bin = Math.min(Math.floor(NUM_BINS * place), NUM_BINS - 1);
+      const height = (heights.get(bin) ?? 0) + 1;
       heights.set(bin, height);
       return height;
     });
   }
 
-  function tierCounts({ look }) {
-    const shown = look.tiers.slice(0, MAX_ROWS).map(({ tier, clients }) => `${clients.length} in tier ${tier}`);
-    return shown.join(", ") + (look.num_tiers > shown.length ? " and more in slower tiers" : "");
+  function tierCounts({ row }) {
+    const shown = row.tiers.slice(0, MAX_ROWS).map(({ tier, count }) => `${count} in tier ${tier}`);
+    return shown.join(", ") + (row.tiers.length > shown.length ? " and more in slower tiers" : "");
   }
 
-  /** The rows of the schedule: one per client of a small fleet, otherwise one per tier, which is as slow as its slowest client. */
-  function scheduleRows({ fleet, look, colors }) {
-    if (fleet.name.length > MAX_ROWS) {
-      return look.tiers.slice(0, MAX_ROWS).map(({ tier, clients }, place) => ({
+  /** The lines of the schedule: one per client of a small fleet, otherwise one per tier, which is as slow as its slowest client. */
+  function scheduleLines({ fleet, row, colors }) {
+    if (fleet.name.length > MAX_ROWS)
+      return row.tiers.slice(0, MAX_ROWS).map(({ tier, count, slowest_s }, place) => ({
         tier,
-        label: `tier ${number(tier)} × ${number(clients.length)}`,
+        label: `tier ${number(tier)} × ${number(count)}`,
         color: colors[place],
-        parts: [["trains and uploads", Tiers.slowest(clients.map((client) => look.latency_s[client]))]],
+        parts: [["trains and uploads", slowest_s]],
       }));
-    }
-    return look.tiers.flatMap(({ tier, clients }, place) =>
-      clients.map((client) => ({
+    return row.tiers.flatMap(({ tier, count, begin, fastest_s }, place) =>
+      Array.from({ length: count }, (_, step) => ({
         tier,
-        label: `${Page.plain(String(fleet.name[client]).slice(0, 16))} (tier ${number(tier)})`,
+        label: `${Page.plain(String(fleet.name[begin + step]).slice(0, 16))} (tier ${number(tier)})`,
         color: colors[place],
-        parts: workOf(fleet, look, client),
+        parts: workOf(fleet, begin + step, step ? fleet.latency_s[begin + step] : fastest_s),
       })),
     );
   }
 
-  /** The phases of a client's work and their lengths, scaled down for a promoted client. */
-  function workOf(fleet, look, client) {
-    const [compute_s, upload_s] = [fleet.compute_s[client] ?? NaN, fleet.upload_s[client] ?? NaN];
-    if (!Number.isFinite(compute_s + upload_s)) return [["trains and uploads", look.latency_s[client]]];
-    const factor = look.latency_s[client] / fleet.latency_s[client];
+  /** The phases of a client's work and their lengths; those of a promoted client are scaled down to `latency_s`. */
+  function workOf(fleet, client, latency_s) {
+    const [compute_s, upload_s] = [fleet.compute_s[client], fleet.upload_s[client]];
+    if (compute_s === null || upload_s === null) return [["trains and uploads", latency_s]];
+    const factor = latency_s / fleet.latency_s[client];
     return [
       ["trains", factor * compute_s],
       ["uploads", factor * upload_s],
@@ -245,33 +237,32 @@ const ExplorerCharts = (() => {
   }
 
   /** The bars of each kind of work and the aggregations, up to the end of the last round. */
-  function scheduleMarks(rows, round_s, numRounds) {
-    const bars = new Map(),
-      merges = { x: [], y: [] },
-      horizon_s = numRounds * round_s;
+  function scheduleMarks(lines, round_s, numRounds) {
+    const bars = new Map();
+    const merges = { x: [], y: [] };
     const bar = (kind, { label, color }, from_s, to_s) => {
-      const length_s = Math.min(to_s, horizon_s) - from_s;
+      const length_s = Math.min(to_s, numRounds * round_s) - from_s;
       if (length_s <= 0) return;
       if (!bars.has(kind)) bars.set(kind, { base: [], x: [], y: [], color: [] });
-      const one = bars.get(kind),
-        pale = color.replace("rgb(", "rgba(").replace(")", ",.5)");
+      const one = bars.get(kind);
+      const pale = color.replace("rgb(", "rgba(").replace(")", ",.5)");
       one.base.push(from_s);
       one.x.push(length_s);
       one.y.push(label);
       one.color.push({ waits: PALE, uploads: pale }[kind] ?? color);
     };
-    for (const row of rows) {
-      for (let round = 0; round < numRounds; round += row.tier) {
+    for (const line of lines) {
+      for (let round = 0; round < numRounds; round += line.tier) {
+        const end_s = (round + line.tier) * round_s;
         let at_s = round * round_s;
-        const end_s = (round + row.tier) * round_s;
-        for (const [kind, length_s] of row.parts) {
-          bar(kind, row, at_s, at_s + length_s);
+        for (const [kind, length_s] of line.parts) {
+          bar(kind, line, at_s, at_s + length_s);
           at_s += length_s;
         }
-        bar("waits", row, at_s, end_s);
-        if (round + row.tier <= numRounds) {
+        bar("waits", line, at_s, end_s);
+        if (round + line.tier <= numRounds) {
           merges.x.push(end_s);
-          merges.y.push(row.label);
+          merges.y.push(line.label);
         }
       }
     }
@@ -279,10 +270,9 @@ const ExplorerCharts = (() => {
   }
 
   function scheduleChart(state, numRounds) {
-    const { look } = state,
-      rows = scheduleRows(state),
-      { bars, merges } = scheduleMarks(rows, look.round_s, numRounds);
-    const ends_s = Tiers.schedule(look, numRounds).map(({ end_s }) => end_s);
+    const { round_s, tiers } = state.row;
+    const lines = scheduleLines(state);
+    const { bars, merges } = scheduleMarks(lines, round_s, numRounds);
     const work = ["trains", "uploads", "trains and uploads", "waits"]
       .filter((kind) => bars.has(kind))
       .map((kind) => {
@@ -303,17 +293,16 @@ const ExplorerCharts = (() => {
       color: "#111",
       line: { width: 1, color: "#fff" },
     };
-    const top = innerWidth < 640 ? 92 : 40; // room for the legend and the toolbar
-    const byTier = state.fleet.name.length > MAX_ROWS,
-      hidden = byTier ? look.num_tiers - rows.length : 0;
+    const byTier = state.fleet.name.length > MAX_ROWS;
+    const hidden = byTier ? tiers.length - lines.length : 0;
     return {
-      alt: `Schedule of the first ${numRounds} rounds of ${fine(look.round_s)} s. Updates of tier j are aggregated at the end of every j-th round: ${tierCounts(state)}.`,
+      alt: `Schedule of the first ${numRounds} rounds of ${fine(round_s)} s. Updates of tier j are aggregated at the end of every j-th round: ${tierCounts(state)}.`,
       caption:
         "A bar starts when clients receive the newest model; ◆ marks the aggregation of their updates." +
         (byTier ? " The bar of a tier shows its slowest client." : "") +
         (hidden ? ` ${number(hidden)} slower tiers are not drawn.` : "") +
         " Drag or use the toolbar to zoom in, double-click to zoom out.",
-      height: top + 76 + 30 * Math.max(rows.length, 3),
+      height: 116 + 30 * Math.max(lines.length, 3),
       zoom: true,
       traces: [
         ...work,
@@ -321,35 +310,35 @@ const ExplorerCharts = (() => {
       ],
       layout: {
         barmode: "overlay",
-        xaxis: { title: { text: "time (s)" }, range: [0, ends_s.at(-1) * 1.01] },
+        xaxis: { title: { text: "time (s)" }, range: [0, numRounds * round_s * 1.01] },
         yaxis: {
           type: "category",
           autorange: "reversed",
           categoryorder: "array",
-          categoryarray: rows.map(({ label }) => label),
+          categoryarray: lines.map(({ label }) => label),
           showgrid: false,
           ticklabelstandoff: 4,
         },
-        shapes: ends_s.map((end_s) => ({ ...upright(end_s, { color: EDGE, width: 0.6 }), layer: "below" })),
-        margin: { l: 60, r: 8, t: top, b: 44 },
+        shapes: Page.multiples(round_s, numRounds * round_s, numRounds, { color: EDGE, width: 0.6 }),
+        margin: { l: 60, r: 8, t: 40, b: 44 },
       },
     };
   }
 
   /** Updates per 1,000 s and staleness over the deadline, with the chosen deadline marked. */
   function curvesChart(state) {
-    const { fleet, curve, values, deadline_s, look, fedavg, advice, ensureFirstTier, reach_s } = state,
-      { proposed_s } = advice;
-    const x = curve.map((row) => row.deadline_s),
-      [first, last] = [values[0], values.at(-1)],
-      edge_s = Tiers.roundUp(reach_s),
-      here_s = Math.min(Math.max(deadline_s, first), edge_s);
-    const line = (name, y, color, dash, more = {}) => ({
+    const { fleet, row, fedavg, reach_s } = state;
+    const { proposed_s } = state.advice;
+    const rows = state.rows.slice(0, -1); // without infinity
+    const edge_s = rows.find(({ deadline_s }) => deadline_s >= reach_s).deadline_s;
+    const first = Math.max(rows[0].deadline_s, edge_s / 1e5);
+    const here_s = Math.min(Math.max(row.deadline_s, first), edge_s);
+    const line = (name, of, color, dash, more = {}) => ({
       type: "scatter",
       mode: "lines",
       name,
-      x,
-      y,
+      x: rows.map((one) => one.deadline_s),
+      y: rows.map(of),
       line: { color: color, width: 2.2, dash },
       hovertemplate: `${name}: %{y:.3~g} at τ = %{x} s<extra></extra>`,
       ...more,
@@ -362,14 +351,10 @@ const ExplorerCharts = (() => {
         { size: 11, color: COLORS.lesson, line: { width: 2, color: "#fff" } },
         { yaxis, hoverinfo: "skip", hovertemplate: null },
       );
-    const byFedcs = curve.map((row) =>
-      row.served_by_fedcs ? (row.served_by_fedcs * fleet.name.length * 1000) / row.deadline_s : null,
-    );
-    const [shortest] = curve;
     const unmet = {
       type: "rect",
       x0: first / 2,
-      x1: Tiers.smallest(fleet.latency_s),
+      x1: fleet.latency_s[0],
       yref: "paper",
       y0: 0,
       y1: 1,
@@ -380,35 +365,20 @@ const ExplorerCharts = (() => {
     };
     return {
       alt:
-        `Updates per 1,000 s go from ${fine(shortest.updates_per_1000s)} to ${fine(fedavg.updates_per_1000s)} and staleness from ${fine(shortest.staleness)} ` +
-        `to 0 versions as the deadline grows from ${fine(first)} to ${fine(last)} s; the chosen deadline is ${seconds(deadline_s)}.`,
+        `Updates per 1,000 s go from ${fine(rows[0].updates_per_1000s)} to ${fine(fedavg.updates_per_1000s)} and staleness ` +
+        `from ${fine(rows[0].staleness)} to 0 versions as the deadline grows from ${fine(first)} to ` +
+        `${fine(rows.at(-1).deadline_s)} s; the chosen deadline is ${seconds(row.deadline_s)}.`,
       caption:
         `The solid vertical line is the chosen deadline, and the dotted one is the proposed ${seconds(proposed_s)}. Click a curve to choose its deadline. ` +
-        `Gray: deadlines that no client meets${ensureFirstTier ? ", where the fastest client is promoted to tier 1" : ""}.${beyond(state)}`,
+        `Gray: deadlines that no client meets${state.ensure_first_tier ? ", where the fastest client is promoted to tier 1" : ""}.${beyond(state)}`,
       height: 420,
       traces: [
-        line(
-          "LESSON",
-          curve.map((row) => row.updates_per_1000s),
-          COLORS.lesson,
-          "solid",
-        ),
-        line(
-          "FedAvg",
-          x.map(() => fedavg.updates_per_1000s),
-          COLORS.fedavg,
-          "dash",
-        ),
-        line("FedCS", byFedcs, COLORS.fedcs, "dot"),
-        line(
-          "staleness of LESSON",
-          curve.map((row) => row.staleness),
-          COLORS.lesson,
-          "solid",
-          { yaxis: "y2", showlegend: false },
-        ),
-        dot(look.updates_per_1000s, "y"),
-        dot(look.staleness, "y2"),
+        line("LESSON", (one) => one.updates_per_1000s, COLORS.lesson, "solid"),
+        line("FedAvg", () => fedavg.updates_per_1000s, COLORS.fedavg, "dash"),
+        line("FedCS", ({ fedcs }) => fedcs?.updates_per_1000s, COLORS.fedcs, "dot"),
+        line("staleness of LESSON", (one) => one.staleness, COLORS.lesson, "solid", { yaxis: "y2", showlegend: false }),
+        dot(row.updates_per_1000s, "y"),
+        dot(row.staleness, "y2"),
       ],
       layout: {
         xaxis: {
@@ -432,8 +402,8 @@ const ExplorerCharts = (() => {
 
   /** 1, 2 and 5 times powers of ten between two numbers; of many powers, only those themselves. */
   function roundNumbers(first, last) {
-    const lowest = Math.floor(Math.log10(first)),
-      digits = last / first > 1e4 ? [1] : [1, 2, 5];
+    const lowest = Math.floor(Math.log10(first));
+    const digits = last / first > 1e4 ? [1] : [1, 2, 5];
     const powers = Array.from({ length: Math.ceil(Math.log10(last)) - lowest + 1 }, (_, place) => lowest + place);
     return powers
       .flatMap((power) => digits.map((digit) => Number(`${digit}e${power}`)))

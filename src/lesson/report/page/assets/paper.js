@@ -27,7 +27,11 @@
             { class: "card swatched", style: `--swatch:${color}` },
             h("div", { class: "value" }, `${data.counts[verdict] ?? 0}`),
             h("div", {}, verdict),
-            h("div", { class: "quiet" }, `of ${data.claims.filter((claim) => !claim.added).length} claims of the paper`),
+            h(
+              "div",
+              { class: "quiet" },
+              `of ${data.claims.filter((claim) => !claim.added).length} claims of the paper`,
+            ),
           ),
         ),
       ),
@@ -57,7 +61,14 @@
         h(
           "span",
           {},
-          claim.parts.map((part) => h("div", {}, mark(part.outcome), ` ${part.label}${part.added ? " (added, does not count)" : ""}: ${part.shown}`)),
+          claim.parts.map((part) =>
+            h(
+              "div",
+              {},
+              mark(part.outcome),
+              ` ${part.label}${part.added ? " (added, does not count)" : ""}: ${part.shown}`,
+            ),
+          ),
         ),
         `${claim.seeds}`,
         claim.items.join(", "),
@@ -87,5 +98,5 @@
     }
   }
 
-  [what, claims, items].forEach((draw) => draw());
+  for (const draw of [what, claims, items]) draw();
 })();

@@ -29,12 +29,5 @@
   );
   const explorer = Page.section("explorer", "Which deadline suits this fleet?");
   Explorer.mount(explorer, data.fleet);
-  if (data.notes.length)
-    Page.section("notes", "Notes").append(
-      h(
-        "ul",
-        {},
-        data.notes.map((note) => h("li", {}, note)),
-      ),
-    );
+  if (data.notes.length) Page.section("notes", "Notes").append(Page.list(data.notes));
 }

@@ -1,19 +1,15 @@
 "use strict";
 /* The page of `lesson replay`. */
 (() => {
-  const { data, h, section, table, chart, quoted, number, plain } = Page;
+  const { data, h, section, table, cards, list, chart, quoted, number, fine, plain } = Page;
   const COLORS = { recorded: "#7f7f7f", best: "#0072b2", other: "#56b4e9" };
   const SHARES = ["on_time", "wasted"];
   const INTERVALS = ["round_s", "updates_per_h"];
   const possible = data.outcomes.filter((outcome) => !outcome.problem);
 
-  function digits(value) {
-    return Math.abs(value) >= 100 ? 0 : Math.abs(value) >= 10 ? 1 : 2;
-  }
-
   function shown(measure, value) {
     if (value === null) return "–";
-    return SHARES.includes(measure) ? `${number(100 * Math.max(value, 0))} %` : number(value, digits(value));
+    return SHARES.includes(measure) ? `${number(100 * Math.max(value, 0))} %` : fine(value);
   }
 
   function withInterval(measure, { mean, low, high }) {
@@ -26,39 +22,25 @@
     const made = section("advice", "Recommendation");
     made.append(h("p", {}, h("strong", {}, data.advice.sentence)));
     const run = data.recording;
-    const cards = [
+    const shownCards = [
       [`${run.clients}`, "clients", `${run.rounds} rounds of ${run.strategy}`],
       [`${number(run.duration_s / 60, 1)} min`, "recorded", run.began ? `from ${run.began}` : ""],
       [`${number(run.overhead_s, 1)} s`, "between two rounds", "median, also used in the simulations"],
     ];
     if (data.advice.gain)
-      cards.unshift([
+      shownCards.unshift([
         `× ${number(data.advice.gain.mean, 2)}`,
         "updates per hour",
         `${number(data.advice.gain.low, 2)} to ${number(data.advice.gain.high, 2)}, compared with ${data.advice.compared_with}`,
       ]);
-    made.append(
-      h(
-        "div",
-        { class: "cards" },
-        cards.map(([value, label, note]) =>
-          h(
-            "div",
-            { class: "card" },
-            h("div", { class: "value" }, value),
-            h("div", {}, label),
-            h("div", { class: "quiet" }, note),
-          ),
-        ),
-      ),
-    );
+    made.append(cards(shownCards));
     if (data.advice.snippet) {
       made.append(h("h3", {}, "Use it on Flower"), quoted(data.advice.snippet, "the code for a Flower app"));
       made.append(
         h(
           "p",
           { class: "quiet" },
-          "Clients must read their step size from the message: message.content[\"config\"][\"lr\"].",
+          'Clients must read their step size from the message: message.content["config"]["lr"].',
         ),
       );
     }
@@ -71,7 +53,10 @@
       "Other strategies, simulated on the clients of the recording. Bars show means, and error bars the middle 95 % of the simulations, which includes the uncertainty due to the length of the recording. Strategies are ranked by plain updates per hour, which compares schedules, not models.",
     );
     const rows = [
-      { label: `recorded: ${data.recording.strategy}`, values: { updates_per_h: { mean: data.reality.updates_per_h } } },
+      {
+        label: `recorded: ${data.recording.strategy}`,
+        values: { updates_per_h: { mean: data.reality.updates_per_h } },
+      },
       ...possible,
     ].filter((row) => row.values.updates_per_h.mean !== null);
     const error = (end) =>
@@ -134,14 +119,7 @@
     for (const outcome of possible.filter((one) => one.note))
       made.append(h("p", { class: "quiet" }, `${outcome.label}: ${outcome.note}`));
     const failed = data.outcomes.filter((outcome) => outcome.problem);
-    if (failed.length)
-      made.append(
-        h(
-          "ul",
-          {},
-          failed.map((outcome) => h("li", {}, `${outcome.label} cannot run: ${outcome.problem}`)),
-        ),
-      );
+    if (failed.length) made.append(list(failed.map((outcome) => `${outcome.label} cannot run: ${outcome.problem}`)));
   }
 
   function trained() {
@@ -218,15 +196,9 @@
       ...data.notes,
       `Each simulation lasts ${number(data.horizon_s)} s. It assumes that a client's latency does not depend on how many others train at the same time. If clients share a network or a machine, a strategy that starts fewer of them at once may be faster than predicted.`,
     ];
-    made.append(
-      h(
-        "ul",
-        {},
-        lines.map((note) => h("li", {}, note)),
-      ),
-    );
+    made.append(list(lines));
     if (data.command) made.append(quoted(data.command, "the command"));
   }
 
-  [advice, bars, trained, clients, notes].forEach((draw) => draw());
+  for (const draw of [advice, bars, trained, clients, notes]) draw();
 })();

@@ -126,7 +126,7 @@
     );
   }
 
-  [
+  for (const draw of [
     whatWasRun,
     verdict,
     Course.curves,
@@ -137,5 +137,6 @@
     Clients.fairness,
     Clients.costs,
     settings,
-  ].forEach((draw) => draw());
+  ])
+    draw();
 })();

@@ -1,8 +1,28 @@
 "use strict";
 /* Charts of participation, fairness and costs. */
-const Clients = (() => {
+window.Clients = (() => {
   const { data, h, section, table, chart, canvas, choice, number, plain } = Page;
   const { groups, contenders, strategyName, tierName, tierAxis, fill, percent, metric } = Looks;
+
+  /** Bars of several configurations side by side; `of` returns the names and values of a configuration's bars. */
+  function grouped(parent, there, title, { of, text, hover, xaxis, yaxis }) {
+    const bars = there.map(([one, at]) => [of(one), groups[at]]);
+    const told = bars.map(([pairs, { label }]) => `${label} ${pairs.map(([x, y]) => `${x} ${text(y)}`).join(", ")}`);
+    chart(parent, {
+      alt: `${title}: ${told.join("; ")}.`,
+      traces: bars.map(([pairs, group]) => ({
+        type: "bar",
+        name: plain(group.label),
+        x: pairs.map(([x]) => x),
+        y: pairs.map(([, y]) => y),
+        marker: fill(group),
+        hovertemplate: hover,
+      })),
+      layout: { barmode: "group", hovermode: "x unified", xaxis, yaxis: { rangemode: "tozero", ...yaxis } },
+      height: 330,
+      zoom: false,
+    });
+  }
 
   function participation() {
     const there = data.participation.map((rows, place) => [rows, place]).filter(([rows]) => rows.length);
@@ -19,24 +39,12 @@ const Clients = (() => {
     const pair = h("div", { class: "pair" });
     made.append(pair);
     const bars = (key, title, digits) =>
-      chart(pair, {
-        alt: `${title} by tier: ${there.map(([rows, at]) => `${groups[at].label} ${rows.map((row) => `${tierName(row.tier)} ${number(row[key], digits)}`).join(", ")}`).join("; ")}.`,
-        traces: there.map(([rows, at]) => ({
-          type: "bar",
-          name: plain(groups[at].label),
-          x: rows.map((row) => tierName(row.tier)),
-          y: rows.map((row) => row[key]),
-          marker: fill(groups[at]),
-          hovertemplate: `%{y:.${digits}f}`,
-        })),
-        layout: {
-          barmode: "group",
-          hovermode: "x unified",
-          yaxis: { title: { text: title }, rangemode: "tozero" },
-          xaxis: tierAxis(there.map(([rows]) => rows)),
-        },
-        height: 330,
-        zoom: false,
+      grouped(pair, there, title, {
+        of: (rows) => rows.map((row) => [tierName(row.tier), row[key]]),
+        text: (value) => number(value, digits),
+        hover: `%{y:.${digits}f}`,
+        xaxis: tierAxis(there.map(([rows]) => rows)),
+        yaxis: { title: { text: title } },
       });
     bars("merged_per_1000s", "updates per client per 1,000 s", 1);
     bars("staleness", "mean staleness (versions)", 2);
@@ -74,43 +82,16 @@ const Clients = (() => {
     );
     const pair = h("div", { class: "pair" });
     made.append(pair);
-    chart(pair, {
-      alt: `Accuracy by class: ${there.map(([one, at]) => `${groups[at].label} from ${percent(Math.min(...one.classes))} to ${percent(Math.max(...one.classes))}`).join(", ")}.`,
-      traces: there.map(([one, at]) => ({
-        type: "bar",
-        name: plain(groups[at].label),
-        x: one.classes.map((_, label) => plain(one.names ? one.names[label] : `${label}`)),
-        y: one.classes,
-        marker: fill(groups[at]),
-        hovertemplate: "%{y:.1%}",
-      })),
-      layout: {
-        barmode: "group",
-        hovermode: "x unified",
-        xaxis: { type: "category", title: { text: "class" } },
-        yaxis: { tickformat: ".0%", rangemode: "tozero", title: { text: "accuracy" } },
-      },
-      height: 330,
-      zoom: false,
+    const shares = { text: percent, hover: "%{y:.1%}", yaxis: { tickformat: ".0%", title: { text: "accuracy" } } };
+    grouped(pair, there, "Accuracy by class", {
+      ...shares,
+      of: (one) => one.classes.map((value, label) => [plain(one.names ? one.names[label] : `${label}`), value]),
+      xaxis: { type: "category", title: { text: "class" } },
     });
-    chart(pair, {
-      alt: `Accuracy by tier: ${there.map(([one, at]) => `${groups[at].label} ${one.tiers.map((row) => `${tierName(row.tier)} ${percent(row.accuracy)}`).join(", ")}`).join("; ")}.`,
-      traces: there.map(([one, at]) => ({
-        type: "bar",
-        name: plain(groups[at].label),
-        x: one.tiers.map((row) => tierName(row.tier)),
-        y: one.tiers.map((row) => row.accuracy),
-        marker: fill(groups[at]),
-        hovertemplate: "%{y:.1%}",
-      })),
-      layout: {
-        barmode: "group",
-        hovermode: "x unified",
-        xaxis: tierAxis(there.map(([one]) => one.tiers)),
-        yaxis: { tickformat: ".0%", rangemode: "tozero", title: { text: "accuracy" } },
-      },
-      height: 330,
-      zoom: false,
+    grouped(pair, there, "Accuracy by tier", {
+      ...shares,
+      of: (one) => one.tiers.map((row) => [tierName(row.tier), row.accuracy]),
+      xaxis: tierAxis(there.map(([one]) => one.tiers)),
     });
     made.append(
       table(
@@ -139,10 +120,7 @@ const Clients = (() => {
     );
     const pair = h("div", { class: "pair" }),
       numbers = h("div");
-    const kinds = [
-      ["bytes", 1e-6, "uploaded (MB)"],
-      ...(measured ? [["joules", 1e-3, "energy (kJ)"]] : []),
-    ];
+    const kinds = [["bytes", 1e-6, "uploaded (MB)"], ...(measured ? [["joules", 1e-3, "energy (kJ)"]] : [])];
     const canvases = kinds.map(() => canvas(pair));
     const pick = (target) => {
       const rows = data.costs.map((all) => all.find((row) => row.target === target));
@@ -174,7 +152,14 @@ const Clients = (() => {
       numbers.replaceChildren(
         table(
           `Until ${metric.reaching(target)}`,
-          [contenders, "time (s)", "uploads", "uploaded (MB)", ...(measured ? ["energy (kJ)"] : []), "seeds that reach it"],
+          [
+            contenders,
+            "time (s)",
+            "uploads",
+            "uploaded (MB)",
+            ...(measured ? ["energy (kJ)"] : []),
+            "seeds that reach it",
+          ],
           rows.map((row, at) => [
             h("span", {}, strategyName(at)),
             number(row.seconds),

@@ -1,23 +1,25 @@
 "use strict";
 /* Charts of the metric, schedule and latency. */
-const Course = (() => {
+window.Course = (() => {
   const { data, h, section, table, chart, canvas, upright, choice, number, plain } = Page;
-  const { groups, contenders, faint, metric } = Looks;
+  const { groups, contenders, metric } = Looks;
 
   function curves() {
     if (!data.curves.some((curve) => curve.time_s.at.length)) return;
     const lead =
       `${metric.title} on the test data${shown()}. Hover to read the values of all lines; drag to zoom in, double-click to zoom out.` +
-      (data.counts_merges.length
-        ? ` For ${data.counts_merges.join(", ")}, aggregations are counted as rounds.`
-        : "") +
-      (data.hidden ? ` The ${groups.length} ${metric.best} of ${groups.length + data.hidden} configurations are drawn.` : "");
+      (data.counts_merges.length ? ` For ${data.counts_merges.join(", ")}, aggregations are counted as rounds.` : "") +
+      (data.hidden
+        ? ` The ${groups.length} ${metric.best} of ${groups.length + data.hidden} configurations are drawn.`
+        : "");
     const made = section(metric.section, metric.title, lead);
     const axes = { time_s: `${data.time} (s)`, round: "global rounds" };
     const place = h("div"),
       draw = canvas(place);
     const pick = (over) => {
-      const traces = data.curves.flatMap((curve, at) => lines(curve[over], groups[at]));
+      const traces = data.curves.flatMap((curve, at) =>
+        Page.band(curve[over], { ...groups[at], name: groups[at].label, hover: metric.hover }),
+      );
       const layout = {
         hovermode: "x unified",
         xaxis: { title: { text: axes[over] }, rangemode: "tozero" },
@@ -52,30 +54,6 @@ const Course = (() => {
     return most < 3 ? `, mean over ${over}` : `, mean and 95 % confidence interval over ${over}`;
   }
 
-  function lines(curve, group) {
-    const shared = { x: curve.at, legendgroup: group.label, line: { color: group.color, dash: group.dash, width: 2 } };
-    const mean = {
-      ...shared,
-      y: curve.mean,
-      name: plain(group.label),
-      mode: curve.at.length > 3 ? "lines" : "lines+markers",
-      hovertemplate: metric.hover,
-    };
-    if (!curve.low) return [mean];
-    const edge = {
-      ...shared,
-      mode: "lines",
-      line: { width: 0, color: group.color },
-      showlegend: false,
-      hoverinfo: "skip",
-    };
-    return [
-      { ...edge, y: curve.low },
-      { ...edge, y: curve.high, fill: "tonexty", fillcolor: faint(group.color) },
-      mean,
-    ];
-  }
-
   function curveNumbers() {
     const at = [0.1, 0.25, 0.5, 0.75, 1];
     const end = Math.max(...data.curves.map((curve) => curve.time_s.at.at(-1) ?? 0));
@@ -98,7 +76,7 @@ const Course = (() => {
   }
 
   function schedule() {
-    const there = data.schedule.map((one, place) => [one, place]).filter(([one]) => one && one.pieces.length);
+    const there = data.schedule.map((one, place) => [one, place]).filter(([one]) => one?.pieces.length);
     if (!there.length) return;
     const made = section(
       "schedule",
@@ -200,7 +178,7 @@ const Course = (() => {
       latency_s: ["latency (sum)", "#888888", "dash"],
     };
     const there = Object.keys(names).filter((name) => data.latencies[name]);
-    const deadline = data.fleet && data.fleet.deadline_s;
+    const deadline = data.fleet?.deadline_s;
     const end = Math.max(...there.map((name) => data.latencies[name].x.at(-1)));
     chart(made, {
       alt: `Density of latencies: ${there.map((name) => names[name][0]).join(", ")}, from 0 to ${number(end)} s.`,
@@ -216,11 +194,7 @@ const Course = (() => {
       layout: {
         xaxis: { title: { text: "time per client (s)" }, rangemode: "tozero" },
         yaxis: { title: { text: "density (1/s)" }, rangemode: "tozero" },
-        shapes: deadline
-          ? Array.from({ length: Math.min(12, Math.floor(end / deadline)) }, (_, at) =>
-              upright((at + 1) * deadline, { dash: "dot", width: 1, color: "rgba(128,128,128,0.8)" }),
-            )
-          : [],
+        shapes: deadline ? Page.multiples(deadline, end, 12) : [],
       },
       caption: deadline ? "Dotted lines are multiples of the deadline, which separate the tiers." : null,
     });

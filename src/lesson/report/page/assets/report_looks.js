@@ -1,7 +1,7 @@
 "use strict";
 /* Names and colors of the configurations on a report, and the metric: its name and how its values are written. */
-const Looks = (() => {
-  const { data, h, swatch } = Page;
+window.Looks = (() => {
+  const { data, swatch } = Page;
   const groups = data.groups;
   const several = groups.length > 1,
     contenders = data.varies.join(", ");
@@ -22,11 +22,6 @@ const Looks = (() => {
   function tierAxis(rows) {
     const tiers = [...new Set(rows.flat().map((row) => row.tier))].sort((one, other) => one - other);
     return { type: "category", categoryorder: "array", categoryarray: tiers.map(tierName) };
-  }
-
-  function faint(color) {
-    const [r, g, b] = [1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 16));
-    return `rgba(${r},${g},${b},0.18)`;
   }
 
   /** The style of a bar. Lines of the same color differ in their dashes, bars in their hatching. */
@@ -68,5 +63,5 @@ const Looks = (() => {
         axis: { tickformat: ".0%", rangemode: "tozero" },
       };
 
-  return { groups, several, contenders, strategyName, groupOf, tierName, tierAxis, faint, fill, percent, metric };
+  return { groups, several, contenders, strategyName, groupOf, tierName, tierAxis, fill, percent, metric };
 })();
