@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from lesson import FedAvg, Settings, draw_fleet, load, simulate
-from lesson.experiments.tuned.measures import COLLAPSED, by_seed, value_names
-from lesson.experiments.tuned.pairs import Paired, paired_gain, paired_ratio
-from lesson.experiments.tuned.study import TunedStudy
+from lesson.experiments.measures import Estimate
+from lesson.experiments.tuning.study import COLLAPSED, TunedStudy
 
 EXPERIMENTS = Path(__file__).parent.parent / "experiments"
 BETAS = (0.1, 1.0)
@@ -61,12 +60,10 @@ def with_adam() -> Iterator[list[str]]:
     study = _load("strategies")
     yield ["`lesson-filled`", *(f"β = {beta:g}" for beta in BETAS)]
     for name in ("fedavg", "fedcs", "lesson"):
-        pair = "lesson-filled+adam", f"{name}+adam"
+        pairs = [study.compare("lesson-filled+adam", f"{name}+adam", beta) for beta in BETAS]
         for what in ("time", "energy"):
-            ratios = [_ratio(paired_ratio(study, *pair, beta, f"{what}_to_0.7")) for beta in BETAS]
-            yield [f"{what} to 70 %, relative to `{name}`", *ratios]
-        gains = [_points(paired_gain(study, *pair, beta)) for beta in BETAS]
-        yield [f"accuracy at 100,000 s minus that of `{name}`, points", *gains]
+            yield [f"{what} to 70 %, relative to `{name}`", *(_ratio(pair[f"{what}_ratio"]) for pair in pairs)]
+        yield [f"accuracy at 100,000 s minus that of `{name}`, points", *(_points(pair[study.gain]) for pair in pairs)]
 
 
 def without_optimizer() -> Iterator[list[str]]:
@@ -74,24 +71,21 @@ def without_optimizer() -> Iterator[list[str]]:
     study = _load("strategies")
     yield ["", *(f"{what}, β = {beta:g}" for what in ("time", "accuracy") for beta in BETAS)]
     for name in STRATEGIES:
-        ratios = [_ratio(paired_ratio(study, name, "lesson", beta, "time_to_0.6")) for beta in BETAS]
-        yield [f"`{name}`", *ratios, *(_points(paired_gain(study, name, "lesson", beta)) for beta in BETAS)]
+        pairs = [study.compare(name, "lesson", beta, target=0.6) for beta in BETAS]
+        yield [f"`{name}`", *(_ratio(pair["time_ratio"]) for pair in pairs), *(_points(pair[study.gain]) for pair in pairs)]
 
 
 def channels(dataset: str) -> Iterator[list[str]]:
     """Accuracy on constant channels at β = 0.1, and the differences on other channels."""
     study = _load("radio", dataset)
+    entries = {run.labels["entry"] for run in study.runs}
     yield ["", "constant channels", *CHANNELS]
     for name in ("lesson", "fedbuff", "fedcs", "fedcs, no refresh", "fedavg"):
         strategy, comma, more = name.partition(",")
-        cells = [f"`{strategy}`{comma}{more}", _accuracy(study, f"{name}, no fading", 0.1)]
+        cells = [f"`{strategy}`{comma}{more}", _accuracy(study, f"{name}, no fading")]
         for level, none in CHANNELS.values():
-            if f"{name}, {level}" in study.design.by_name:
-                gain = paired_gain(study, f"{name}, {level}", f"{name}, {none}", 0.1)
-                lost = 5 - len(gain.values)
-                cells.append(_points(gain) if lost < 3 else f"{lost} of 5 collapsed")
-            else:
-                cells.append("not run")
+            known = f"{name}, {level}" in entries
+            cells.append(_points(study.compare(f"{name}, {level}", f"{name}, {none}", 0.1)[study.gain]) if known else "not run")
         yield cells
 
 
@@ -111,26 +105,21 @@ def _load(experiment: str, dataset: str = "") -> TunedStudy:
     return study
 
 
-def _ratio(paired: Paired) -> str:
-    """A ratio with its verdict, or the number of pairs if a run does not reach the target."""
-    if len(paired.values) < 5:
-        return f"{len(paired.values)} of 5 pairs"
-    return f"{paired.mean:.2f} ± {paired.half:.2f} ({paired.verdict})"
+def _ratio(estimate: Estimate) -> str:
+    """A ratio with its verdict; two are equivalent if they differ by at most 10 %."""
+    return f"{estimate.text('{:.2f}')} ({estimate.verdict(1.0, margin=0.1)})"
 
 
-def _points(paired: Paired) -> str:
-    """A difference in points with its verdict, and the number of pairs if a run has collapsed."""
-    pairs = f", {len(paired.values)} pairs" if 3 <= len(paired.values) < 5 else ""
-    value = f"{100 * paired.mean:+.1f} ± {100 * paired.half:.1f}".replace("-", "−")
-    return f"{value if np.isfinite(paired.half) else f'{len(paired.values)} of 5 pairs'} ({paired.verdict}{pairs})"
+def _points(estimate: Estimate) -> str:
+    """A difference in points with its verdict; two are equivalent if they differ by at most 2 points."""
+    text = Estimate(100 * estimate.low, 100 * estimate.high).text("{:+.1f}").replace("-", "−")
+    return f"{text} ({estimate.verdict(0.0, margin=0.02)})"
 
 
-def _accuracy(study: TunedStudy, entry: str, beta: float) -> str:
-    """The mean accuracy of the runs that have not collapsed, and how many have."""
-    [case] = [case for case in study.design.cases if (case.entry.name, case.beta) == (entry, beta)]
-    rows = by_seed(case, study.done)
-    lost, values = int(rows[COLLAPSED].sum()), rows[value_names(case.rules)[-1]][~rows[COLLAPSED]].to_numpy()
-    paired = Paired(values, 0.0, 0.0)
-    mean = f"{100 * paired.mean:.1f} ± {100 * paired.half:.1f}" if len(values) >= 3 else f"{100 * paired.mean:.1f}"
-    count = f"{lost} of {len(rows)}"
-    return count if lost == len(rows) else f"{mean}, {count}" if lost else mean
+def _accuracy(study: TunedStudy, entry: str) -> str:
+    """The mean accuracy at β = 0.1 of the runs that have not collapsed, and how many have."""
+    [row] = [row for row in study.table().to_dict("records") if (row["entry"], row["beta"]) == (entry, 0.1)]
+    mean, half = (100 * row[f"{study.value_names[-1]}{end}"] for end in ("", "_ci95"))
+    lost, text = row[COLLAPSED], f"{mean:.1f}" if np.isnan(half) else f"{mean:.1f} ± {half:.1f}"
+    count = f"{lost} of {row['seeds']}"
+    return count if lost == row["seeds"] else f"{text}, {count}" if lost else text
