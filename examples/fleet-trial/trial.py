@@ -22,8 +22,9 @@ from lesson.cli import main as lesson_command
 from lesson.flight.advice import choose_deadline_s
 from lesson.flight.check import MIN_ROUNDS
 from lesson.flight.fit import fit
+from lesson.flight.outcomes import Candidate, Spread, reality_of
 from lesson.flight.recording import Jobs, Recording, read_recording
-from lesson.flight.replay import Candidate, Spread, reality_of, replay
+from lesson.flight.replay import replay_fitted
 
 APP = Path(__file__).parent
 sys.path.append(str(APP.parent / "flower_deployment"))
@@ -128,7 +129,7 @@ def compare(fedavg: Recording, switched: Recording, deadline_s: float) -> Gain:
     """
     before, after = (reality_of(fit(without_first_round(one))) for one in (fedavg, switched))
     span_s = after.values["round_s"] * after.num_rounds
-    result = replay(fit(fedavg), [Candidate("lesson", deadline_s)], horizon_s=span_s)
+    result = replay_fitted(fit(fedavg), [Candidate("lesson", deadline_s)], horizon_s=span_s)
     rate = before.values["updates_per_h"]
     return Gain(Spread.of(result.outcomes[0].values["updates_per_h"] / rate), after.values["updates_per_h"] / rate)
 

@@ -316,10 +316,10 @@ def _notes(recording: Recording, names: tuple[str, ...], replies: IntArray, cold
     if unfinished := num_asked - len(names):
         notes.append(f"{unfinished} of {num_asked} clients have no local training that ended and are left out")
     if silent := [name for name, number in zip(names, replies.tolist(), strict=True) if not number]:
-        notes.append(f"no replies from {_listed(silent)}: all their local trainings are simulated as failed")
+        notes.append(f"no replies from {listed(silent)}: all their local trainings are simulated as failed")
     if few := [name for name, number in zip(names, replies.tolist(), strict=True) if 0 < number < MIN_OBSERVED]:
         how = "their variation is pooled from all clients" if has_pool else "their times are assumed to be constant"
-        notes.append(f"fewer than {MIN_OBSERVED} replies from {_listed(few)}: {how}")
+        notes.append(f"fewer than {MIN_OBSERVED} replies from {listed(few)}: {how}")
     if cold:
         notes.append(
             f"the first reply is left out for {cold} of {len(names)} clients: it took longer than all later ones, and "
@@ -328,7 +328,7 @@ def _notes(recording: Recording, names: tuple[str, ...], replies: IntArray, cold
     return notes
 
 
-def _listed(names: list[str], most: int = 5) -> str:
+def listed(names: list[str], most: int = 5) -> str:
     """Return a list of names as text, cut after `most`."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more

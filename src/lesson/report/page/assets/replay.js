@@ -3,23 +3,15 @@
 (() => {
   const { data, h, section, table, chart, quoted, number, plain } = Page;
   const COLORS = { recorded: "#7f7f7f", best: "#0072b2", other: "#56b4e9" };
-  const SHARES = ["on_time", "wasted"];
-  const INTERVALS = ["round_s", "updates_per_h"];
   const possible = data.outcomes.filter((outcome) => !outcome.problem);
 
-  function digits(value) {
-    return Math.abs(value) >= 100 ? 0 : Math.abs(value) >= 10 ? 1 : 2;
-  }
-
-  function shown(measure, value) {
-    if (value === null) return "–";
-    return SHARES.includes(measure) ? `${number(100 * Math.max(value, 0))} %` : number(value, digits(value));
-  }
-
-  function withInterval(measure, { mean, low, high }) {
-    if (mean === null) return "–";
-    const brief = !INTERVALS.includes(measure) || shown(measure, low) === shown(measure, high);
-    return brief ? shown(measure, mean) : `${shown(measure, mean)} (${shown(measure, low)} to ${shown(measure, high)})`;
+  /** A table that Python formatted. */
+  function formatted({ title, columns, rows }) {
+    return table(
+      title,
+      columns,
+      rows.map((row) => row.map(([text]) => text)),
+    );
   }
 
   function advice() {
@@ -105,43 +97,14 @@
         showlegend: false,
       },
     });
-    const names = Object.keys(data.measures).filter(
-      (name) => name !== "joules" || possible.some((one) => one.values.joules.mean !== null),
-    );
     made.append(
-      table(
-        "Means; in parentheses, the middle 95 % of the simulations",
-        ["strategy", ...names.map((name) => data.measures[name]), "not served"],
-        [
-          [
-            `recorded: ${data.recording.strategy}`,
-            ...names.map((name) => shown(name, data.reality[name])),
-            data.reality.not_served.join(", ") || "–",
-          ],
-          ...possible.map((one) => [
-            one.label,
-            ...names.map((name) => withInterval(name, one.values[name])),
-            one.not_served.join(", ") || "–",
-          ]),
-        ],
-      ),
+      formatted(data.tables.strategies),
       h(
         "p",
         { class: "quiet" },
         `On time: share of updates that arrive by the round in which they are due. Wasted: share of local trainings that failed or whose update was not aggregated. Not served: clients whose updates are aggregated in less than ${number(100 * data.min_served)} % of the simulations, or never in the recorded run.`,
       ),
     );
-    for (const outcome of possible.filter((one) => one.note))
-      made.append(h("p", { class: "quiet" }, `${outcome.label}: ${outcome.note}`));
-    const failed = data.outcomes.filter((outcome) => outcome.problem);
-    if (failed.length)
-      made.append(
-        h(
-          "ul",
-          {},
-          failed.map((outcome) => h("li", {}, `${outcome.label} cannot run: ${outcome.problem}`)),
-        ),
-      );
   }
 
   function trained() {
@@ -193,17 +156,7 @@
         xaxis: { type: "category" },
         yaxis: { title: { text: "latency (s)" }, type: spread(rows) > 50 ? "log" : "linear", rangemode: "tozero" },
       },
-      numbers: table(
-        "Mean number of aggregated updates of each client in a simulation",
-        ["client", "median (s)", "replies", "failures", ...data.outcomes.map((outcome) => outcome.label)],
-        data.clients.map((client) => [
-          `${client.name}${client.pooled ? " (few replies)" : ""}`,
-          number(client.median_s, 1),
-          `${client.replies}`,
-          `${client.failures}`,
-          ...client.merged.map((count) => number(count, 1)),
-        ]),
-      ),
+      numbers: formatted(data.tables.clients),
     });
   }
 

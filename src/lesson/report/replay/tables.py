@@ -1,0 +1,118 @@
+"""The tables of a replay: the recorded run beside simulated strategies, the clients, and the check of predictions."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from lesson.flight.check import Check, Prediction
+from lesson.flight.fit import listed
+from lesson.flight.outcomes import Spread
+from lesson.flight.replay import Replay
+from lesson.report.plan.text import counted, percent
+from lesson.report.table import Column, Table
+
+MAX_NAMED = 3
+
+
+class StrategyRow(NamedTuple):
+    """The recorded run or a simulated strategy."""
+
+    label: str
+    spreads: dict[str, Spread]
+    """Each measure; the interval of a recorded one is NaN."""
+    not_served: list[str]
+    is_recorded: bool = False
+
+
+def strategy_table(result: Replay) -> Table:
+    """Return the recorded run and the simulated strategies that can run; updates per hour have an interval."""
+    names, reality = result.fitted.names, result.reality
+    recorded = {name: Spread(value, math.nan, math.nan) for name, value in reality.values.items()}
+    rows = [StrategyRow(f"recorded: {reality.strategy}", recorded, [names[i] for i in reality.not_served], True)]
+    rows += [
+        StrategyRow(
+            outcome.candidate.label,
+            {name: outcome.spread(name) for name in outcome.values},
+            [names[client] for client in outcome.not_served],
+        )
+        for outcome in result.outcomes
+        if not outcome.problem
+    ]
+    columns = [
+        Column("strategy", lambda row: row.label, align="left"),
+        _measure("round_s", "round (s)", _mean),
+        _measure("updates_per_h", "updates / h", _with_interval),
+        _measure("staleness", "staleness", lambda spread: _number(spread.mean, ".2f")),
+        _measure("on_time", "on time", _share),
+        _measure("wasted", "wasted", _share),
+        Column("not served", lambda row: row.not_served, lambda names: listed(names, MAX_NAMED) or "–", align="left"),
+    ]
+    if any(not math.isnan(row.spreads["joules"].mean) for row in rows[1:]):
+        columns.insert(-1, _measure("joules", "J per update", _mean))
+    clients, rounds = counted(len(names), "client"), counted(reality.num_rounds, "round")
+    title = f"{result.fitted.recording.name}: {clients}, {result.fitted.duration_s:.0f} s, {rounds}"
+    return Table(columns, rows, title, row_style=lambda row: "bold" if row.is_recorded else "")
+
+
+def client_table(clients: Sequence[dict[str, Any]], labels: Sequence[str]) -> Table:
+    """Return what was recorded of each client, and how many of its updates each strategy aggregates in a simulation."""
+
+    def merged(index: int) -> Callable[[dict[str, Any]], float | None]:
+        return lambda client: client["merged"][index]
+
+    columns = [
+        Column(
+            "client", lambda client: f"{client['name']}{' (few replies)' if client['pooled'] else ''}", align="left"
+        ),
+        Column("median (s)", "median_s", _tenths),
+        Column("replies", "replies"),
+        Column("failures", "failures"),
+        *(Column(label, merged(index), _tenths) for index, label in enumerate(labels)),
+    ]
+    return Table(columns, clients, "Mean number of aggregated updates of each client in a simulation")
+
+
+def check_table(check: Check, name: str) -> Table:
+    """Return how well the first half of a recording predicts the second."""
+    columns = [
+        Column("", lambda row: row.what, align="left"),
+        Column("predicted", lambda row: _value(row, row.predicted.mean)),
+        Column("95 % interval", lambda row: f"{_value(row, row.predicted.low)} – {_value(row, row.predicted.high)}"),
+        Column("measured", lambda row: _value(row, row.measured)),
+        Column("error", lambda row: row.error, lambda error: "–" if math.isnan(error) else percent(error)),
+        Column("covered", lambda row: "yes" if row.is_covered else "no"),
+    ]
+    title = f"{name}: the second half, predicted from the first ({check.strategy})"
+    return Table(columns, check.predictions, title)
+
+
+def _measure(name: str, heading: str, format: Callable[[Spread], str]) -> Column:
+    return Column(heading, lambda row: row.spreads[name], format)
+
+
+def _mean(spread: Spread) -> str:
+    return _number(spread.mean)
+
+
+def _with_interval(spread: Spread) -> str:
+    interval = "" if math.isnan(spread.low) else f" ({_number(spread.low)}–{_number(spread.high)})"
+    return f"{_number(spread.mean)}{interval}"
+
+
+def _share(spread: Spread) -> str:
+    return "–" if math.isnan(spread.mean) else percent(min(max(spread.mean, 0.0), 1.0))
+
+
+def _value(prediction: Prediction, value: float) -> str:
+    return percent(value) if prediction.what.startswith("share") else f"{value:.4g} {prediction.unit}".strip()
+
+
+def _number(value: float, digits: str = ".3g") -> str:
+    """Return a number with three digits, or more if it is larger than 1000."""
+    if not math.isfinite(value):
+        return "–"
+    return format(value, ".0f" if value >= 100 and digits == ".3g" else digits)
+
+
+def _tenths(value: float | None) -> str:
+    return "–" if value is None else _number(value, ".1f")
