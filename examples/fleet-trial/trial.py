@@ -23,7 +23,7 @@ from lesson.flight.advice import choose_deadline_s
 from lesson.flight.check import MIN_ROUNDS
 from lesson.flight.fit import fit
 from lesson.flight.outcomes import Candidate, Spread, reality_of
-from lesson.flight.recording import Jobs, Recording, read_recording
+from lesson.flight.recording import Recording, read_recording
 from lesson.flight.replay import replay_fitted
 
 APP = Path(__file__).parent
@@ -111,11 +111,9 @@ def without_first_round(recording: Recording) -> Recording:
     """
     first_s, jobs = recording.rounds[0].end_s, recording.jobs
     later = jobs.asked_s >= first_s
-    columns = {name: values[later] for name, values in vars(jobs).items() if name != "reason"}
-    reason = tuple(text for text, keep in zip(jobs.reason, later.tolist(), strict=True) if keep)
     return replace(
         recording,
-        jobs=Jobs(**columns, reason=reason),
+        jobs=jobs.where(later),
         rounds=recording.rounds[1:],
         begin_s=float(jobs.asked_s[later].min()),
     )

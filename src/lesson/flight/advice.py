@@ -52,7 +52,7 @@ class Advice:
     compared_with: str = ""
 
 
-class Baseline(NamedTuple):
+class _Baseline(NamedTuple):
     """What to compare with: its name, its rate in each replicate, and the number of clients that it does not serve."""
 
     label: str
@@ -127,7 +127,7 @@ def deadlines_of(fitted: FittedFleet) -> list[float]:
     return sorted({round_up(MARGIN * float(one)) for one in np.quantile(known, QUANTILES, method="inverted_cdf")})
 
 
-def _baseline(fitted: FittedFleet, reality: Reality, possible: Sequence[Outcome]) -> Baseline:
+def _baseline(fitted: FittedFleet, reality: Reality, possible: Sequence[Outcome]) -> _Baseline:
     """Return what to compare with; its rates are 0 if there is nothing.
 
     It is the recorded strategy: simulated, if it is one of the candidates, otherwise as it was recorded; or FedAvg if
@@ -136,10 +136,10 @@ def _baseline(fitted: FittedFleet, reality: Reality, possible: Sequence[Outcome]
     recorded = [outcome for outcome in possible if is_recorded(outcome.candidate, fitted.recording)]
     if not recorded and np.isfinite(reality.warm_per_h):
         label = f"the recorded run ({reality.strategy})"
-        return Baseline(label, np.array(reality.warm_per_h), len(reality.not_served))
+        return _Baseline(label, np.array(reality.warm_per_h), len(reality.not_served))
     for outcome in recorded or [one for one in possible if one.candidate.strategy == "fedavg"]:
-        return Baseline(outcome.candidate.label, outcome.values["updates_per_h"], len(outcome.not_served))
-    return Baseline("", np.zeros(1), 0)
+        return _Baseline(outcome.candidate.label, outcome.values["updates_per_h"], len(outcome.not_served))
+    return _Baseline("", np.zeros(1), 0)
 
 
 def _faster_but_unfair(fitted: FittedFleet, possible: Sequence[Outcome], fair: Sequence[Outcome], rate: float) -> str:

@@ -20,7 +20,7 @@ from lesson.flight.outcomes import (
     measure,
     simulate_replicate,
 )
-from lesson.flight.recording import ARRIVED, OPEN, Jobs, Recording
+from lesson.flight.recording import ARRIVED, OPEN, Recording
 from lesson.flight.timeline import is_synchronous, recorded_strategy, round_lengths_s, rounds_of
 from lesson.planning.plan import propose_deadline_s
 from lesson.strategies import STRATEGIES, find_strategy, options_of, setting_names
@@ -134,14 +134,17 @@ def check_recording(
     low_s, high_s = np.nanquantile(np.stack(kept_s), [0.025, 0.975], axis=(0, 2))
     is_known = np.isfinite(both.later_s)
     is_inside = (low_s[:, None] <= both.later_s) & (both.later_s <= high_s[:, None])
-    one, other = np.triu_indices(len(both.clients), k=1)
-    before, after = both.medians_s[:, one] < both.medians_s[:, other]
+    before_s, after_s = both.medians_s
+    num_pairs = len(before_s) * (len(before_s) - 1) // 2
+    num_ordered = sum(
+        np.count_nonzero((before_s[i] < before_s[:i]) == (after_s[i] < after_s[:i])) for i in range(len(before_s))
+    )
     return Check(
         strategy=", ".join([candidate.label, *(f"{name} = {value}" for name, value in candidate.options.items())]),
         deadline_s=deadline_s,
         predictions=tuple(prediction for prediction in predictions if math.isfinite(prediction.measured)),
-        order=float((before == after).mean()) if len(one) else math.nan,
-        num_pairs=len(one),
+        order=num_ordered / num_pairs if num_pairs else math.nan,
+        num_pairs=num_pairs,
         wrong_tiers=tuple(
             (fitted.names[client], first, second)
             for client, first, second in zip(both.clients.tolist(), *both.tiers.tolist(), strict=True)
@@ -155,18 +158,19 @@ def check_recording(
 
 def first_half(recording: Recording, middle_s: float) -> Recording:
     """Return what a recording showed until a moment; jobs that had not ended are open."""
-    jobs = recording.jobs
-    before = np.flatnonzero(jobs.asked_s < middle_s)
-    ended = jobs.ended_s[before] <= middle_s
-    columns = {name: values[before] for name, values in vars(jobs).items() if isinstance(values, np.ndarray)}
-    columns["outcome"] = np.where(ended, columns["outcome"], OPEN)
-    columns["num_samples"] = np.where(ended, columns["num_samples"], 0)
-    for name in ("ended_s", "download_s", "compute_s", "energy_j"):
-        columns[name] = np.where(ended, columns[name], np.nan)
-    reason = tuple(jobs.reason[place] if known else "" for place, known in zip(before, ended.tolist(), strict=True))
+    jobs = recording.jobs.where(recording.jobs.asked_s < middle_s)
+    known = jobs.ended_s <= middle_s
+    times = {name: np.where(known, getattr(jobs, name), np.nan) for name in ("ended_s", "compute_s", "energy_j")}
+    jobs = replace(
+        jobs,
+        outcome=np.where(known, jobs.outcome, OPEN),
+        num_samples=np.where(known, jobs.num_samples, 0),
+        reason=np.where(known, jobs.reason, ""),
+        **times,
+    )
     return replace(
         recording,
-        jobs=Jobs(**columns, reason=reason),
+        jobs=jobs,
         rounds=tuple(one for one in recording.rounds if one.end_s <= middle_s),
         intervals=tuple(
             (client, from_s, to_s if to_s <= middle_s else math.inf)

@@ -249,12 +249,10 @@ def reality_of(fitted: FittedFleet) -> Reality:
         "wasted": 1 - len(merged) / ended if known and ended else math.nan,
         "joules": float(np.mean(fitted.energy_j[clients])) if len(clients) else math.nan,
     }
-    served = np.zeros(len(fitted.names), dtype=np.bool_)
-    served[clients] = True
-    missing = np.flatnonzero(~served) if known else np.zeros(0, dtype=np.int64)
+    not_served = np.setdiff1d(np.arange(len(fitted.names)), clients) if known else np.zeros(0, dtype=np.int64)
     warm_per_h = values["updates_per_h"]
     if known and rounds[-1].end_s > rounds[0].end_s:
         later = sum(len(one.merged or ()) for one in known if one is not rounds[0])
         warm_per_h = later / (rounds[-1].end_s - rounds[0].end_s) * 3600
     title = recording.header.strategy or ("synchronous rounds" if synchronous else "recorded strategy")
-    return Reality(title, values, missing, len(rounds), warm_per_h)
+    return Reality(title, values, not_served, len(rounds), warm_per_h)

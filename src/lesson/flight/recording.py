@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Annotated, Literal, NoReturn, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from lesson.core.arrays import FloatArray, IntArray
+from lesson.core.arrays import BoolArray, FloatArray, IntArray
 from lesson.core.errors import InputError, printable
 from lesson.core.validation import MAX_SAMPLES, wanted_by
 
@@ -116,12 +117,12 @@ class Jobs:
     """When the reply arrived, or when the server noticed that there will be none."""
     outcome: IntArray
     """ARRIVED, FAILED or OPEN."""
-    download_s: FloatArray
     compute_s: FloatArray
     num_samples: IntArray
     """0 if unknown."""
     energy_j: FloatArray
-    reason: tuple[str, ...]
+    reason: npt.NDArray[np.object_]
+    """Why a job failed; empty if it did not, or if the reason is unknown."""
 
     def __len__(self) -> int:
         return len(self.client)
@@ -130,6 +131,10 @@ class Jobs:
     def latency_s(self) -> FloatArray:
         """Seconds from the request to the reply, or until the server noticed that there will be none."""
         return self.ended_s - self.asked_s
+
+    def where(self, chosen: BoolArray) -> "Jobs":
+        """Return some of the jobs."""
+        return Jobs(**{name: values[chosen] for name, values in vars(self).items()})
 
 
 @dataclass(frozen=True)
@@ -265,7 +270,6 @@ class _Job:
     asked_s: float
     ended_s: float = math.nan
     outcome: int = OPEN
-    download_s: float = math.nan
     compute_s: float = math.nan
     num_samples: int = 0
     energy_j: float = math.nan
@@ -318,14 +322,14 @@ class _Events:
         open_intervals = [(name, since_s, math.inf) for name, since_s in self.since_s.items()]
         intervals = [(place[name], *span) for name, *span in self.intervals + open_intervals]
 
-        columns = ("round", "asked_s", "ended_s", "outcome", "download_s", "compute_s", "num_samples", "energy_j")
+        columns = ("round", "asked_s", "ended_s", "outcome", "compute_s", "num_samples", "energy_j")
         return Recording(
             name=self.path.name,
             header=header,
             names=names,
             jobs=Jobs(
                 client=np.array([place[job.client] for job in jobs]),
-                reason=tuple(job.reason for job in jobs),
+                reason=np.array([job.reason for job in jobs], dtype=object),
                 **{name: np.array([getattr(job, name) for job in jobs]) for name in columns},
             ),
             rounds=tuple(self._round(line, event, place) for line, event in self.rounds),
@@ -400,8 +404,6 @@ class _Events:
         if not math.isnan(job.compute_s) and job.compute_s > (event.t_s - job.asked_s) * 1.01 + 0.01:
             took = f"{event.t_s - job.asked_s:.6g} s"
             self._fail(line, f"compute_s must not exceed the {took} that job '{event.job}' took, got {job.compute_s:g}")
-        if event.downloaded_s is not None:
-            job.download_s = event.downloaded_s - job.asked_s
 
     def _client(self, line: int, event: Event) -> str:
         if event.client is None:

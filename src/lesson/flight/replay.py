@@ -34,7 +34,7 @@ NO_TIMES = (
 
 @dataclass(frozen=True, eq=False)
 class Replay:
-    """A recorded run, its simulated alternatives, and a recommendation."""
+    """A recorded run, its simulated alternatives, and the recommendation `advice`."""
 
     fitted: FittedFleet
     reality: Reality
@@ -93,7 +93,7 @@ def replay(
         time_budget_s: Length of a simulation in seconds; by default, that of the recording, but at least 10 and at most
             200 times what slow clients take.
         seed: Random seed.
-        progress: Called with a line of text before each step, which may take seconds.
+        progress: Called with a line of text about what is simulated next.
 
     Returns:
         The recorded run and the simulated outcomes; `table()` returns them as a DataFrame, and `advice` is the

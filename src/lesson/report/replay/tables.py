@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
+
+import numpy as np
 
 from lesson.flight.check import Check, Prediction
 from lesson.flight.fit import listed
@@ -14,44 +16,34 @@ from lesson.report.table import Column, Table
 MAX_NAMED = 3
 
 
-class StrategyRow(NamedTuple):
-    """The recorded run or a simulated strategy."""
-
-    label: str
-    spreads: dict[str, Spread]
-    """Each measure; the interval of a recorded one is NaN."""
-    not_served: list[str]
-    is_recorded: bool = False
-
-
 def strategy_table(result: Replay) -> Table:
     """Return the recorded run and the simulated strategies that can run; updates per hour have an interval."""
     names, reality = result.fitted.names, result.reality
     recorded = {name: Spread(value, math.nan, math.nan) for name, value in reality.values.items()}
-    rows = [StrategyRow(f"recorded: {reality.strategy}", recorded, [names[i] for i in reality.not_served], True)]
-    rows += [
-        StrategyRow(
-            outcome.candidate.label,
-            {name: outcome.spread(name) for name in outcome.values},
-            [names[client] for client in outcome.not_served],
-        )
-        for outcome in result.outcomes
-        if not outcome.problem
+    found = [(f"recorded: {reality.strategy}", recorded, reality.not_served)]
+    for outcome in result.outcomes:
+        if not outcome.problem:
+            spreads = {name: outcome.spread(name) for name in outcome.values}
+            found.append((outcome.candidate.label, spreads, outcome.not_served))
+    rows = [
+        {"strategy": label, "not_served": [names[client] for client in not_served], **spreads}
+        for label, spreads, not_served in found
     ]
     columns = [
-        Column("strategy", lambda row: row.label, align="left"),
-        _measure("round_s", "round (s)", _mean),
-        _measure("updates_per_h", "updates / h", _with_interval),
-        _measure("staleness", "staleness", lambda spread: _number(spread.mean, ".2f")),
-        _measure("on_time", "on time", _share),
-        _measure("wasted", "wasted", _share),
-        Column("not served", lambda row: row.not_served, lambda names: listed(names, MAX_NAMED) or "–", align="left"),
+        Column("strategy", "strategy", align="left"),
+        Column("round (s)", "round_s", _mean),
+        Column("updates / h", "updates_per_h", _with_interval),
+        Column("staleness", "staleness", lambda spread: _number(spread.mean, ".2f")),
+        Column("on time", "on_time", _share),
+        Column("wasted", "wasted", _share),
+        Column("J per update", "joules", _mean),
+        Column("not served", "not_served", lambda names: listed(names, MAX_NAMED) or "–", align="left"),
     ]
-    if any(not math.isnan(row.spreads["joules"].mean) for row in rows[1:]):
-        columns.insert(-1, _measure("joules", "J per update", _mean))
+    if np.isnan(result.fitted.energy_j).all():
+        columns = [column for column in columns if column.value != "joules"]
     clients, rounds = counted(len(names), "client"), counted(reality.num_rounds, "round")
     title = f"{result.fitted.recording.name}: {clients}, {result.fitted.duration_s:.0f} s, {rounds}"
-    return Table(columns, rows, title, row_style=lambda row: "bold" if row.is_recorded else "")
+    return Table(columns, rows, title, row_style=lambda row: "bold" if row is rows[0] else "")
 
 
 def client_table(clients: Sequence[dict[str, Any]], labels: Sequence[str]) -> Table:
@@ -84,10 +76,6 @@ def check_table(check: Check, name: str) -> Table:
     ]
     title = f"{name}: the second half, predicted from the first ({check.strategy})"
     return Table(columns, check.predictions, title)
-
-
-def _measure(name: str, heading: str, format: Callable[[Spread], str]) -> Column:
-    return Column(heading, lambda row: row.spreads[name], format)
 
 
 def _mean(spread: Spread) -> str:

@@ -18,11 +18,13 @@ if TYPE_CHECKING:  # it imports torch, which takes seconds
     from lesson.experiments.study import Study
 
 MIN_WIDTH = 100
+"""Width of output that is piped or written to a file, in characters."""
 
 
 def print_replay(result: Replay, sentence: str, notes: Sequence[str], console: Console) -> None:
     """Print what happened, what would have happened with other strategies, and the recommendation."""
-    console.width = max(console.width, MIN_WIDTH)
+    if not console.is_terminal:
+        console.width = max(console.width, MIN_WIDTH)
     console.print(strategy_table(result).to_rich())
     console.print(Text(sentence, style="bold"))
     for note in notes:
