@@ -22,8 +22,9 @@ from lesson.cli import main as lesson_command
 from lesson.flight.advice import choose_deadline_s
 from lesson.flight.check import MIN_ROUNDS
 from lesson.flight.fit import fit
-from lesson.flight.recording import Jobs, Recording, read_recording
-from lesson.flight.replay import Candidate, Spread, reality_of, replay
+from lesson.flight.outcomes import Candidate, Spread, reality_of
+from lesson.flight.recording import Recording, read_recording
+from lesson.flight.replay import replay_fitted
 
 APP = Path(__file__).parent
 sys.path.append(str(APP.parent / "flower_deployment"))
@@ -110,11 +111,9 @@ def without_first_round(recording: Recording) -> Recording:
     """
     first_s, jobs = recording.rounds[0].end_s, recording.jobs
     later = jobs.asked_s >= first_s
-    columns = {name: values[later] for name, values in vars(jobs).items() if name != "reason"}
-    reason = tuple(text for text, keep in zip(jobs.reason, later.tolist(), strict=True) if keep)
     return replace(
         recording,
-        jobs=Jobs(**columns, reason=reason),
+        jobs=jobs.where(later),
         rounds=recording.rounds[1:],
         begin_s=float(jobs.asked_s[later].min()),
     )
@@ -128,7 +127,7 @@ def compare(fedavg: Recording, switched: Recording, deadline_s: float) -> Gain:
     """
     before, after = (reality_of(fit(without_first_round(one))) for one in (fedavg, switched))
     span_s = after.values["round_s"] * after.num_rounds
-    result = replay(fit(fedavg), [Candidate("lesson", deadline_s)], horizon_s=span_s)
+    result = replay_fitted(fit(fedavg), [Candidate("lesson", deadline_s)], horizon_s=span_s)
     rate = before.values["updates_per_h"]
     return Gain(Spread.of(result.outcomes[0].values["updates_per_h"] / rate), after.values["updates_per_h"] / rate)
 

@@ -1,6 +1,6 @@
 """Names of the public API and where they come from; `__init__.py` imports them when they are first used."""
 
-from .api import compare, load, plan, replay, reproduce, run, sweep, tune
+from .api import compare, load, plan, reproduce, run, sweep, tune
 from .clock.loop import RoundLoop
 from .clock.records import RoundRecord
 from .clock.simulate import make_loop, simulate
@@ -12,7 +12,7 @@ from .fleet.csv_files import read_fleet
 from .fleet.fleet import Fleet, draw_fleet
 from .fleet.population import Population, draw_population
 from .fleet.tiers import assign_tiers, due_round
-from .flight.replay import Replay
+from .flight.replay import Replay, replay
 from .learn.task import Task
 from .learn.tasks import load_task
 from .planning.plan import Plan

@@ -1,10 +1,9 @@
-"""The functions of `import lesson`: run, compare, sweep, tune, reproduce, plan, replay and load.
+"""The functions of `import lesson`: run, compare, sweep, tune, reproduce, plan and load.
 
 Settings given by name, as in `compare(["lesson", "fedavg"], beta=0.1)`, override those in `settings`, or the defaults.
 """
 
 import contextlib
-import math
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,11 +25,6 @@ from lesson.experiments.tuning.file import STRATEGIES, Tuning
 from lesson.experiments.tuning.study import TunedStudy
 from lesson.experiments.tuning.tune import tune as tune_entries
 from lesson.fleet.fleet import Fleet, draw_fleet
-from lesson.flight.advice import choose_deadline_s
-from lesson.flight.fit import fit
-from lesson.flight.recording import read_recording
-from lesson.flight.replay import NUM_REPLICATES, Candidate, Replay
-from lesson.flight.replay import replay as run_replay
 from lesson.learn.task import Task
 from lesson.learn.tasks import TaskSource, task_of
 from lesson.paper.items import select_items
@@ -44,9 +38,8 @@ from lesson.runs.folder import RunFolder
 from lesson.runs.resolve import resolve, with_actual_bits
 from lesson.runs.trackers import Tracker, checked_trackers
 from lesson.settings.settings import Settings
-from lesson.strategies import options_of
 
-__all__ = ["compare", "load", "plan", "replay", "reproduce", "run", "sweep", "tune"]
+__all__ = ["compare", "load", "plan", "reproduce", "run", "sweep", "tune"]
 
 
 def run(
@@ -310,52 +303,6 @@ def plan(
     elif deadline_s is not None:
         base = base.with_changes(deadline_s=deadline_s)
     return make_plan(fleet, base.strategy.deadline_s, num_rounds=num_rounds, settings=base, seed=base.run.seed)
-
-
-def replay(
-    recording: Path | str,
-    strategies: Sequence[str] = ("lesson", "fedavg", "fedcs", "fedbuff"),
-    deadline_s: float | Literal["auto"] = "auto",
-    *,
-    options: Mapping[str, Mapping[str, Any]] | None = None,
-    num_replicates: int = NUM_REPLICATES,
-    time_budget_s: float | None = None,
-    seed: int = 0,
-) -> Replay:
-    """Simulate what other strategies would have done with the clients of a recorded federation, without training.
-
-    Args:
-        recording: Recording of a federation, `flight.jsonl`.
-        strategies: Names of strategies, or `module:Class`.
-        deadline_s: Deadline in seconds of the strategies that have one; "auto" tries several and chooses the one with
-            which LESSON has the most updates per hour.
-        options: Options of individual strategies, such as `{"fedbuff": {"concurrency": 5}}`.
-        num_replicates: Number of simulations per strategy, from 2 to 10,000, for intervals.
-        time_budget_s: Length of a simulation in seconds; by default, that of the recording, but at least 10 and at most
-            200 times what slow clients take.
-        seed: Random seed.
-
-    Returns:
-        The recorded run and the simulated outcomes; `table()` returns them as a DataFrame, and `advice` is the
-        recommendation.
-
-    Raises:
-        InputError: An argument or the recording is invalid.
-    """
-    if isinstance(strategies, str) or not len(strategies):
-        raise InputError(f"strategies must be a list of names such as ['lesson', 'fedavg'], got {strategies!r}")
-    if deadline_s != "auto" and (isinstance(deadline_s, bool | str) or not deadline_s > 0):
-        raise InputError(f"deadline_s must be a number > 0 or 'auto', got {deadline_s!r}")
-    if seed < 0:
-        raise InputError(f"seed must be >= 0, got {seed}")
-    fitted = fit(read_recording(recording))
-    if time_budget_s is not None and not 0 < time_budget_s < math.inf:
-        raise InputError(f"time_budget_s must be > 0 and finite, got {time_budget_s:g}")
-    auto = deadline_s == "auto"
-    chosen = choose_deadline_s(fitted, horizon_s=time_budget_s, seed=seed) if auto else float(deadline_s)
-    own = options_of(strategies, {}, options)
-    candidates = [Candidate(name, chosen, own[name]) for name in strategies]
-    return run_replay(fitted, candidates, num_replicates=num_replicates, horizon_s=time_budget_s, seed=seed)
 
 
 S = TypeVar("S", bound=Study)

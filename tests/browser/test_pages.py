@@ -12,12 +12,12 @@ from helpers.small_tasks import tiny_task
 from helpers.tuned import everything, small
 from lesson import compare
 from lesson.experiments.loading import load_study
-from lesson.flight.advice import recommend
 from lesson.flight.fit import fit
-from lesson.flight.replay import Candidate, replay
+from lesson.flight.outcomes import Candidate
+from lesson.flight.replay import replay_fitted
 from lesson.report.page.board import write_board
 from lesson.report.page.paper_page import write_paper_page
-from lesson.report.page.replay_page import write_replay_page
+from lesson.report.page.replay_page import replay_data, write_replay_page
 from lesson.report.page.study_page import write_study_page
 from lesson.settings.settings import Settings
 
@@ -123,13 +123,13 @@ def test_report_of_a_regression(tmp_path: Path, quiet_browser: Browser) -> None:
 def test_replay(quiet_browser: Browser, tmp_path: Path, width: int, dark: bool) -> None:
     fitted = fit(flight(tmp_path / "flight.jsonl", [[4.0, 9.0, 19.0], [4.5, 9.5, -2.0]] * 10))
     candidates = [Candidate("lesson", 10.0), Candidate("fedavg", 10.0), Candidate("fedcs", 1.0)]
-    result = replay(fitted, candidates, num_replicates=5)
+    result = replay_fitted(fitted, candidates, num_replicates=5)
     page = tmp_path / "replay.html"
-    write_replay_page(page, result, recommend(result), notes=["a note"], command="lesson replay f")
+    write_replay_page(page, result, replay_data(result) | {"notes": result.notes, "trained": []}, "lesson replay f")
     quiet_browser.open(page, width=width, height=844, dark=dark)
     assert quiet_browser.script(SECTIONS) == ["advice", "strategies", "clients", "notes"]
     assert texts(quiet_browser, "#strategies tbody th") == ["recorded: fedavg", "lesson, 10 s", "fedavg"]
-    assert "fedcs, 1 s" in text(quiet_browser, "#strategies")
+    assert "fedcs, 1 s" in text(quiet_browser, "#notes")
     assert "LessonStrategy(deadline_s=10)" in text(quiet_browser, "#advice")
     assert quiet_browser.script(EMPTY_CHARTS) == 0
     assert quiet_browser.script("document.documentElement.scrollWidth") == width

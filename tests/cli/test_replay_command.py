@@ -57,19 +57,13 @@ def test_snippet_has_the_options_of_the_strategy(constant: str, capsys: pytest.C
     assert "LessonStrategy(deadline_s=30, strategy=FedCS(deadline_s=30))" in snippet
 
 
-def test_note_on_missing_compute_times_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = write_flight(tmp_path / "f.jsonl", [[4.0, 9.0]] * 5, compute_share=None)
-    found = replayed(capsys, str(path), "--strategies", "lesson-filled", "--deadline", "10")
-    assert any("report_times" in note for note in found["notes"])
-
-
 def test_check_predicts_the_second_half(constant: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(0)
     path = write_flight(tmp_path / "f.jsonl", (np.array([5.0, 9.0]) * rng.lognormal(0, 0.1, (30, 2))).tolist())
     assert main(["replay", str(path), "--check", "--replicates", "20"]) == 0
     assert "100% of 1 pairs" in capsys.readouterr().out
     assert main(["replay", constant, "--check", "--set", "fedavg.fraction=0.4", *QUICK]) == 0
-    assert "fraction = 0.4" in capsys.readouterr().out
+    assert "fraction = 0.4" in " ".join(capsys.readouterr().out.split())
 
 
 def test_trained_runs_are_reused_only_for_the_same_recording(

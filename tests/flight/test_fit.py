@@ -13,8 +13,8 @@ from lesson.fleet.csv_files import read_fleet
 from lesson.fleet.traces import read_presence, read_work
 from lesson.flight.files import write_fleet
 from lesson.flight.fit import FittedFleet, fit
+from lesson.flight.outcomes import simulate_replicate
 from lesson.flight.recording import read_recording
-from lesson.flight.replay import simulate_replicate
 
 NAN = float("nan")
 

@@ -12,8 +12,9 @@ import pytest
 from lesson.flight.advice import choose_deadline_s
 from lesson.flight.check import check_recording
 from lesson.flight.fit import fit
+from lesson.flight.outcomes import Candidate
 from lesson.flight.recording import read_recording
-from lesson.flight.replay import Candidate, replay
+from lesson.flight.replay import replay_fitted
 
 TRIAL = Path(__file__).parents[2] / "examples" / "fleet-trial"
 FEDAVG, LESSON = TRIAL / "recordings" / "fedavg.jsonl", TRIAL / "recordings" / "lesson.jsonl"
@@ -33,7 +34,7 @@ def test_second_half_is_predicted() -> None:
 def test_recorded_strategy_is_replayed() -> None:
     """Simulated FedAvg has the round length and the updates per hour of the recording itself."""
     fitted = fit(read_recording(FEDAVG))
-    result = replay(fitted, [Candidate("fedavg", 20.0)], num_replicates=50)
+    result = replay_fitted(fitted, [Candidate("fedavg", 20.0)], num_replicates=50)
     for measure in ("round_s", "updates_per_h"):
         assert result.reality.values[measure] in result.outcomes[0].spread(measure)
 

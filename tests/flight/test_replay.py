@@ -10,11 +10,12 @@ import pytest
 
 from helpers.flights import flight, job, write_flight, write_lines
 from lesson.core.errors import InputError
-from lesson.flight.advice import choose_deadline_s, deadlines_of, recommend
+from lesson.flight.advice import choose_deadline_s, deadlines_of
 from lesson.flight.check import check_recording, first_half
 from lesson.flight.fit import FittedFleet, fit
+from lesson.flight.outcomes import Candidate, Outcome, Spread, horizon_of, reality_of
 from lesson.flight.recording import OPEN, Recording, read_recording
-from lesson.flight.replay import Candidate, Outcome, Spread, horizon_of, reality_of, replay
+from lesson.flight.replay import replay_fitted
 
 NAN = float("nan")
 CANDIDATES = [Candidate("lesson", 10.0), Candidate("fedavg", 10.0), Candidate("fedcs", 10.0)]
@@ -26,7 +27,7 @@ def constant(tmp_path: Path, **options: Any) -> FittedFleet:
 
 
 def test_constant_times_by_hand(tmp_path: Path) -> None:
-    result = replay(constant(tmp_path), CANDIDATES, num_replicates=3)
+    result = replay_fitted(constant(tmp_path), CANDIDATES, num_replicates=3)
     lesson, fedavg, fedcs = result.outcomes
     # The recording lasts 20 · 19 s = 380 s. LESSON: 38 rounds of 10 s; a and b are in tier 1, c in tier 2. That gives
     # 38 · 2 + 19 = 95 updates, or 95 / 380 · 3600 = 900 per hour. An update of c misses one version, so the mean
@@ -53,7 +54,7 @@ def test_constant_times_by_hand(tmp_path: Path) -> None:
 
 
 def test_table_has_a_row_for_reality_and_each_strategy(tmp_path: Path) -> None:
-    result = replay(constant(tmp_path), [*CANDIDATES, Candidate("fedcs", 1.0)], num_replicates=2)
+    result = replay_fitted(constant(tmp_path), [*CANDIDATES, Candidate("fedcs", 1.0)], num_replicates=2)
     table = result.table()
     assert list(table.index) == ["recorded: fedavg", "lesson, 10 s", "fedavg", "fedcs, 10 s"]
     assert table.loc["lesson, 10 s", "updates_per_h_mean"] == pytest.approx(900)
@@ -62,13 +63,13 @@ def test_table_has_a_row_for_reality_and_each_strategy(tmp_path: Path) -> None:
 
 def test_overhead_and_energy(tmp_path: Path) -> None:
     fitted = constant(tmp_path, overhead_s=1.0)
-    result = replay(fitted, CANDIDATES, num_replicates=2)
+    result = replay_fitted(fitted, CANDIDATES, num_replicates=2)
     # Rounds of FedAvg last 19 s, with 1 s between them; the last round is not followed by any.
     assert result.horizon_s == 20 * 19 + 19
     assert result.outcomes[1].values["round_s"] == pytest.approx([399 / 20] * 2)
     assert result.reality.values["round_s"] == pytest.approx(399 / 20)
     assert np.isnan(result.outcomes[0].values["joules"]).all()
-    known = replay(replace(constant(tmp_path), energy_j=np.array([1.0, 2.0, 3.0])), CANDIDATES, num_replicates=2)
+    known = replay_fitted(replace(constant(tmp_path), energy_j=np.array([1.0, 2.0, 3.0])), CANDIDATES, num_replicates=2)
     # LESSON aggregates 38, 38 and 19 updates: (38 · 1 + 38 · 2 + 19 · 3) / 95 J. FedAvg aggregates 20 of each client.
     assert known.outcomes[0].values["joules"] == pytest.approx([171 / 95] * 2)
     assert known.reality.values["joules"] == 2.0
@@ -95,8 +96,8 @@ def test_baseline_of_a_recommendation(
 ) -> None:
     recording = constant(tmp_path, strategy=strategy).recording
     header = recording.header.model_copy(update={"deadline_s": deadline_s})
-    result = replay(fit(replace(recording, header=header)), CANDIDATES, num_replicates=2)
-    assert recommend(result).compared_with == compared_with
+    result = replay_fitted(fit(replace(recording, header=header)), CANDIDATES, num_replicates=2)
+    assert result.advice.compared_with == compared_with
 
 
 def test_staleness_of_overlapping_rounds_must_be_recorded(tmp_path: Path) -> None:
@@ -132,7 +133,7 @@ def test_recommended_strategy_by_hand(
     gain: float,
 ) -> None:
     fitted = fit(flight(tmp_path / "f", [latency_s] * 20, strategy=strategy))
-    advice = recommend(replay(fitted, candidates, num_replicates=2))
+    advice = replay_fitted(fitted, candidates, num_replicates=2).advice
     assert advice.outcome.candidate.label.startswith(recommended)
     assert (0.0 if advice.gain is None else advice.gain.mean) == pytest.approx(gain, rel=0.02)
     assert advice.sentence.startswith("Use " if gain > 1 or strategy == "FedCS" else "Keep ")
@@ -142,7 +143,7 @@ def test_recommended_strategy_by_hand(
 def test_recorded_run_without_updates_is_not_a_baseline(tmp_path: Path) -> None:
     path = write_flight(tmp_path / "f", [[4.0, 9.0]] * 8, strategy="other")
     path.write_text(re.sub(r'"merged": \[.*?\]', '"merged": []', path.read_text()))
-    advice = recommend(replay(fit(read_recording(path)), [Candidate("fedavg", 10.0)], num_replicates=2))
+    advice = replay_fitted(fit(read_recording(path)), [Candidate("fedavg", 10.0)], num_replicates=2).advice
     # Two updates in rounds of 9 s: 800 per hour.
     assert "800 per hour" in advice.sentence
     assert advice.gain is None
@@ -152,7 +153,7 @@ def test_gain_below_one_percent_changes_nothing(tmp_path: Path) -> None:
     # Both clients always take 10 s. The recorded rounds lasted 10.05 s, the last one 10 s, so that 20 rounds took
     # 200.95 s; LESSON needs 10.05 s per round as well, which is at most 1.005 times as fast.
     fitted = fit(flight(tmp_path / "f", [[10.0, 10.0]] * 20, strategy="Mine", overhead_s=0.05))
-    assert recommend(replay(fitted, [Candidate("lesson", 11.0)], num_replicates=2)).sentence.startswith("Keep ")
+    assert replay_fitted(fitted, [Candidate("lesson", 11.0)], num_replicates=2).advice.sentence.startswith("Keep ")
 
 
 def test_client_is_served_if_95_percent_of_simulations_serve_it() -> None:
@@ -164,15 +165,15 @@ def test_client_is_served_if_95_percent_of_simulations_serve_it() -> None:
 def test_rate_of_a_recorded_run_leaves_out_its_start(tmp_path: Path) -> None:
     # Nine rounds of 10 s with two updates follow a first round of 100 s: 2 / 10 · 3600 updates per hour.
     fitted = fit(flight(tmp_path / "f", [[100.0, 100.0]] + [[10.0, 10.0]] * 9, strategy="Mine"))
-    result = replay(fitted, [Candidate("fedavg", 10.0)], num_replicates=2)
+    result = replay_fitted(fitted, [Candidate("fedavg", 10.0)], num_replicates=2)
     assert result.reality.warm_per_h == pytest.approx(720.0)
 
 
 def test_nothing_is_recommended_if_nothing_arrives_in_time(tmp_path: Path) -> None:
-    result = replay(constant(tmp_path), CANDIDATES[:2], num_replicates=2, horizon_s=1.0)
-    assert recommend(result).outcome is None
+    result = replay_fitted(constant(tmp_path), CANDIDATES[:2], num_replicates=2, horizon_s=1.0)
+    assert result.advice.outcome is None
     # In 12 s, LESSON aggregates updates of a and b, and FedAvg, which was recorded, none: no gain can be computed.
-    advice = recommend(replay(constant(tmp_path), CANDIDATES[:2], num_replicates=2, horizon_s=12.0))
+    advice = replay_fitted(constant(tmp_path), CANDIDATES[:2], num_replicates=2, horizon_s=12.0).advice
     assert advice.gain is None
     assert "720 per hour" in advice.sentence
 
@@ -198,18 +199,20 @@ def test_longest_of_equally_good_deadlines_is_chosen(tmp_path: Path) -> None:
 
 
 def test_strategy_that_cannot_run_is_explained(tmp_path: Path) -> None:
-    result = replay(constant(tmp_path), [Candidate("fedcs", 1.0), Candidate("fedavg", 1.0)], num_replicates=2)
+    result = replay_fitted(constant(tmp_path), [Candidate("fedcs", 1.0), Candidate("fedavg", 1.0)], num_replicates=2)
     assert ["deadline_s" in one.problem for one in result.outcomes] == [True, False]
     with pytest.raises(InputError, match="update_loss"):
-        replay(constant(tmp_path), [Candidate("oort", 10.0)])
+        replay_fitted(constant(tmp_path), [Candidate("oort", 10.0)])
     unsplit = fit(flight(tmp_path / "g", [[4.0, 9.0]] * 5, compute_share=None))
-    assert "compute_s" in replay(unsplit, [Candidate("lesson-filled", 10.0)], num_replicates=2).outcomes[0].problem
+    result = replay_fitted(unsplit, [Candidate("lesson-filled", 10.0)], num_replicates=2)
+    assert "compute_s" in result.outcomes[0].problem
+    assert any("report_times" in note for note in result.notes)
 
 
 def test_strategy_that_can_run_in_some_draws_has_a_note(tmp_path: Path) -> None:
     # FedCS has no client if the first reply of the only fast client is drawn as 12 s, over the deadline of 10 s.
     fitted = fit(flight(tmp_path / "f", [[8.0, 30.0], [8.0, 30.0], [8.0, 30.0], [12.0, 30.0]] * 5))
-    outcome = replay(fitted, [Candidate("fedcs", 10.0)], num_replicates=20).outcomes[0]
+    outcome = replay_fitted(fitted, [Candidate("fedcs", 10.0)], num_replicates=20).outcomes[0]
     assert not outcome.problem
     assert 0 < np.count_nonzero(outcome.values["updates_per_h"] == 0) < 20
     assert outcome.note
@@ -217,7 +220,7 @@ def test_strategy_that_can_run_in_some_draws_has_a_note(tmp_path: Path) -> None:
 
 def test_failures_are_counted_as_waste(tmp_path: Path) -> None:
     fitted = fit(flight(tmp_path / "f", [[5.0, 8.0], [-2.0, 8.0]] * 20))
-    outcome = replay(fitted, [Candidate("fedavg", 1.0)], num_replicates=30).outcomes[0]
+    outcome = replay_fitted(fitted, [Candidate("fedavg", 1.0)], num_replicates=30).outcomes[0]
     assert abs(outcome.spread("wasted").mean - 0.25) < 0.04  # a quarter of all local trainings fail
 
 
@@ -235,7 +238,7 @@ def test_intervals_cover_another_recording_of_the_same_fleet(tmp_path: Path) -> 
     fits = [fit(drawn(tmp_path / "f", seed, num_rounds=20)) for seed in range(6)]
     covered = 0
     for number, fitted in enumerate(fits):
-        spread = replay(fitted, [Candidate("fedavg", 1.0)], num_replicates=30).outcomes[0].spread("round_s")
+        spread = replay_fitted(fitted, [Candidate("fedavg", 1.0)], num_replicates=30).outcomes[0].spread("round_s")
         covered += reality_of(fits[number - 1]).values["round_s"] in spread
     assert covered >= 5  # nominally 95 %
 

@@ -7,8 +7,8 @@ import pytest
 
 from helpers.flights import flight, job, write_lines
 from lesson.flight.fit import fit
+from lesson.flight.outcomes import reality_of
 from lesson.flight.recording import Recording, read_recording
-from lesson.flight.replay import reality_of
 from lesson.flight.timeline import is_synchronous, round_lengths_s, rounds_of
 
 

@@ -1,9 +1,8 @@
 """The command `lesson replay`."""
 
-import math
 import shlex
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,16 +22,16 @@ from lesson.cli.parser import (
     option,
 )
 from lesson.core.errors import InputError
-from lesson.flight.advice import choose_deadline_s
 from lesson.flight.check import check_recording
-from lesson.flight.fit import FittedFleet, fit
-from lesson.flight.recording import Recording, read_recording
-from lesson.flight.replay import NUM_REPLICATES, Candidate, Replay, replay
+from lesson.flight.outcomes import NUM_REPLICATES
+from lesson.flight.recording import read_recording
+from lesson.flight.replay import Replay, replay
 from lesson.report.page.document import as_json
+from lesson.report.page.plan_page import check_page_path
 from lesson.report.page.replay_page import replay_data, write_replay_page
 from lesson.report.replay.text import accuracy_rows, accuracy_sentence, print_check, print_replay
 from lesson.settings.settings import Settings
-from lesson.strategies import options_of, split_changes
+from lesson.strategies import split_changes
 
 if TYPE_CHECKING:  # it imports torch, which takes seconds and is not needed for --help
     from lesson.experiments.study import Study
@@ -40,11 +39,6 @@ if TYPE_CHECKING:  # it imports torch, which takes seconds and is not needed for
 UNTRAINED = (
     "strategies are ranked by plain updates per hour, which compares schedules, not models; to compare accuracy, train "
     "with --dataset or --task"
-)
-
-NO_TIMES = (
-    "the compute times of clients are unknown; for strategies that need them, let clients report their times with "
-    "lesson.flower.report_times"
 )
 
 _replay = partial(option, heading="Replay")
@@ -119,75 +113,87 @@ class ReplayCommand:
     json: bool = _output("--json", is_flag=True, help="Print JSON instead of tables.")
 
     def run(self) -> None:
-        self._check_options()
-        recording = read_recording(self.recording)
         if self.check:
-            self._print_check(recording)
+            self._check()
             return
-        fitted = fit(recording)
+        if self.out is not None and not self._trains:
+            raise InputError("--out has no effect unless models are trained; give --dataset or --task")
         if self.html is not None:
-            from lesson.report.page.plan_page import check_page_path
-
             check_page_path(self.html)
-        self._candidates(1.0)  # a wrong name fails before the search for a deadline
         with Console(stderr=True).status("Fitting the fleet") as status:
-            deadline_s = self._deadline_s(fitted, status.update)
-            candidates = self._candidates(deadline_s)
             result = replay(
-                fitted,
-                candidates,
+                self.recording,
+                [name.strip() for name in self.strategies.split(",") if name.strip()],
+                self.deadline,
+                options=self._options,
                 num_replicates=self.replicates,
-                horizon_s=self.time_budget,
+                time_budget_s=self.time_budget,
                 seed=self.seed,
-                tell=lambda done: status.update(f"Simulating {len(candidates)} strategies: {done}/{self.replicates}"),
+                progress=status.update,
             )
-        advice = result.advice
-        study = self._train(result) if self.trains else None
-        trained = [] if study is None else accuracy_rows(study)
-        if study is not None:
-            advice = replace(advice, sentence=f"{advice.sentence} {accuracy_sentence(study, advice)}".strip())
-        notes = list(fitted.notes)
-        if not fitted.split_is_known and any(outcome.problem for outcome in result.outcomes):
-            notes.append(NO_TIMES)
-        if not self.trains:
-            notes.append(UNTRAINED)
+        study = self._train(result) if self._trains else None
+        data = replay_data(result) | {"notes": result.notes, "trained": []}
+        if study is None:
+            data["notes"].append(UNTRAINED)
+        else:
+            data["trained"] = accuracy_rows(study)
+            data["advice"]["sentence"] += f" {accuracy_sentence(study, result.advice)}"
         if self.html is not None:
-            command = shlex.join(["lesson", *sys.argv[1:]])
-            write_replay_page(self.html, result, advice, notes=notes, command=command, trained=trained)
+            write_replay_page(self.html, result, data, shlex.join(["lesson", *sys.argv[1:]]))
         if self.json:
-            print(as_json(replay_data(result, advice) | {"notes": notes, "trained": trained}))
+            print(as_json(data))
             return
-        print_replay(result, advice, notes, PipedConsole())
+        print_replay(result, data["advice"]["sentence"], data["notes"], PipedConsole())
         if study is not None:
             self._print_study(study)
         if self.html is not None:
             print(f"page: {self.html}")
 
     @property
-    def trains(self) -> bool:
+    def _trains(self) -> bool:
         """Whether models are trained as well."""
         return self.dataset is not None or self.task is not None
 
+    @property
+    def _options(self) -> dict[str, dict[str, Any]]:
+        """Options of single strategies, from --set."""
+        changes, options = split_changes(self.set)
+        if changes:
+            raise InputError(f"--set must name a strategy's option, such as fedbuff.concurrency=5, got '{changes[0]}'")
+        return options
+
+    def _check(self) -> None:
+        if self.html is not None or self.json or self._trains:
+            raise InputError("--check cannot be combined with --html, --json, --dataset or --task: it prints a table")
+        with Console(stderr=True).status("Predicting the second half") as status:
+            check = check_recording(
+                read_recording(self.recording),
+                options=self._options,
+                num_replicates=self.replicates,
+                seed=self.seed,
+                progress=status.update,
+            )
+        print_check(check, self.recording.name, PipedConsole())
+
     def _train(self, result: Replay) -> "Study":
         """Train every strategy on the fitted clients, with one draw of their times."""
-        from lesson import api
+        from lesson.api import compare
         from lesson.flight.files import write_fleet
 
         candidates = [outcome.candidate for outcome in result.outcomes if not outcome.problem]
         if not candidates:
-            first = result.outcomes[0]
-            raise InputError(f"no strategy can be trained; {first.candidate.label} cannot run: {first.problem}")
+            raise InputError(f"no strategy can be trained; {result.notes[0]}")
         files = write_fleet(result.fitted, self._out / "fleet", seed=self.seed)
         limits = {"deadline_s": candidates[0].deadline_s, "time_budget_s": result.horizon_s, "seed": self.seed}
-        data = {} if self.dataset is None else {"dataset": self.dataset}
-        return api.compare(
-            [one.strategy for one in candidates],
+        dataset = {} if self.dataset is None else {"dataset": self.dataset}
+        return compare(
+            [candidate.strategy for candidate in candidates],
             num_seeds=self.seeds,
             out=self._out / "runs",
-            options={one.strategy: one.options for one in candidates},
+            options={candidate.strategy: candidate.options for candidate in candidates},
             data_dir=self.data_dir,
             task=self.task,
-            settings=Settings(weighting="samples", **files, **limits, **data),
+            settings=Settings(weighting="samples", **files, **limits, **dataset),
         )
 
     @property
@@ -201,59 +207,3 @@ class ReplayCommand:
         console = PipedConsole()
         console.print(comparison_table(study.table(), study.metric, "Trained on the recorded clients", failed))
         print(f"folder: {self._out}")
-
-    def _check_options(self) -> None:
-        if isinstance(self.deadline, float) and not self.deadline > 0:
-            raise InputError(f"--deadline must be > 0, got {self.deadline:g}")
-        if self.time_budget is not None and not 0 < self.time_budget < math.inf:
-            raise InputError(f"--time-budget must be > 0 and finite, got {self.time_budget:g}")
-        if self.dataset is not None and self.task is not None:
-            raise InputError(f"--dataset and --task must not both be given, got '{self.dataset}' and '{self.task}'")
-        if not 1 <= self.seeds <= 1000:
-            raise InputError(f"--seeds must be from 1 to 1000, got {self.seeds}")
-        if self.out is not None and not self.trains:
-            raise InputError("--out has no effect unless models are trained; give --dataset or --task")
-        if self.seed < 0:
-            raise InputError(f"--seed must be >= 0, got {self.seed}")
-        if self.check and (self.html is not None or self.json or self.trains):
-            raise InputError("--check cannot be combined with --html, --json, --dataset or --task: it prints a table")
-
-    def _deadline_s(self, fitted: FittedFleet, tell: Any) -> float:
-        if self.deadline != "auto":
-            return self.deadline
-        return choose_deadline_s(
-            fitted,
-            horizon_s=self.time_budget,
-            seed=self.seed,
-            tell=lambda one: tell(f"Trying a deadline of {one:g} s"),
-        )
-
-    def _candidates(self, deadline_s: float) -> list[Candidate]:
-        """Return the strategies to simulate; raise InputError if one is unknown or needs training."""
-        names = [name.strip() for name in self.strategies.split(",") if name.strip()]
-        if not names or len(set(names)) != len(names):
-            raise InputError(f"--strategies must be distinct names separated by commas, got '{self.strategies}'")
-        options = options_of(names, {}, self._options)
-        candidates = [Candidate(name, deadline_s, options[name]) for name in names]
-        for candidate in candidates:
-            candidate.make()
-        return candidates
-
-    @property
-    def _options(self) -> dict[str, dict[str, Any]]:
-        """Options of single strategies, from --set."""
-        changes, own = split_changes(self.set)
-        if changes:
-            raise InputError(f"--set must name a strategy's option, such as fedbuff.concurrency=5, got '{changes[0]}'")
-        return own
-
-    def _print_check(self, recording: Recording) -> None:
-        with Console(stderr=True).status("Predicting the second half") as status:
-            check = check_recording(
-                recording,
-                options=self._options,
-                num_replicates=self.replicates,
-                seed=self.seed,
-                tell=lambda done: status.update(f"Predicting the second half: {done}/{self.replicates}"),
-            )
-        print_check(check, recording.name, PipedConsole())

@@ -38,8 +38,9 @@ class ArgumentError(InputError):
         return type(self), (self.argument, self.problem)
 
     def as_option(self) -> InputError:
-        """Return the error with the command-line option of the same name."""
-        return InputError(f"--{self.argument.replace('_', '-')} {self.problem}")
+        """Return the error with the command-line option of the same name, without `num_` and the unit of seconds."""
+        name = self.argument.removeprefix("num_").removesuffix("_s").replace("_", "-")
+        return InputError(f"--{name} {self.problem}")
 
 
 class RunStoppedError(Exception):

@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic_core import ErrorDetails
 
-from lesson.core.errors import InputError, unknown
+from lesson.core.errors import ArgumentError, InputError, unknown
 
 MAX_COUNT = 1_000_000_000
 MAX_SAMPLES = 10**12
@@ -121,9 +121,12 @@ def arguments_of(kind: Any) -> type[Checked]:
 
 
 def check_value(name: str, value: Any, kind: Any) -> None:
-    """Raise InputError unless a value is valid for a type such as `Positive`."""
+    """Raise ArgumentError unless a value is valid for a type such as `Positive`."""
     arguments: dict[str, Any] = {name: (kind, ...)}
-    create_model(name, __base__=Checked, **arguments)(**{name: value})
+    try:
+        create_model(name, __base__=Checked, **arguments)(**{name: value})
+    except InputError as error:
+        raise ArgumentError(name, str(error).removeprefix(f"{name} ")) from None
 
 
 def descriptions_of(kind: type) -> dict[str, str]:

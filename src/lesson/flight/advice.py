@@ -6,12 +6,22 @@ staleness does not matter. This compares schedules, not models: only a simulatio
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from lesson.core.arrays import FloatArray
-from lesson.flight.fit import FittedFleet
-from lesson.flight.replay import MIN_SERVED, Candidate, Outcome, Replay, Spread, is_recorded, replay
+from lesson.flight.fit import FittedFleet, listed
+from lesson.flight.outcomes import (
+    MIN_SERVED,
+    Candidate,
+    Outcome,
+    Reality,
+    Spread,
+    horizon_of,
+    is_recorded,
+    simulate_candidates,
+)
 from lesson.planning.plan import round_up
 
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 1.0)
@@ -42,57 +52,51 @@ class Advice:
     compared_with: str = ""
 
 
-def recommend(result: Replay) -> Advice:
-    """Return the recommendation for a replay."""
-    possible = [outcome for outcome in result.outcomes if not outcome.problem]
+class _Baseline(NamedTuple):
+    """What to compare with: its name, its rate in each replicate, and the number of clients that it does not serve."""
+
+    label: str
+    rates: FloatArray
+    num_not_served: int
+
+
+def recommend(fitted: FittedFleet, reality: Reality, outcomes: Sequence[Outcome], horizon_s: float) -> Advice:
+    """Return the recommendation for a recorded run and its simulated alternatives."""
+    possible = [outcome for outcome in outcomes if not outcome.problem]
     if not possible:
         return Advice("No strategy can be recommended: none of them can run with these clients.")
-    num_clients = len(result.fitted.names)
-    most = max(num_clients - len(outcome.not_served) for outcome in possible)
-    if not most:
+    num_clients = len(fitted.names)
+    num_served = max(num_clients - len(outcome.not_served) for outcome in possible)
+    if not num_served:
         return Advice(
             "No strategy can be recommended: none of them aggregates updates of any client in at least "
-            f"{100 * MIN_SERVED:g} % of the simulations of {result.horizon_s:g} s; simulate a longer time."
+            f"{100 * MIN_SERVED:g} % of the simulations of {horizon_s:g} s; simulate a longer time."
         )
-    fair = [outcome for outcome in possible if num_clients - len(outcome.not_served) == most]
+    fair = [outcome for outcome in possible if num_clients - len(outcome.not_served) == num_served]
     best = max(fair, key=lambda outcome: outcome.spread("updates_per_h").mean)
-    baseline = _baseline(result, possible)
-    who = f"all {num_clients}" if most == num_clients else f"{most}"
-    passed_over = _faster_but_unfair(result, possible, fair, best)
-    if best.candidate.label == baseline.label:
-        return Advice(
-            f"Keep {baseline.label}: of the strategies that aggregate updates of {who} clients, it has the most "
-            f"updates per hour{passed_over}.",
-            best,
-            None,
-            baseline.label,
-        )
+    label, rate = best.candidate.label, best.spread("updates_per_h")
+    baseline = _baseline(fitted, reality, possible)
+    clients = f"{'all ' if num_served == num_clients else ''}{num_served} clients"
+    but = _faster_but_unfair(fitted, possible, fair, rate.mean)
+    if label == baseline.label:
+        why = f"of the strategies that aggregate updates of {clients}, it has the most updates per hour"
+        return Advice(f"Keep {label}: {why}{but}.", best, compared_with=label)
     if not np.all(baseline.rates > 0):  # no ratio to nothing
-        rate = best.spread("updates_per_h")
-        return Advice(
-            f"Use {best.candidate.label}: it aggregates updates of {who} clients, {rate.mean:.0f} per hour "
-            f"(95 % interval {rate.low:.0f}–{rate.high:.0f}){passed_over}.",
-            best,
-        )
+        why = f"{rate.mean:.0f} per hour (95 % interval {rate.low:.0f}–{rate.high:.0f})"
+        return Advice(f"Use {label}: it aggregates updates of {clients}, {why}{but}.", best)
     gain = Spread.of(best.values["updates_per_h"] / baseline.rates)
     times = f"{gain.mean:.2f} times as many updates per hour as {baseline.label}"
     interval = f"95 % interval {gain.low:.2f}–{gain.high:.2f}"
-    if not any(np.count_nonzero(~one.is_lost) > 1 for one in result.fitted.observed):
+    if not any(np.count_nonzero(~client.is_lost) > 1 for client in fitted.observed):
         interval = "no interval, because no client replied twice"
-    if gain.low >= MIN_GAIN or num_clients - baseline.num_not_served < most:
-        sentence = (
-            f"Use {best.candidate.label}: it has {times} ({interval}), and aggregates updates of {who} clients"
-            f"{passed_over}."
-        )
+    if gain.low >= MIN_GAIN or num_clients - baseline.num_not_served < num_served:
+        sentence = f"Use {label}: it has {times} ({interval}), and aggregates updates of {clients}"
     elif gain.high < 1:
-        sentence = f"Keep {baseline.label}: {best.candidate.label} has only {times} ({interval}){passed_over}."
+        sentence = f"Keep {baseline.label}: {label} has only {times} ({interval})"
     else:
         why = "is too small" if gain.high < MIN_GAIN and gain.low > 1 / MIN_GAIN else "is not certain"
-        sentence = (
-            f"Keep {baseline.label}: {best.candidate.label} has {times}, but the difference {why} "
-            f"({interval}){passed_over}."
-        )
-    return Advice(sentence, best, gain, baseline.label)
+        sentence = f"Keep {baseline.label}: {label} has {times}, but the difference {why} ({interval})"
+    return Advice(f"{sentence}{but}.", best, gain, baseline.label)
 
 
 def choose_deadline_s(
@@ -100,17 +104,18 @@ def choose_deadline_s(
     *,
     horizon_s: float | None = None,
     seed: int = 0,
-    tell: Callable[[float], None] = lambda _: None,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> float:
     """Return the deadline with which LESSON has the most updates per hour in NUM_TRIES replicates.
 
     Of deadlines within 1 % of the most updates (TIE), it is the longest: with it, an aggregation has more clients.
     """
+    horizon_s = horizon_s or horizon_of(fitted)
     rates: dict[float, float] = {}
     for deadline_s in deadlines_of(fitted):
-        tell(deadline_s)
-        tried = [Candidate("lesson", deadline_s)]
-        outcome = replay(fitted, tried, num_replicates=NUM_TRIES, horizon_s=horizon_s, seed=seed).outcomes[0]
+        progress(f"Trying a deadline of {deadline_s:g} s")
+        candidate = Candidate("lesson", deadline_s)
+        (outcome,) = simulate_candidates(fitted, [candidate], num_replicates=NUM_TRIES, horizon_s=horizon_s, seed=seed)
         rates[deadline_s] = 0.0 if outcome.problem else outcome.spread("updates_per_h").mean
     return max(deadline_s for deadline_s, rate in rates.items() if rate >= TIE * max(rates.values()))
 
@@ -122,45 +127,26 @@ def deadlines_of(fitted: FittedFleet) -> list[float]:
     return sorted({round_up(MARGIN * float(one)) for one in np.quantile(known, QUANTILES, method="inverted_cdf")})
 
 
-@dataclass(frozen=True, eq=False)
-class _Baseline:
-    """What to compare with: its name, its rate in each replicate, and the number of clients that it does not serve."""
-
-    label: str
-    rates: FloatArray
-    num_not_served: int
-
-    @classmethod
-    def of(cls, outcome: Outcome) -> "_Baseline":
-        return cls(outcome.candidate.label, outcome.values["updates_per_h"], len(outcome.not_served))
-
-
-def _baseline(result: Replay, possible: Sequence[Outcome]) -> _Baseline:
+def _baseline(fitted: FittedFleet, reality: Reality, possible: Sequence[Outcome]) -> _Baseline:
     """Return what to compare with; its rates are 0 if there is nothing.
 
     It is the recorded strategy: simulated, if it is one of the candidates, otherwise as it was recorded; or FedAvg if
     the recording does not show its updates.
     """
-    for outcome in possible:
-        if is_recorded(outcome.candidate, result.fitted.recording):
-            return _Baseline.of(outcome)
-    reality = result.reality
-    if np.isfinite(reality.warm_per_h):
+    recorded = [outcome for outcome in possible if is_recorded(outcome.candidate, fitted.recording)]
+    if not recorded and np.isfinite(reality.warm_per_h):
         label = f"the recorded run ({reality.strategy})"
         return _Baseline(label, np.array(reality.warm_per_h), len(reality.not_served))
-    for outcome in possible:
-        if outcome.candidate.strategy == "fedavg":
-            return _Baseline.of(outcome)
+    for outcome in recorded or [one for one in possible if one.candidate.strategy == "fedavg"]:
+        return _Baseline(outcome.candidate.label, outcome.values["updates_per_h"], len(outcome.not_served))
     return _Baseline("", np.zeros(1), 0)
 
 
-def _faster_but_unfair(result: Replay, possible: Sequence[Outcome], fair: Sequence[Outcome], best: Outcome) -> str:
+def _faster_but_unfair(fitted: FittedFleet, possible: Sequence[Outcome], fair: Sequence[Outcome], rate: float) -> str:
     """Return which strategy with more updates is not recommended because it does not serve some clients."""
-    rate = best.spread("updates_per_h").mean
-    faster = [one for one in possible if one not in fair and one.spread("updates_per_h").mean > rate]
-    if not faster:
-        return ""
-    names = [result.fitted.names[client] for client in faster[0].not_served.tolist()]
-    whom = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    rarely = f"in less than {100 * MIN_SERVED:g} % of the simulations"
-    return f"; {faster[0].candidate.label} would have more updates, but aggregates those of {whom} {rarely}"
+    for outcome in possible:
+        if outcome not in fair and outcome.spread("updates_per_h").mean > rate:
+            clients = listed([fitted.names[client] for client in outcome.not_served.tolist()], most=3)
+            rarely = f"in less than {100 * MIN_SERVED:g} % of the simulations"
+            return f"; {outcome.candidate.label} would have more updates, but aggregates those of {clients} {rarely}"
+    return ""

@@ -7,14 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from lesson.core.arrays import BoolArray, FloatArray
+from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.errors import InputError, printable
+from lesson.core.validation import CountFromZero, check_value
 from lesson.fleet.tiers import assign_tiers
-from lesson.fleet.traces import WorkTrace
 from lesson.flight.fit import FittedFleet, fit
-from lesson.flight.recording import ARRIVED, OPEN, Jobs, Recording
-from lesson.flight.replay import NUM_REPLICATES, Candidate, Spread, measure, simulate_replicate
-from lesson.flight.timeline import grouped, is_synchronous, recorded_strategy, round_lengths_s, rounds_of
+from lesson.flight.outcomes import (
+    NUM_REPLICATES,
+    Candidate,
+    NumReplicates,
+    Spread,
+    measure,
+    simulate_replicate,
+)
+from lesson.flight.recording import ARRIVED, OPEN, Recording
+from lesson.flight.timeline import is_synchronous, recorded_strategy, round_lengths_s, rounds_of
 from lesson.planning.plan import propose_deadline_s
 from lesson.strategies import STRATEGIES, find_strategy, options_of, setting_names
 
@@ -77,81 +84,93 @@ def check_recording(
     options: Mapping[str, Mapping[str, Any]] | None = None,
     num_replicates: int = NUM_REPLICATES,
     seed: int = 0,
-    tell: Callable[[int], None] = lambda _: None,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> Check:
     """Predict the second half of a recording from the first.
 
     A recording does not contain the options of its strategy. `options`, such as `{"fedbuff": {"concurrency": 5}}`, sets
-    them; by default, the number of clients that train at the same time is estimated from the first half.
+    them; by default, the number of clients that train at the same time is estimated from the first half. `progress` is
+    called with a line of text before each step.
 
     Raises:
         InputError: The recording is too short, no client replied in both halves, its strategy can neither be named nor
-            inferred, or `options` are those of another strategy.
+            inferred, or an argument is invalid.
     """
+    check_value("num_replicates", num_replicates, NumReplicates)
+    check_value("seed", seed, CountFromZero)
     lengths = round_lengths_s(recording)
     if len(lengths) < MIN_ROUNDS:
         got = f"got {len(lengths)}; record more rounds"
         raise InputError(f"{recording.name} must have at least {MIN_ROUNDS} complete rounds to be checked, {got}")
     middle_s = lengths[len(lengths) // 2][0]
+    lengths_s = [length_s for begin_s, length_s in lengths if begin_s >= middle_s]
     fitted = fit(first_half(recording, middle_s))
-    later = [seconds for begin_s, seconds in lengths if begin_s >= middle_s]
     candidate = _recorded_candidate(recording, fitted, options)
-    strategy, until_s = candidate.make(), sum(later)
     deadline_s = recording.header.deadline_s or propose_deadline_s(fitted.fleet())
-    comparison = _Halves(fitted, recording, middle_s, deadline_s, num_replicates)
-    if not comparison.later:
-        raise InputError(f"{recording.name} has no client that replied in both halves; record the same clients longer")
-    values: dict[str, list[float]] = {"round_s": [], "updates_per_h": []}
-    single_s: list[float] = []
+    both = _clients_of_both_halves(recording, fitted, middle_s, deadline_s)
+    num_kept = max(1, MAX_DRAWN // (num_replicates * len(both.clients)))
+    values: dict[str, list[float]] = {"round_s": [], "updates_per_h": [], "late": []}
+    single_s, kept_s = list[float](), list[FloatArray]()
+    strategy = candidate.make()
     for replicate in range(num_replicates):
+        progress(f"Predicting the second half: {replicate}/{num_replicates}")
         trace = fitted.draw_trace(seed, replicate)
-        records = simulate_replicate(fitted, trace, strategy, replicate, until_s)
-        comparison.add(trace)
-        row = measure(records, fitted.energy_j)
-        begins = [record.start_s for record in records]
-        periods = np.diff(begins)
-        values["round_s"].append(float(periods.mean()) if len(periods) else row["round_s"] + fitted.overhead_s)
+        records = simulate_replicate(fitted, trace, strategy, replicate, sum(lengths_s))
+        row, periods_s = measure(records, fitted.energy_j), np.diff([record.start_s for record in records])
+        drawn_s = np.where(trace.is_lost, np.nan, trace.compute_s + trace.upload_s)
+        drawn_s = drawn_s.reshape(len(fitted.names), -1)[both.clients]
+        values["round_s"].append(float(periods_s.mean()) if len(periods_s) else row["round_s"] + fitted.overhead_s)
         values["updates_per_h"].append(row["updates_per_h"])
-        single_s += periods.tolist()
-        tell(replicate + 1)
-    rounds = rounds_of(recording)
-    merged = [one.merged for one in rounds if one.end_s > middle_s and one.merged is not None]
-    last_s = max((one.end_s for one in rounds), default=math.nan)
-    updates = sum(map(len, merged)) / (last_s - middle_s) * 3600 if merged else math.nan
-    predictions = [
-        Prediction("round length", "s", Spread.of(np.array(values["round_s"])), float(np.mean(later))),
-        Prediction("updates per hour", "", Spread.of(np.array(values["updates_per_h"])), updates),
-        comparison.late_share(),
-    ]
+        values["late"].append(both.late_share(drawn_s))
+        single_s += periods_s.tolist()
+        kept_s.append(drawn_s[:, :num_kept].copy())
+    length, rate, late = (Spread.of(np.array(predicted)) for predicted in values.values())
+    predictions = (
+        Prediction("round length", "s", length, float(np.mean(lengths_s))),
+        Prediction("updates per hour", "", rate, _updates_per_h(recording, middle_s)),
+        Prediction("share of late replies", "", late, both.late_share(both.later_s)),
+    )
     band = Spread.of(np.array(single_s))
-    order, num_pairs = comparison.order()
+    low_s, high_s = np.nanquantile(np.stack(kept_s), [0.025, 0.975], axis=(0, 2))
+    is_known = np.isfinite(both.later_s)
+    is_inside = (low_s[:, None] <= both.later_s) & (both.later_s <= high_s[:, None])
+    before_s, after_s = both.medians_s
+    num_pairs = len(before_s) * (len(before_s) - 1) // 2
+    num_ordered = sum(
+        np.count_nonzero((before_s[i] < before_s[:i]) == (after_s[i] < after_s[:i])) for i in range(len(before_s))
+    )
     return Check(
         strategy=", ".join([candidate.label, *(f"{name} = {value}" for name, value in candidate.options.items())]),
         deadline_s=deadline_s,
-        predictions=tuple(one for one in predictions if math.isfinite(one.measured)),
-        order=order,
+        predictions=tuple(prediction for prediction in predictions if math.isfinite(prediction.measured)),
+        order=num_ordered / num_pairs if num_pairs else math.nan,
         num_pairs=num_pairs,
-        wrong_tiers=comparison.wrong_tiers(),
-        num_clients=len(comparison.later),
-        round_coverage=float(np.mean([seconds in band for seconds in later])) if single_s else math.nan,
-        latency_coverage=comparison.latency_coverage(),
+        wrong_tiers=tuple(
+            (fitted.names[client], first, second)
+            for client, first, second in zip(both.clients.tolist(), *both.tiers.tolist(), strict=True)
+            if first != second
+        ),
+        num_clients=len(both.clients),
+        round_coverage=float(np.mean([length_s in band for length_s in lengths_s])) if single_s else math.nan,
+        latency_coverage=float(is_inside[is_known].mean()),
     )
 
 
 def first_half(recording: Recording, middle_s: float) -> Recording:
     """Return what a recording showed until a moment; jobs that had not ended are open."""
-    jobs = recording.jobs
-    before = np.flatnonzero(jobs.asked_s < middle_s)
-    ended = jobs.ended_s[before] <= middle_s
-    columns = {name: values[before] for name, values in vars(jobs).items() if isinstance(values, np.ndarray)}
-    columns["outcome"] = np.where(ended, columns["outcome"], OPEN)
-    columns["num_samples"] = np.where(ended, columns["num_samples"], 0)
-    for name in ("ended_s", "download_s", "compute_s", "energy_j"):
-        columns[name] = np.where(ended, columns[name], np.nan)
-    reason = tuple(jobs.reason[place] if known else "" for place, known in zip(before, ended.tolist(), strict=True))
+    jobs = recording.jobs.where(recording.jobs.asked_s < middle_s)
+    known = jobs.ended_s <= middle_s
+    times = {name: np.where(known, getattr(jobs, name), np.nan) for name in ("ended_s", "compute_s", "energy_j")}
+    jobs = replace(
+        jobs,
+        outcome=np.where(known, jobs.outcome, OPEN),
+        num_samples=np.where(known, jobs.num_samples, 0),
+        reason=np.where(known, jobs.reason, ""),
+        **times,
+    )
     return replace(
         recording,
-        jobs=Jobs(**columns, reason=reason),
+        jobs=jobs,
         rounds=tuple(one for one in recording.rounds if one.end_s <= middle_s),
         intervals=tuple(
             (client, from_s, to_s if to_s <= middle_s else math.inf)
@@ -163,72 +182,56 @@ def first_half(recording: Recording, middle_s: float) -> Recording:
     )
 
 
-class _Halves:
-    """Latencies of clients that replied in both halves of a recording."""
+@dataclass(frozen=True, eq=False)
+class _Clients:
+    """Clients that replied in both halves of a recording.
 
-    def __init__(
-        self, fitted: FittedFleet, recording: Recording, middle_s: float, deadline_s: float, num_replicates: int
-    ) -> None:
-        jobs = recording.jobs
-        arrived = np.flatnonzero((jobs.asked_s >= middle_s) & (jobs.outcome == ARRIVED))
-        jobs_of = dict(zip(recording.names, grouped(jobs.client[arrived], len(recording.names)), strict=True))
-        self.later: dict[int, FloatArray] = {}
-        """Latencies in the second half by client of the fitted fleet."""
-        for client, name in enumerate(fitted.names):
-            latency_s = jobs.latency_s[arrived[jobs_of[name]]]
-            if len(latency_s) and not fitted.observed[client].is_lost.all():
-                self.later[client] = latency_s
-        self._clients = np.array(list(self.later), dtype=np.int64)
-        self._names, self._deadline_s = fitted.names, deadline_s
-        self._before_s = fitted.fleet().latency_s[self._clients]
-        self._after_s = np.array([np.median(latency_s) for latency_s in self.later.values()])
-        self._slot_s = assign_tiers(self._before_s, deadline_s) * deadline_s
-        self._num_later = np.array([len(latency_s) for latency_s in self.later.values()], dtype=np.int64)
-        self._num_kept = max(1, MAX_DRAWN // (num_replicates * max(1, len(self.later))))
-        self._drawn_s: list[FloatArray] = []
-        """Drawn latencies of these clients in each replicate, shape (num_clients, num_kept); NaN for failed ones."""
-        self._late_shares: list[float] = []
+    Attributes:
+        clients: Their indices in the fitted fleet, shape (num_clients,).
+        later_s: Their latencies in the second half, shape (num_clients, num_jobs), filled up with NaN.
+        medians_s: Their median latencies in the first and in the second half, shape (2, num_clients).
+        tiers: The tiers of these medians.
+        slot_s: What a reply may take without being late, by the tier in the first half.
+    """
 
-    def add(self, trace: WorkTrace) -> None:
-        """Add the local trainings drawn for a replicate."""
-        shape = len(self._names), -1
-        drawn_s = (trace.compute_s + trace.upload_s).reshape(shape)[self._clients]
-        drawn_s = np.where(trace.is_lost.reshape(shape)[self._clients], np.nan, drawn_s)
-        counts = np.arange(drawn_s.shape[1]) < self._num_later[:, None]  # as many as there are in the second half
-        num_late = int(np.count_nonzero(counts & (drawn_s > self._slot_s[:, None])))
-        num_replies = int(np.count_nonzero(counts & np.isfinite(drawn_s)))
-        self._late_shares.append(num_late / max(1, num_replies))
-        self._drawn_s.append(drawn_s[:, : self._num_kept].copy())
+    clients: IntArray
+    later_s: FloatArray
+    medians_s: FloatArray
+    tiers: IntArray
+    slot_s: FloatArray
 
-    def order(self) -> tuple[float, int]:
-        """Return the share of pairs of clients in the same order by median latency in both halves, and their number."""
-        before_s, after_s, count = self._before_s, self._after_s, len(self.later)
-        same = ((before_s[one] < before_s[:one]) == (after_s[one] < after_s[:one]) for one in range(count))
-        right = sum(int(np.count_nonzero(pairs)) for pairs in same)
-        num_pairs = count * (count - 1) // 2
-        return (right / num_pairs if num_pairs else math.nan), num_pairs
+    def late_share(self, latency_s: FloatArray) -> float:
+        """Return the share of late replies; of each client, as many count as there are in the second half."""
+        num_later = np.isfinite(self.later_s).sum(axis=1)
+        counts = np.isfinite(latency_s) & (np.arange(latency_s.shape[1]) < num_later[:, None])
+        num_late = (counts & (latency_s > self.slot_s[:, None])).sum()
+        return float(num_late / max(1, counts.sum()))
 
-    def wrong_tiers(self) -> tuple[tuple[str, int, int], ...]:
-        """Return the clients whose median latency is in another tier in the second half."""
-        tiers = (assign_tiers(latency_s, self._deadline_s).tolist() for latency_s in (self._before_s, self._after_s))
-        return tuple(
-            (self._names[client], one, other)
-            for client, one, other in zip(self._clients.tolist(), *tiers, strict=True)
-            if one != other
-        )
 
-    def late_share(self) -> Prediction:
-        """Return the share of replies that take longer than the slot of their client's tier."""
-        late = np.concatenate([one > slot for one, slot in zip(self.later.values(), self._slot_s, strict=True)])
-        return Prediction("share of late replies", "", Spread.of(np.array(self._late_shares)), float(late.mean()))
+def _clients_of_both_halves(recording: Recording, fitted: FittedFleet, middle_s: float, deadline_s: float) -> _Clients:
+    jobs = recording.jobs
+    arrived = (jobs.asked_s >= middle_s) & (jobs.outcome == ARRIVED)
+    later_s = {
+        client: jobs.latency_s[arrived & (jobs.client == recording.names.index(name))]
+        for client, name in enumerate(fitted.names)
+        if not fitted.observed[client].is_lost.all()
+    }
+    clients = np.array([client for client, latency_s in later_s.items() if len(latency_s)], dtype=np.int64)
+    if not len(clients):
+        raise InputError(f"{recording.name} has no client that replied in both halves; record the same clients longer")
+    rows = np.full((len(clients), max(map(len, later_s.values()))), np.nan)
+    for row, client in zip(rows, clients.tolist(), strict=True):
+        row[: len(later_s[client])] = later_s[client]
+    medians_s = np.stack([fitted.fleet().latency_s[clients], np.nanmedian(rows, axis=1)])
+    tiers = assign_tiers(medians_s, deadline_s)
+    return _Clients(clients, rows, medians_s, tiers, tiers[0] * deadline_s)
 
-    def latency_coverage(self) -> float:
-        """Return the share of latencies in the second half within the middle 95 % of those drawn for their client."""
-        drawn_s, inside = np.stack(self._drawn_s), list[BoolArray]()
-        for place, latency_s in enumerate(self.later.values()):
-            low, high = np.nanquantile(drawn_s[:, place], [0.025, 0.975])
-            inside.append((low <= latency_s) & (latency_s <= high))
-        return float(np.concatenate(inside).mean())
+
+def _updates_per_h(recording: Recording, middle_s: float) -> float:
+    """Return the updates per hour in the second half; NaN if the recording does not show them."""
+    rounds = rounds_of(recording)
+    merged = [one.merged for one in rounds if one.end_s > middle_s and one.merged is not None]
+    return sum(map(len, merged)) / (rounds[-1].end_s - middle_s) * 3600 if merged else math.nan
 
 
 def _recorded_candidate(

@@ -1,31 +1,34 @@
 """Conversion of CSV logs of other software to recordings.
 
 A row is one job: which client was asked to train, when, and when its reply arrived; docs/reference/recordings.md
-describes the columns. Times are converted exactly, so a recording has the times of its file.
+describes the columns.
 """
 
-import contextlib
 import os
-from bisect import bisect_right
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from decimal import Decimal, DecimalException
+import re
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pydantic import ValidationError
 
 from lesson.core.csv_rows import read_rows
 from lesson.core.errors import InputError, printable
 from lesson.core.files import check_output, write_whole
-from lesson.core.validation import MAX_SAMPLES
-from lesson.flight.recording import MAX_EVENTS, MAX_NAME, MAX_S, Event, Header, line_of
+from lesson.flight.recording import MAX_S, Event, Header, line_of, problem_of
+
+if TYPE_CHECKING:  # it takes a while to import
+    import pandas as pd
 
 REQUIRED = ("client", "asked_s", "arrived_s")
 OPTIONAL = ("round", "compute_s", "downloaded_s", "trained_s", "num_samples", "energy_j", "reason", "failed_s")
-MAX_TIME_S = Decimal(10) ** 12
+TIMES = ["asked_s", "downloaded_s", "trained_s", "arrived_s", "failed_s"]
+"""Columns of times, in the order in which things happen."""
+NUMBERS, WHOLE = ("round", "compute_s", "num_samples", "energy_j"), {"round", "num_samples"}
+TIME_ZONE = r"(?:Z|[+-]\d\d:?\d\d)$"
+MAX_TIME_S = 1e12
 """Largest absolute time in seconds; Unix times in milliseconds are larger."""
-MAX_VALUE = Decimal(10) ** 15
-MAX_REASON = 1000
 NO_REPLY = "no reply"
 """Reason of jobs without a reply, if the file gives none."""
 
@@ -34,220 +37,119 @@ def import_csv(path: Path, out: Path) -> str:
     """Convert a CSV file to the recording `out`; return a line that says what it contains.
 
     Raises:
-        InputError: The file cannot be read, a value is invalid, or `out` exists. The message names the line.
+        InputError: The file cannot be read, a value is invalid, or `out` exists. The message names line and column.
     """
+    import pandas as pd
+
     check_output(out, "out", [".jsonl"])
     if os.path.lexists(out):
         raise InputError(f"{out} exists; remove it or choose another output file")
-    rows, clock = _read(path)
-    jobs = sorted(rows, key=lambda row: (row.asked, row.line))
-    first, last = jobs[0].asked, max(job.latest for job in jobs)
-    if last - first > MAX_S:
-        raise InputError(f"{path} must span at most {MAX_S:g} s, got {float(last - first):g} s")
-    _end_unanswered(jobs, last)
-    events = [event for number, job in enumerate(jobs, 1) for event in job.events(str(number), first)]
-    if len(events) >= MAX_EVENTS:
-        raise InputError(f"{path} has too many rows for a recording of {MAX_EVENTS} lines; split it")
-    events.sort(key=lambda event: event.t_s)  # stable: a job that took no time is asked before its reply arrives
-    header = Header(began=clock.date_of(first), source=f"imported from {printable(path.name)}")
-    write_whole(out, (line_of(header) + "".join(map(line_of, events))).encode())
-    return _summary(jobs, events[-1].t_s)
-
-
-@dataclass
-class _Row:
-    """A job. Times are in seconds, on the scale of the file."""
-
-    line: int
-    client: str
-    asked: Decimal
-    downloaded: Decimal | None
-    trained: Decimal | None
-    arrived: Decimal | None
-    failed: Decimal | None
-    reason: str
-    round: int
-    told: dict[str, Any]
-    """Fields of the event that ends the job."""
-
-    @property
-    def ended(self) -> Decimal | None:
-        return self.failed if self.arrived is None else self.arrived
-
-    @property
-    def latest(self) -> Decimal:
-        """The last known time of the job."""
-        return max(time for time in (self.asked, self.downloaded, self.trained, self.ended) if time is not None)
-
-    def events(self, job: str, zero: Decimal) -> Iterator[Event]:
-        """Yield the events of the job; times count from `zero`."""
-        common: dict[str, Any] = {"client": self.client, "job": job}
-        yield Event(event="asked", t_s=float(self.asked - zero), round=self.round, **common)
-        if self.ended is not None:
-            marks = {"downloaded_s": self.downloaded, "trained_s": self.trained}
-            told = self.told | {name: float(mark - zero) for name, mark in marks.items() if mark is not None}
-            kind = "failed" if self.arrived is None else "arrived"
-            yield Event(event=kind, t_s=float(self.ended - zero), reason=self.reason, **common, **told)
-
-
-def _read(path: Path) -> tuple[list[_Row], "_Clock"]:
-    rows, clock = list[_Row](), _Clock()
-    for line, cells in read_rows(path, "a log", REQUIRED, OPTIONAL):
-        rows.append(_Cells(path, line, dict(zip((*REQUIRED, *OPTIONAL), cells, strict=True)), clock).row())
+    rows = list(read_rows(path, "a log", REQUIRED, OPTIONAL))
     if not rows:
         raise InputError(f"{path} has no rows; add some below the header")
-    return rows, clock
-
-
-def _end_unanswered(jobs: list[_Row], last: Decimal) -> None:
-    """Set when jobs without a reply failed, if the file does not say so: when the client was asked again, if it was.
-
-    Otherwise, a job with a reason failed at `last`, and one without a reason is left open.
-    """
-    asked = dict[str, list[Decimal]]()
-    for job in jobs:
-        asked.setdefault(job.client, []).append(job.asked)
-    for job in jobs:
-        if job.ended is None:
-            times = asked[job.client]
-            later = bisect_right(times, job.asked)
-            again = times[later] if later < len(times) else last if job.reason else None
-            if again is not None:
-                job.failed = max(again, job.latest)
-                job.reason = job.reason or NO_REPLY
-                if _is_too_long(job.told, job.failed - job.asked):  # longer than the server waited
-                    del job.told["compute_s"]
-
-
-def _summary(jobs: list[_Row], end_s: float) -> str:
-    arrived = sum(job.arrived is not None for job in jobs)
-    failed = sum(job.failed is not None for job in jobs)
-    clients = len({job.client for job in jobs})
+    lines, cells = zip(*rows, strict=True)
+    text = pd.DataFrame(cells, index=lines, columns=[*REQUIRED, *OPTIONAL], dtype=str)
+    jobs, began = _read_times(path, text)
+    for column in NUMBERS:
+        jobs[column] = pd.to_numeric(text[column], errors="coerce")
+        _check(path, text, column, (text[column] == "") | np.isfinite(jobs[column]), "must be a number")
+    jobs[["client", "reason"]] = text[["client", "reason"]]
+    _check_order(path, text, jobs)
+    jobs = jobs.sort_values("asked_s", kind="stable")
+    _end_unanswered(jobs)
+    events = _events(path, jobs)
+    header = Header(began=began, source=f"imported from {printable(path.name)}")
+    write_whole(out, (line_of(header) + "".join(map(line_of, events))).encode())
+    arrived, failed = int(jobs["arrived_s"].count()), int(jobs["failed_s"].count())
     return (
-        f"{len(jobs)} jobs of {clients} clients in {end_s:.6g} s: {arrived} arrived, {failed} failed, "
-        f"{len(jobs) - arrived - failed} open"
+        f"{len(jobs)} jobs of {jobs['client'].nunique()} clients in {events[-1].t_s:.6g} s: {arrived} arrived, "
+        f"{failed} failed, {len(jobs) - arrived - failed} open"
     )
 
 
-@dataclass
-class _Clock:
-    """The kind of times in a file, which its first time determines: seconds or dates, with or without a time zone."""
+def _read_times(path: Path, text: "pd.DataFrame") -> "tuple[pd.DataFrame, str]":
+    """Return the times in seconds since the earliest one, and its date if the time zone is known.
 
-    kind: str = ""
-    line: int = 0
+    Empty cells become NaN. The first time determines whether all are numbers, or dates with or without a time zone.
+    """
+    import pandas as pd
 
-    def read(self, cell: str, line: int) -> Decimal | str:
-        """Return a time in seconds, or what it must be."""
-        time, kind = _number(cell), "a number of seconds"
-        if time is None:
-            date = _date(cell)
-            if date is None:
-                return self._wanted("a number of seconds or an ISO 8601 date and time")
-            kind = "an ISO 8601 date and time with" + ("out" if date.tzinfo is None else "") + " a time zone"
-            passed = date.replace(tzinfo=date.tzinfo or UTC) - datetime(1970, 1, 1, tzinfo=UTC)
-            time = Decimal(passed // timedelta(microseconds=1)) / 10**6
-        if not self.kind:
-            self.kind, self.line = kind, line
-        return time if kind == self.kind else self._wanted(kind)
-
-    def _wanted(self, kinds: str) -> str:
-        return f"{self.kind}, as on line {self.line}" if self.kind else kinds
-
-    def date_of(self, time: Decimal) -> str:
-        """Return the date of a time in UTC; empty if times are seconds, or if their time zone is unknown."""
-        if not self.kind.endswith("with a time zone"):
-            return ""
-        return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=int(time * 10**6))).isoformat()
+    _check(path, text, "asked_s", text["asked_s"] != "", "must be given")
+    first = text["asked_s"].iloc[0]
+    zone, is_date = bool(re.search(TIME_ZONE, first)), bool(np.isnan(pd.to_numeric(first, errors="coerce")))
+    must = f"must be seconds, at most {MAX_TIME_S:.0e}, or an ISO 8601 date and time; the same kind in all rows"
+    seconds = pd.DataFrame(index=text.index)
+    for column in TIMES:
+        if is_date:
+            of_kind = text[column].where(text[column].str.contains(TIME_ZONE) == zone)
+            dates = pd.to_datetime(of_kind, format="ISO8601", utc=True, errors="coerce")
+            seconds[column] = (dates - pd.Timestamp("1970-01-01", tz="UTC")) / pd.Timedelta(seconds=1)
+        else:
+            seconds[column] = pd.to_numeric(text[column], errors="coerce")
+        _check(path, text, column, (text[column] == "") | (seconds[column].abs() <= MAX_TIME_S), must)
+    zero_s, end_s = float(seconds["asked_s"].min()), float(seconds.max().max())
+    if end_s - zero_s > MAX_S:
+        raise InputError(f"{path} must span at most {MAX_S:g} s, got {end_s - zero_s:g} s")
+    began = pd.Timestamp(zero_s, unit="s", tz="UTC").round("us").isoformat() if is_date and zone else ""
+    return (seconds - zero_s).round(6), began
 
 
-@dataclass
-class _Cells:
-    """The cells of a row, by column."""
-
-    path: Path
-    line: int
-    cells: dict[str, str]
-    clock: _Clock
-    told: dict[str, Any] = field(default_factory=dict)
-
-    def row(self) -> _Row:
-        """Return the job; raise InputError if a value is invalid."""
-        client, reason = self.cells["client"], self.cells["reason"]
-        if not client or len(client) > MAX_NAME or not client.isprintable():
-            self._fail(f"client must be a name of at most {MAX_NAME} printable characters", client)
-        if len(reason) > MAX_REASON:
-            self._fail(f"reason must have at most {MAX_REASON} characters", reason)
-        asked = self._time("asked_s")
-        if asked is None:
-            self._fail("asked_s must be given", "")
-        times = {name: self._time(name) for name in ("downloaded_s", "trained_s", "arrived_s", "failed_s")}
-        if times["arrived_s"] is not None and times["failed_s"] is not None:
-            self._fail("failed_s must be empty if arrived_s is given", self.cells["failed_s"])
-        marks = {"asked_s": asked} | {name: time for name, time in times.items() if time is not None}
-        for (before, early), (name, late) in zip(marks.items(), list(marks.items())[1:], strict=False):
-            if late < early:
-                self._fail(f"{name} must not be before {before}", self.cells[name])
-        self._tell("compute_s", Decimal(0), Decimal(MAX_S))
-        self._tell("energy_j", Decimal(0), MAX_VALUE)
-        self._tell("num_samples", Decimal(1), Decimal(MAX_SAMPLES), whole=True)
-        ended = times["arrived_s"] if times["failed_s"] is None else times["failed_s"]
-        if ended is not None and _is_too_long(self.told, ended - asked):
-            self._fail(f"compute_s must not exceed the {float(ended - asked):g} s of the job", self.cells["compute_s"])
-        in_round = self._value("round", Decimal(0), MAX_VALUE, whole=True)
-        return _Row(
-            self.line,
-            client,
-            asked,
-            downloaded=times["downloaded_s"],
-            trained=times["trained_s"],
-            arrived=times["arrived_s"],
-            failed=times["failed_s"],
-            reason=reason,
-            round=int(in_round or 0),
-            told=self.told,
-        )
-
-    def _time(self, name: str) -> Decimal | None:
-        cell = self.cells[name]
-        if not cell:
-            return None
-        time = self.clock.read(cell, self.line)
-        if isinstance(time, str):
-            self._fail(f"{name} must be {time}", cell)
-        if not -MAX_TIME_S <= time <= MAX_TIME_S:
-            self._fail(f"{name} must be at most {MAX_TIME_S:.0e} s from 0", cell)
-        return time
-
-    def _tell(self, name: str, least: Decimal, most: Decimal, *, whole: bool = False) -> None:
-        value = self._value(name, least, most, whole=whole)
-        if value is not None:
-            self.told[name] = int(value) if whole else float(value)
-
-    def _value(self, name: str, least: Decimal, most: Decimal, *, whole: bool = False) -> Decimal | None:
-        cell = self.cells[name]
-        value = _number(cell)
-        if cell and (value is None or not least <= value <= most or (whole and value % 1)):
-            self._fail(f"{name} must be a {'whole ' if whole else ''}number from {least} to {most:.0e}", cell)
-        return value
-
-    def _fail(self, problem: str, cell: str) -> NoReturn:
-        raise InputError(f"{self.path} line {self.line}: {problem}, got '{printable(cell, 60)}'")
+def _check_order(path: Path, text: "pd.DataFrame", jobs: "pd.DataFrame") -> None:
+    """Raise InputError if the times of a job contradict each other."""
+    both = jobs["arrived_s"].notna() & jobs["failed_s"].notna()
+    _check(path, text, "failed_s", ~both, "must be empty if arrived_s is given")
+    latest_s = jobs[TIMES].ffill(axis=1)
+    for before, column in pairwise(TIMES):
+        _check(path, text, column, latest_s[before] <= latest_s[column], "must not be before the job's earlier times")
+    is_open = jobs["arrived_s"].isna() & jobs["failed_s"].isna()
+    too_long = _is_too_long(jobs["compute_s"], latest_s["failed_s"] - jobs["asked_s"])
+    _check(path, text, "compute_s", is_open | ~too_long, "must not exceed the time of the job")
 
 
-def _is_too_long(told: dict[str, Any], took_s: Decimal) -> bool:
-    """Return whether the compute time exceeds the time of the job, with the tolerance of `read_recording`."""
-    return bool(told.get("compute_s", 0.0) > float(took_s) * 1.01 + 0.01)
+def _end_unanswered(jobs: "pd.DataFrame") -> None:
+    """Set when jobs without a reply failed, if the file does not say so: when the client was asked again, if it was.
+
+    Otherwise, a job with a reason failed at the end, and one without a reason is left open.
+    """
+    is_open = jobs["arrived_s"].isna() & jobs["failed_s"].isna()
+    by_client = jobs.groupby("client")["asked_s"]
+    again_s = by_client.shift(-1)
+    again_s = again_s.where(again_s > jobs["asked_s"]).groupby(jobs["client"]).bfill()  # asked twice at the same time
+    last_s = float(jobs[TIMES].max().max())
+    failed_s = again_s.fillna(jobs["reason"].map(lambda reason: last_s if reason else np.nan))
+    jobs.loc[is_open, "failed_s"] = failed_s.clip(lower=jobs[TIMES].max(axis=1))[is_open]
+    ended = is_open & jobs["failed_s"].notna()
+    jobs.loc[ended & (jobs["reason"] == ""), "reason"] = NO_REPLY
+    took_s = jobs["failed_s"] - jobs["asked_s"]
+    jobs.loc[ended & _is_too_long(jobs["compute_s"], took_s), "compute_s"] = np.nan  # longer than the server waited
 
 
-def _number(cell: str) -> Decimal | None:
-    """Return the number in a cell; None if there is none, or in a notation that only Python accepts."""
-    with contextlib.suppress(DecimalException):
-        value = Decimal(cell) if cell.isascii() and "_" not in cell else None
-        return value if value is not None and value.is_finite() else None
-    return None
+def _events(path: Path, jobs: "pd.DataFrame") -> list[Event]:
+    """Return the events of all jobs in order of time; raise InputError if a value is invalid."""
+    events = []
+    for number, (line, job) in enumerate(jobs.iterrows(), 1):
+        given: dict[str, Any] = {str(name): value for name, value in job.dropna().items()}
+        for name in WHOLE & given.keys():
+            given[name] = int(given[name]) if given[name] % 1 == 0 else given[name]
+        same = {"client": given.pop("client"), "job": str(number)}
+        asked = {"t_s": given.pop("asked_s"), "round": given.pop("round", 0)}
+        ends = {kind: given.pop(f"{kind}_s") for kind in ("arrived", "failed") if f"{kind}_s" in given}
+        try:
+            events.append(Event(event="asked", **asked, **same))
+            events += [Event(event=kind, t_s=t_s, **same, **given) for kind, t_s in ends.items()]
+        except ValidationError as error:
+            raise InputError(f"{path} line {line}: {problem_of(error)}") from None
+    return sorted(events, key=lambda event: event.t_s)  # stable: a job is asked before its reply arrives
 
 
-def _date(cell: str) -> datetime | None:
-    with contextlib.suppress(ValueError):
-        return datetime.fromisoformat(cell)
-    return None
+def _is_too_long(compute_s: "pd.Series[float]", took_s: "pd.Series[float]") -> "pd.Series[bool]":
+    """Return whether compute times exceed the times of their jobs, with the tolerance of `read_recording`."""
+    return compute_s > took_s * 1.01 + 0.01
+
+
+def _check(path: Path, text: "pd.DataFrame", column: str, right: "pd.Series[bool]", must: str) -> None:
+    """Raise InputError for the first row that is not right."""
+    if not right.all():
+        row = int(np.argmin(right))
+        cell = printable(text[column].iloc[row], 60)
+        raise InputError(f"{path} line {text.index[row]}: {column} {must}, got '{cell}'")

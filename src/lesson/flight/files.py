@@ -8,7 +8,7 @@ from lesson.core.errors import InputError
 from lesson.core.files import write_all
 from lesson.fleet.csv_files import fleet_csv
 from lesson.flight.fit import FittedFleet
-from lesson.flight.replay import replay_settings
+from lesson.flight.outcomes import replay_settings
 
 
 def write_fleet(fitted: FittedFleet, folder: Path, *, seed: int = 0, replicate: int = 0) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class Observed:
         """Latencies of the jobs that arrived; of all jobs if none arrived."""
         return self.latency_s if self.is_lost.all() else self.latency_s[~self.is_lost]
 
-    @property
+    @cached_property
     def bandwidth(self) -> float:
         """Width of a kernel that smooths the latencies, as a share of them, by Silverman's rule s·n^(−1/5).
 
@@ -150,14 +150,9 @@ class FittedFleet:
             ratio = self.pool[rng.integers(len(self.pool), size=length)]
             usual_s = np.where(one.is_lost[places], latency_s, self.median_s[client])
             latency_s = usual_s * ratio
-        latency_s = latency_s * np.exp(self._bandwidth[client] * rng.standard_normal(length))
+        width = 0.0 if self.is_pooled[client] else one.bandwidth
+        latency_s = latency_s * np.exp(width * rng.standard_normal(length))
         return latency_s, one.compute_share[places], one.is_lost[places]
-
-    @cached_property
-    def _bandwidth(self) -> FloatArray:
-        """Width of the kernel that smooths each client's latencies, as a share of them; 0 for pooled clients."""
-        widths = [0.0 if pooled else one.bandwidth for one, pooled in zip(self.observed, self.is_pooled, strict=True)]
-        return np.array(widths)
 
     @cached_property
     def _compute_share(self) -> FloatArray:
@@ -205,10 +200,10 @@ def fit(recording: Recording) -> FittedFleet:
         if len(mine):
             with np.errstate(invalid="ignore"):
                 share = np.clip(jobs.compute_s[mine] / latency_s, 0.0, 1.0)
-            share = np.where(np.isnan(share) & ~np.isnan(share).all(), _median(share), share)
+            share = np.where(np.isnan(share), _median(share), share)
             kept.append(client)
             observed.append(Observed(latency_s, np.where(is_lost, 1.0, share), is_lost))
-    if not any(not one.is_lost.all() for one in observed):
+    if all(one.is_lost.all() for one in observed):
         raise InputError(f"{recording.name} has no usable reply: none took longer than 0 s; check its times")
     names = tuple(recording.names[client] for client in kept)
     replies = np.array([np.count_nonzero(~one.is_lost) for one in observed])
@@ -229,7 +224,7 @@ def fit(recording: Recording) -> FittedFleet:
         overhead_s=_overhead_s(recording),
         intervals=_presence(recording, intervals, place),
         begin_s=recording.begin_s,
-        duration_s=max(recording.end_s - recording.begin_s, 1e-3),
+        duration_s=recording.end_s - recording.begin_s,
         notes=tuple(notes),
     )
 
@@ -246,7 +241,7 @@ def _is_cold(latency_s: FloatArray, is_lost: BoolArray) -> bool:
 def _ended_by_absence(recording: Recording, intervals: list[tuple[int, float, float]]) -> BoolArray:
     """Return which jobs failed because their client left or the server restarted, shape (num_jobs,)."""
     jobs = recording.jobs
-    explained = np.array([reason == RESTARTED for reason in jobs.reason])
+    explained: BoolArray = jobs.reason == RESTARTED
     left_s: dict[int, list[float]] = {}
     for client, _, to_s in intervals:
         left_s.setdefault(client, []).append(to_s)
@@ -316,10 +311,10 @@ def _notes(recording: Recording, names: tuple[str, ...], replies: IntArray, cold
     if unfinished := num_asked - len(names):
         notes.append(f"{unfinished} of {num_asked} clients have no local training that ended and are left out")
     if silent := [name for name, number in zip(names, replies.tolist(), strict=True) if not number]:
-        notes.append(f"no replies from {_listed(silent)}: all their local trainings are simulated as failed")
+        notes.append(f"no replies from {listed(silent)}: all their local trainings are simulated as failed")
     if few := [name for name, number in zip(names, replies.tolist(), strict=True) if 0 < number < MIN_OBSERVED]:
         how = "their variation is pooled from all clients" if has_pool else "their times are assumed to be constant"
-        notes.append(f"fewer than {MIN_OBSERVED} replies from {_listed(few)}: {how}")
+        notes.append(f"fewer than {MIN_OBSERVED} replies from {listed(few)}: {how}")
     if cold:
         notes.append(
             f"the first reply is left out for {cold} of {len(names)} clients: it took longer than all later ones, and "
@@ -328,7 +323,7 @@ def _notes(recording: Recording, names: tuple[str, ...], replies: IntArray, cold
     return notes
 
 
-def _listed(names: list[str], most: int = 5) -> str:
+def listed(names: list[str], most: int = 5) -> str:
     """Return a list of names as text, cut after `most`."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more

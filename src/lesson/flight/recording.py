@@ -10,12 +10,13 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Literal, NoReturn, TypeVar
+from typing import Annotated, Literal, NoReturn, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from lesson.core.arrays import FloatArray, IntArray
+from lesson.core.arrays import BoolArray, FloatArray, IntArray
 from lesson.core.errors import InputError, printable
 from lesson.core.validation import MAX_SAMPLES, wanted_by
 
@@ -116,12 +117,12 @@ class Jobs:
     """When the reply arrived, or when the server noticed that there will be none."""
     outcome: IntArray
     """ARRIVED, FAILED or OPEN."""
-    download_s: FloatArray
     compute_s: FloatArray
     num_samples: IntArray
     """0 if unknown."""
     energy_j: FloatArray
-    reason: tuple[str, ...]
+    reason: npt.NDArray[np.object_]
+    """Why a job failed; empty if it did not, or if the reason is unknown."""
 
     def __len__(self) -> int:
         return len(self.client)
@@ -130,6 +131,10 @@ class Jobs:
     def latency_s(self) -> FloatArray:
         """Seconds from the request to the reply, or until the server noticed that there will be none."""
         return self.ended_s - self.asked_s
+
+    def where(self, chosen: BoolArray) -> "Jobs":
+        """Return some of the jobs."""
+        return Jobs(**{name: values[chosen] for name, values in vars(self).items()})
 
 
 @dataclass(frozen=True)
@@ -204,7 +209,15 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the number and the text of each line; raise InputError if the file is not text, or a line is too long."""
     try:
         with path.open("rb") as file:
-            yield from _complete_lines(path, file)
+            for number, line in enumerate(iter(lambda: file.readline(MAX_LINE + 1), b""), start=1):
+                if len(line) > MAX_LINE:
+                    raise InputError(f"{path} line {number}: a line must have at most {MAX_LINE} bytes")
+                if not line.endswith(b"\n"):
+                    raise InputError(f"{path} line {number} is incomplete; remove it to use the rest")
+                if number > MAX_EVENTS:
+                    raise InputError(f"{path} has more than {MAX_EVENTS} lines; split it")
+                if text := line.decode("utf-8-sig" if number == 1 else "utf-8").strip():
+                    yield number, text
     except FileNotFoundError:
         remedy = "record a run with lesson.flower.RecordingGrid, or import a log with 'lesson record import'"
         raise InputError(f"{path} does not exist; {remedy}") from None
@@ -212,20 +225,6 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise InputError(f"{path} cannot be read: it must be text in UTF-8") from None
-
-
-def _complete_lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, str]]:
-    number = 0
-    while line := file.readline(MAX_LINE + 1):
-        number += 1
-        if len(line) > MAX_LINE:
-            raise InputError(f"{path} line {number}: a line must have at most {MAX_LINE} bytes; is it a recording?")
-        if not line.endswith(b"\n"):
-            raise InputError(f"{path} line {number} is incomplete; remove it to use the rest")
-        if number > MAX_EVENTS:
-            raise InputError(f"{path} has more than {MAX_EVENTS} lines; split it")
-        if text := line.decode("utf-8-sig" if number == 1 else "utf-8").strip():
-            yield number, text
 
 
 def _read_header(path: Path, lines: Iterator[tuple[int, str]]) -> Header:
@@ -242,19 +241,23 @@ def _read_header(path: Path, lines: Iterator[tuple[int, str]]) -> Header:
 
 
 def _parse(path: Path, number: int, text: str, kind: type[Item]) -> Item:
-    """Return the object on a line; raise InputError that names the first wrong field."""
+    """Return the object on a line; raise InputError that names the first invalid field."""
     try:
         return kind.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        if first["type"] == "json_invalid":
+        if error.errors()[0]["type"] == "json_invalid":
             raise InputError(f"{path} line {number} is not JSON: {printable(text, 60)}") from None
-        name = ".".join(map(str, first["loc"])) or "an event"
-        if first["type"] == "missing":
-            raise InputError(f"{path} line {number}: {name} must be given") from None
-        must = first["ctx"]["error"] if first["type"] == "value_error" else f"must be {wanted_by(first)}"
-        got = printable(json.dumps(first["input"], default=str), 60)
-        raise InputError(f"{path} line {number}: {name} {must}, got {got}") from None
+        raise InputError(f"{path} line {number}: {problem_of(error)}") from None
+
+
+def problem_of(error: ValidationError) -> str:
+    """Return what the first invalid field of an event must be."""
+    first = error.errors(include_url=False)[0]
+    name = ".".join(map(str, first["loc"])) or "an event"
+    if first["type"] == "missing":
+        return f"{name} must be given"
+    must = first["ctx"]["error"] if first["type"] == "value_error" else f"must be {wanted_by(first)}"
+    return f"{name} {must}, got {printable(json.dumps(first['input'], default=str), 60)}"
 
 
 @dataclass(slots=True)
@@ -267,7 +270,6 @@ class _Job:
     asked_s: float
     ended_s: float = math.nan
     outcome: int = OPEN
-    download_s: float = math.nan
     compute_s: float = math.nan
     num_samples: int = 0
     energy_j: float = math.nan
@@ -320,24 +322,15 @@ class _Events:
         open_intervals = [(name, since_s, math.inf) for name, since_s in self.since_s.items()]
         intervals = [(place[name], *span) for name, *span in self.intervals + open_intervals]
 
-        def column(name: str, kind: type = float) -> Any:
-            return np.array([getattr(job, name) for job in jobs], dtype=kind)
-
+        columns = ("round", "asked_s", "ended_s", "outcome", "compute_s", "num_samples", "energy_j")
         return Recording(
             name=self.path.name,
             header=header,
             names=names,
             jobs=Jobs(
-                client=np.array([place[job.client] for job in jobs], dtype=np.int64),
-                round=column("round", np.int64),
-                asked_s=column("asked_s"),
-                ended_s=column("ended_s"),
-                outcome=column("outcome", np.int64),
-                download_s=column("download_s"),
-                compute_s=column("compute_s"),
-                num_samples=column("num_samples", np.int64),
-                energy_j=column("energy_j"),
-                reason=tuple(job.reason for job in jobs),
+                client=np.array([place[job.client] for job in jobs]),
+                reason=np.array([job.reason for job in jobs], dtype=object),
+                **{name: np.array([getattr(job, name) for job in jobs]) for name in columns},
             ),
             rounds=tuple(self._round(line, event, place) for line, event in self.rounds),
             intervals=tuple(sorted(intervals)),  # type: ignore[arg-type]  # (client, from_s, to_s)
@@ -411,8 +404,6 @@ class _Events:
         if not math.isnan(job.compute_s) and job.compute_s > (event.t_s - job.asked_s) * 1.01 + 0.01:
             took = f"{event.t_s - job.asked_s:.6g} s"
             self._fail(line, f"compute_s must not exceed the {took} that job '{event.job}' took, got {job.compute_s:g}")
-        if event.downloaded_s is not None:
-            job.download_s = event.downloaded_s - job.asked_s
 
     def _client(self, line: int, event: Event) -> str:
         if event.client is None:

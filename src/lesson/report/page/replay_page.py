@@ -1,16 +1,19 @@
 """The page of `lesson replay`: recorded reality beside simulated alternatives, and how to adopt the recommended one."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lesson.flight.advice import Advice
+from lesson.core.arrays import IntArray
 from lesson.flight.fit import FittedFleet
+from lesson.flight.outcomes import MEASURES, MIN_SERVED, Candidate, Outcome
 from lesson.flight.recording import ARRIVED, FAILED
-from lesson.flight.replay import MEASURES, MIN_SERVED, Candidate, Outcome, Replay
+from lesson.flight.replay import Replay
 from lesson.report.page.document import write_document
+from lesson.report.replay.tables import client_table, strategy_table
 from lesson.strategies import find_strategy
 
 MAX_CLIENTS = 60
@@ -19,23 +22,19 @@ MAX_POINTS = 200
 """Largest number of recorded latencies drawn per client."""
 
 
-def write_replay_page(
-    path: Path | str,
-    result: Replay,
-    advice: Advice,
-    *,
-    notes: Sequence[str] = (),
-    command: str = "",
-    trained: Sequence[dict[str, Any]] = (),
-) -> None:
-    """Atomically write the page. `trained` are rows with the accuracy of each strategy, if models were trained."""
-    data = replay_data(result, advice) | {"notes": list(notes), "command": command, "trained": list(trained)}
-    write_document(path, f"LESSON: replay of {result.fitted.recording.name}", ["replay.js"], data)
+def write_replay_page(path: Path | str, result: Replay, data: dict[str, Any], command: str) -> None:
+    """Atomically write the page. `data` is `replay_data` with `notes`, and rows of trained accuracies, `trained`."""
+    tables = {
+        "strategies": strategy_table(result).to_data(),
+        "clients": client_table(data["clients"], [outcome.candidate.label for outcome in result.outcomes]).to_data(),
+    }
+    title = f"LESSON: replay of {result.fitted.recording.name}"
+    write_document(path, title, ["replay.js"], data | {"tables": tables, "command": command})
 
 
-def replay_data(result: Replay, advice: Advice) -> dict[str, Any]:
-    """Return all data of the page; the page only draws."""
-    fitted, reality = result.fitted, result.reality
+def replay_data(result: Replay) -> dict[str, Any]:
+    """Return a replay as JSON data, for `--json` and for the charts of the page."""
+    fitted, reality, advice = result.fitted, result.reality, result.advice
     best = None if advice.outcome is None else advice.outcome.candidate
     return {
         "recording": {
@@ -49,14 +48,13 @@ def replay_data(result: Replay, advice: Advice) -> dict[str, Any]:
             "overhead_s": fitted.overhead_s,
         },
         "horizon_s": result.horizon_s,
-        "measures": MEASURES,
         "min_served": MIN_SERVED,
-        "reality": reality.values | {"not_served": [fitted.names[one] for one in reality.not_served.tolist()]},
+        "reality": reality.values | {"not_served": [fitted.names[client] for client in reality.not_served]},
         "outcomes": [_outcome(fitted, outcome) for outcome in result.outcomes],
         "advice": {
             "sentence": advice.sentence,
             "label": None if best is None else best.label,
-            "gain": None if advice.gain is None else vars(advice.gain),
+            "gain": None if advice.gain is None else asdict(advice.gain),
             "compared_with": advice.compared_with,
             "snippet": None if best is None else flower_snippet(best),
         },
@@ -86,8 +84,8 @@ def _outcome(fitted: FittedFleet, outcome: Outcome) -> dict[str, Any]:
         "label": label,
         "problem": "",
         "note": outcome.note,
-        "values": {name: vars(outcome.spread(name)) for name in MEASURES},
-        "not_served": [fitted.names[client] for client in outcome.not_served.tolist()],
+        "values": {name: asdict(outcome.spread(name)) for name in MEASURES},
+        "not_served": [fitted.names[client] for client in outcome.not_served],
     }
 
 
@@ -96,17 +94,14 @@ def _clients(fitted: FittedFleet, outcomes: Sequence[Outcome]) -> list[dict[str,
     jobs, names = fitted.recording.jobs, fitted.recording.names
     latency_s = fitted.fleet().latency_s
     order = np.argsort(latency_s, kind="stable")
-    if len(order) > MAX_CLIENTS:
-        order = order[np.linspace(0, len(order) - 1, MAX_CLIENTS).round().astype(np.int64)]
     rows = []
-    for client in order.tolist():
+    for client in order[_evenly(len(order), MAX_CLIENTS)].tolist():
         mine = jobs.client == names.index(fitted.names[client])
         recorded_s = jobs.latency_s[mine & (jobs.outcome == ARRIVED)]
-        places = np.linspace(0, len(recorded_s) - 1, min(len(recorded_s), MAX_POINTS)).round().astype(np.int64)
         rows.append(
             {
                 "name": fitted.names[client],
-                "latency_s": recorded_s[places].tolist(),
+                "latency_s": recorded_s[_evenly(len(recorded_s), MAX_POINTS)].tolist(),
                 "replies": len(recorded_s),
                 "failures": int(np.count_nonzero(mine & (jobs.outcome == FAILED))),
                 "median_s": float(latency_s[client]),
@@ -115,3 +110,8 @@ def _clients(fitted: FittedFleet, outcomes: Sequence[Outcome]) -> list[dict[str,
             }
         )
     return rows
+
+
+def _evenly(length: int, most: int) -> IntArray:
+    """Return up to `most` indices of a sequence, evenly spaced."""
+    return np.linspace(0, length - 1, min(length, most)).round().astype(np.int64)

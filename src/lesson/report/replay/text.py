@@ -4,93 +4,36 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from lesson.flight.advice import Advice
-from lesson.flight.check import Check, Prediction
-from lesson.flight.replay import Outcome, Replay
+from lesson.flight.check import Check
+from lesson.flight.replay import Replay
 from lesson.report.metric_words import metric_column, target_text, unit_of
-from lesson.report.plan.text import counted, percent
+from lesson.report.plan.text import percent
+from lesson.report.replay.tables import MAX_NAMED, check_table, strategy_table
 
 if TYPE_CHECKING:  # it imports torch, which takes seconds
     from lesson.experiments.study import Study
 
-COLUMNS = {
-    "round_s": "round\n(s)",
-    "updates_per_h": "updates\n/ h",
-    "staleness": "stale\nversions",
-    "on_time": "on\ntime",
-    "wasted": "wasted",
-    "joules": "J per\nupdate",
-}
-SHARES = ("on_time", "wasted")
-MAX_NAMED = 3
 MIN_WIDTH = 100
-WIDEST = 1000
+"""Width of output that is piped or written to a file, in characters."""
 
 
-def print_replay(result: Replay, advice: Advice, notes: Sequence[str], console: Console) -> None:
+def print_replay(result: Replay, sentence: str, notes: Sequence[str], console: Console) -> None:
     """Print what happened, what would have happened with other strategies, and the recommendation."""
-    if console.is_terminal and console.width < MIN_WIDTH:
-        table = _table(result, max_named=0)
-        console.width = max(console.width, console.measure(table, options=console.options.update(width=WIDEST)).maximum)
-    else:
-        table = _table(result)
+    if not console.is_terminal:
         console.width = max(console.width, MIN_WIDTH)
-    fitted = result.fitted
-    clients, rounds = counted(len(fitted.names), "client"), counted(result.reality.num_rounds, "round")
-    title = f"{fitted.recording.name}: {clients}, {fitted.duration_s:.0f} s, {rounds}"
-    console.print(Text(title, style="bold"))
-    console.print()
-    console.print(table)
-    if not table.show_edge:
-        console.print()
-    console.print(Text.assemble((advice.sentence, "bold")))
-    for outcome in result.outcomes:
-        if outcome.note:
-            console.print(Text.assemble(("note: ", "yellow"), f"{outcome.candidate.label}: {outcome.note}"))
-        if outcome.problem:
-            console.print(Text.assemble(("note: ", "yellow"), f"{outcome.candidate.label}: {outcome.problem}"))
+    console.print(strategy_table(result).to_rich())
+    console.print(Text(sentence, style="bold"))
     for note in notes:
         console.print(Text.assemble(("note: ", "yellow"), note))
 
 
-def _table(result: Replay, max_named: int = MAX_NAMED) -> Table:
-    """Return the recorded run and the simulated strategies; updates per hour are shown with their interval."""
-    known = [name for name in COLUMNS if name != "joules" or _energy_is_known(result)]
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True, show_edge=max_named > 0)
-    table.add_column("strategy", no_wrap=True)
-    for name in known:
-        table.add_column(COLUMNS[name], justify="right", no_wrap=True)
-    table.add_column("not\nserved", justify="right")
-    reality = result.reality
-    cells = [_cell(name, reality.values[name]) for name in known]
-    table.add_row(
-        f"recorded: {reality.strategy}", *cells, _names(result, reality.not_served.tolist(), max_named), style="bold"
-    )
-    for outcome in result.outcomes:
-        if not outcome.problem:
-            shown = [_shown(name, outcome) for name in known]
-            table.add_row(outcome.candidate.label, *shown, _names(result, outcome.not_served.tolist(), max_named))
-    return table
-
-
 def print_check(check: Check, name: str, console: Console) -> None:
     """Print how well the first half of a recording predicts the second."""
-    console.print(Text(f"{name}: the second half, predicted from the first ({check.strategy})", style="bold"))
-    console.print()
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for heading in ("", "predicted", "95 % interval", "measured", "error", "covered"):
-        table.add_column(heading, justify="left" if not heading else "right", no_wrap=True)
-    for one in check.predictions:
-        error = "–" if math.isnan(one.error) else percent(one.error)
-        spread, mark = one.predicted, "yes" if one.is_covered else "no"
-        interval = f"{_value(one, spread.low)} – {_value(one, spread.high)}"
-        table.add_row(one.what, _value(one, spread.mean), interval, _value(one, one.measured), error, mark)
-    console.print(table)
+    console.print(check_table(check, name).to_rich())
     for line in check_lines(check):
         console.print(line)
 
@@ -141,34 +84,3 @@ def accuracy_sentence(study: "Study", advice: Advice) -> str:
     if label in ("", best):
         return f"{named}."
     return f"{named}, not {label}: the recommendation compares schedules only, so prefer {best} for this task."
-
-
-def _value(prediction: Prediction, value: float) -> str:
-    return percent(value) if prediction.what.startswith("share") else f"{value:.4g} {prediction.unit}".strip()
-
-
-def _shown(measure: str, outcome: Outcome) -> str:
-    spread = outcome.spread(measure)
-    mean, low, high = (_cell(measure, value) for value in (spread.mean, spread.low, spread.high))
-    return f"{mean} ({low}–{high})" if measure == "updates_per_h" else mean
-
-
-def _cell(measure: str, value: float) -> str:
-    if math.isnan(value):
-        return "–"
-    if measure in SHARES:
-        return percent(min(max(value, 0.0), 1.0))
-    return f"{value:.2f}" if measure == "staleness" else f"{value:.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def _names(result: Replay, clients: list[int], max_named: int) -> str:
-    """Return the names of clients, cut after `max_named`; their number if that is 0."""
-    names = [result.fitted.names[client] for client in clients]
-    if not names or not max_named:
-        return f"{len(names)}" if names else "–"
-    more = f" and {len(names) - max_named} more" if len(names) > max_named else ""
-    return ", ".join(names[:max_named]) + more
-
-
-def _energy_is_known(result: Replay) -> bool:
-    return any(not math.isnan(outcome.spread("joules").mean) for outcome in result.outcomes if not outcome.problem)

@@ -1,46 +1,56 @@
 "use strict";
 /* The page of `lesson replay`. */
 (() => {
-  const { data, h, section, table, cards, list, chart, quoted, number, fine, plain } = Page;
+  const { data, h, section, table, chart, quoted, number, plain } = Page;
   const COLORS = { recorded: "#7f7f7f", best: "#0072b2", other: "#56b4e9" };
-  const SHARES = ["on_time", "wasted"];
-  const INTERVALS = ["round_s", "updates_per_h"];
   const possible = data.outcomes.filter((outcome) => !outcome.problem);
 
-  function shown(measure, value) {
-    if (value === null) return "–";
-    return SHARES.includes(measure) ? `${number(100 * Math.max(value, 0))} %` : fine(value);
-  }
-
-  function withInterval(measure, { mean, low, high }) {
-    if (mean === null) return "–";
-    const brief = !INTERVALS.includes(measure) || shown(measure, low) === shown(measure, high);
-    return brief ? shown(measure, mean) : `${shown(measure, mean)} (${shown(measure, low)} to ${shown(measure, high)})`;
+  /** A table that Python formatted. */
+  function formatted({ title, columns, rows }) {
+    return table(
+      title,
+      columns,
+      rows.map((row) => row.map(([text]) => text)),
+    );
   }
 
   function advice() {
     const made = section("advice", "Recommendation");
     made.append(h("p", {}, h("strong", {}, data.advice.sentence)));
     const run = data.recording;
-    const shownCards = [
+    const cards = [
       [`${run.clients}`, "clients", `${run.rounds} rounds of ${run.strategy}`],
       [`${number(run.duration_s / 60, 1)} min`, "recorded", run.began ? `from ${run.began}` : ""],
       [`${number(run.overhead_s, 1)} s`, "between two rounds", "median, also used in the simulations"],
     ];
     if (data.advice.gain)
-      shownCards.unshift([
+      cards.unshift([
         `× ${number(data.advice.gain.mean, 2)}`,
         "updates per hour",
         `${number(data.advice.gain.low, 2)} to ${number(data.advice.gain.high, 2)}, compared with ${data.advice.compared_with}`,
       ]);
-    made.append(cards(shownCards));
+    made.append(
+      h(
+        "div",
+        { class: "cards" },
+        cards.map(([value, label, note]) =>
+          h(
+            "div",
+            { class: "card" },
+            h("div", { class: "value" }, value),
+            h("div", {}, label),
+            h("div", { class: "quiet" }, note),
+          ),
+        ),
+      ),
+    );
     if (data.advice.snippet) {
       made.append(h("h3", {}, "Use it on Flower"), quoted(data.advice.snippet, "the code for a Flower app"));
       made.append(
         h(
           "p",
           { class: "quiet" },
-          'Clients must read their step size from the message: message.content["config"]["lr"].',
+          "Clients must read their step size from the message: message.content[\"config\"][\"lr\"].",
         ),
       );
     }
@@ -53,10 +63,7 @@
       "Other strategies, simulated on the clients of the recording. Bars show means, and error bars the middle 95 % of the simulations, which includes the uncertainty due to the length of the recording. Strategies are ranked by plain updates per hour, which compares schedules, not models.",
     );
     const rows = [
-      {
-        label: `recorded: ${data.recording.strategy}`,
-        values: { updates_per_h: { mean: data.reality.updates_per_h } },
-      },
+      { label: `recorded: ${data.recording.strategy}`, values: { updates_per_h: { mean: data.reality.updates_per_h } } },
       ...possible,
     ].filter((row) => row.values.updates_per_h.mean !== null);
     const error = (end) =>
@@ -90,36 +97,14 @@
         showlegend: false,
       },
     });
-    const names = Object.keys(data.measures).filter(
-      (name) => name !== "joules" || possible.some((one) => one.values.joules.mean !== null),
-    );
     made.append(
-      table(
-        "Means; in parentheses, the middle 95 % of the simulations",
-        ["strategy", ...names.map((name) => data.measures[name]), "not served"],
-        [
-          [
-            `recorded: ${data.recording.strategy}`,
-            ...names.map((name) => shown(name, data.reality[name])),
-            data.reality.not_served.join(", ") || "–",
-          ],
-          ...possible.map((one) => [
-            one.label,
-            ...names.map((name) => withInterval(name, one.values[name])),
-            one.not_served.join(", ") || "–",
-          ]),
-        ],
-      ),
+      formatted(data.tables.strategies),
       h(
         "p",
         { class: "quiet" },
-        `On time: share of updates that arrive by the round in which they are due. Wasted: share of local trainings that failed or whose update was not aggregated. Not served: clients whose updates are aggregated in less than ${number(100 * data.min_served)} % of the simulations, or never in the recorded run.`,
+        `Values are means; in parentheses, the middle 95 % of the simulations. On time: share of updates that arrive by the round in which they are due. Wasted: share of local trainings that failed or whose update was not aggregated. Not served: clients whose updates are aggregated in less than ${number(100 * data.min_served)} % of the simulations, or never in the recorded run.`,
       ),
     );
-    for (const outcome of possible.filter((one) => one.note))
-      made.append(h("p", { class: "quiet" }, `${outcome.label}: ${outcome.note}`));
-    const failed = data.outcomes.filter((outcome) => outcome.problem);
-    if (failed.length) made.append(list(failed.map((outcome) => `${outcome.label} cannot run: ${outcome.problem}`)));
   }
 
   function trained() {
@@ -171,17 +156,7 @@
         xaxis: { type: "category" },
         yaxis: { title: { text: "latency (s)" }, type: spread(rows) > 50 ? "log" : "linear", rangemode: "tozero" },
       },
-      numbers: table(
-        "Mean number of aggregated updates of each client in a simulation",
-        ["client", "median (s)", "replies", "failures", ...data.outcomes.map((outcome) => outcome.label)],
-        data.clients.map((client) => [
-          `${client.name}${client.pooled ? " (few replies)" : ""}`,
-          number(client.median_s, 1),
-          `${client.replies}`,
-          `${client.failures}`,
-          ...client.merged.map((count) => number(count, 1)),
-        ]),
-      ),
+      numbers: formatted(data.tables.clients),
     });
   }
 
@@ -196,9 +171,15 @@
       ...data.notes,
       `Each simulation lasts ${number(data.horizon_s)} s. It assumes that a client's latency does not depend on how many others train at the same time. If clients share a network or a machine, a strategy that starts fewer of them at once may be faster than predicted.`,
     ];
-    made.append(list(lines));
+    made.append(
+      h(
+        "ul",
+        {},
+        lines.map((note) => h("li", {}, note)),
+      ),
+    );
     if (data.command) made.append(quoted(data.command, "the command"));
   }
 
-  for (const draw of [advice, bars, trained, clients, notes]) draw();
+  [advice, bars, trained, clients, notes].forEach((draw) => draw());
 })();
