@@ -128,12 +128,13 @@ class Table:
         )
 
     def to_data(self) -> dict[str, Any]:
-        """Return the table for a page: headings, and rows of cells as [text, value to sort by or None]."""
+        """Return the table for a page: headings, alignments, and rows of cells as [text, value to sort by or None]."""
         rows = [
             [[cell, _sort_key(column.of(row))] for column, cell in zip(self.columns, cells, strict=True)]
             for row, cells in zip(self.rows, self.cells, strict=True)
         ]
-        return {"title": self.title, "columns": self.headings, "rows": rows}
+        align = [column.align for column in self.columns]
+        return {"title": self.title, "columns": self.headings, "align": align, "rows": rows}
 
 
 def _sort_key(value: Any) -> float | None:
