@@ -10,7 +10,7 @@ from lesson import InputError, Settings, draw_fleet
 from lesson.learn.data import load_samples
 from lesson.learn.partition import make_partition
 from lesson.report.paper.fleets import draw_latency_density, draw_schedule, draw_towards_zero
-from lesson.report.shares_figure import draw_label_shares
+from lesson.report.paper.shares import draw_label_shares
 
 
 def test_schedule_has_a_block_per_training_and_a_tick_per_upload() -> None:

@@ -20,8 +20,8 @@ class ReproduceCommand:
         "items",
         nargs=-1,
         metavar="[ITEM]...",
-        help="table1, table2, fig2 to fig9, limits, printed, authors, choices, margins, latencies or sawtooth; all of "
-        "these by default. Further checks on request: literal, scaled, epoch or mnist.",
+        help="table1, table2, fig2 to fig9, limits, printed, authors or choices; all of these by default. Further "
+        "checks on request: literal, scaled, epoch or mnist.",
     )
     quick: bool = option(
         "--quick",
@@ -56,8 +56,8 @@ class ReproduceCommand:
         study, _ = execute_design(design, out, make_engine(data_dir=self.data_dir), flags, on_error="stop")
         check_failed(study, len(design.runs({})), flags)
         with Console(stderr=True).status("") as status:
-            written = write_reproduction(design, study, out, tell=status.update)
-        if about := written.findings_about(design.items):
-            PipedConsole().print(claims_table(about))
-        for what, paths in written.paths.items():
+            written, claims = write_reproduction(design, study, out, tell=status.update)
+        if claims:
+            PipedConsole().print(claims_table(claims).to_rich())
+        for what, paths in written.items():
             print(f"{what}: {', '.join(map(str, paths))}")
