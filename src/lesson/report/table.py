@@ -92,7 +92,8 @@ class Table:
         """Return the table in Markdown, without its title."""
         rules = ["---:" if column.align == "right" else "---" for column in self.columns]
         lines = [self.headings, rules, *self.cells]
-        return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
+        escaped = str.maketrans({"|": "\\|", "\n": "<br>"})
+        return "".join(f"| {' | '.join(cell.translate(escaped) for cell in line)} |\n" for line in lines)
 
     def to_html(self) -> str:
         """Return the table as an HTML element."""

@@ -1,7 +1,5 @@
 """The paper's Fig. 2 and 3, and how LESSON approaches asynchronous FL, as figures for a two-column paper."""
 
-from collections.abc import Iterable
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -10,7 +8,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, MaxNLocator, PercentFormatter, StrMethodFormatter
 
-from lesson.experiments.measures import half_interval
+from lesson.experiments.measures import half_intervals
 from lesson.fleet.fleet import draw_fleet
 from lesson.paper.base import base_settings
 from lesson.paper.fleets import PAPER_MEDIAN_S, SCENARIOS, merged_arrivals
@@ -89,11 +87,10 @@ def draw_latency_density(num_draws: int = 200, seed: int = 0, deadline_s: float 
 
 def draw_towards_zero(left: Axes, right: Axes, frame: pd.DataFrame) -> None:
     """Draw how close LESSON is to asynchronous FL over τ, with 95 % bands, from `paper.fleets.towards_zero`."""
-    draws = frame.groupby("deadline_s")
-    _draw_band(left, draws["single_share"], 1.0)
+    _draw_band(left, frame, "single_share", 1.0)
     left.set(ylabel="single-update aggregations", ylim=(0, 1))
     left.yaxis.set_major_formatter(PercentFormatter(1.0))
-    _draw_band(right, draws["wait_s"], np.inf)
+    _draw_band(right, frame, "wait_s", np.inf)
     deadlines_s = np.unique(frame["deadline_s"])
     right.plot(deadlines_s, deadlines_s / 2, color="0.4", linestyle="--", linewidth=0.8, label="τ/2")
     right.set(ylabel="wait for aggregation (s)", yscale="log")
@@ -105,11 +102,10 @@ def draw_towards_zero(left: Axes, right: Axes, frame: pd.DataFrame) -> None:
     right.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
 
 
-def _draw_band(axes: Axes, draws: Iterable[tuple[float, pd.Series]], highest: float) -> None:
+def _draw_band(axes: Axes, frame: pd.DataFrame, name: str, highest: float) -> None:
     """Draw the mean over draws at each deadline with its 95 % band, clipped to [0, highest]."""
-    deadlines_s, values = zip(*draws, strict=True)
-    mean = np.array([one.mean() for one in values])
-    half = np.array([half_interval(one) for one in values])
-    axes.plot(deadlines_s, mean, "o-", color=BLUE, clip_on=False, zorder=3)
+    by_draw = frame.pivot(index="draw", columns="deadline_s", values=name)
+    mean, half = by_draw.mean().to_numpy(), half_intervals(by_draw.to_numpy(float))
+    axes.plot(by_draw.columns, mean, "o-", color=BLUE, clip_on=False, zorder=3)
     low, high = np.maximum(mean - half, 0), np.minimum(mean + half, highest)
-    axes.fill_between(deadlines_s, low, high, color=BLUE, alpha=0.2, lw=0)
+    axes.fill_between(by_draw.columns, low, high, color=BLUE, alpha=0.2, lw=0)

@@ -21,8 +21,9 @@ _STYLES = {"holds": "green", "fails": "red", "inconclusive": "yellow", "mixed": 
 def claims_table(claims: Sequence[Mapping[str, Any]]) -> Table:
     """Return a table with a row per claim of claims.json; each part has a line with its outcome."""
 
-    def statement(claim: Mapping[str, Any]) -> str:
-        return str(claim["statement"]) + " (added)" * claim["added"]
+    def said(claim: Mapping[str, Any]) -> str:
+        added = " (added)" * claim["added"]
+        return f"{claim['statement']}{added}\npaper ({', '.join(claim['items'])}): {claim['paper']}"
 
     def ours(claim: Mapping[str, Any]) -> str:
         return "\n".join(
@@ -31,12 +32,10 @@ def claims_table(claims: Sequence[Mapping[str, Any]]) -> Table:
         )
 
     columns = [
-        Column("claim", statement, align="left"),
-        Column("verdict", "verdict", align="left"),
-        Column("paper", "paper", align="left"),
+        Column("claim", said, align="left"),
         Column("ours (mean ± 95 % confidence interval)", ours, align="left"),
         Column("seeds", "seeds"),
-        Column("shown in", lambda claim: ", ".join(claim["items"]), align="left"),
+        Column("verdict", "verdict", align="left"),
     ]
     return Table(columns, claims, row_style=lambda claim: _STYLES[claim["verdict"]])
 

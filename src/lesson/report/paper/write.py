@@ -123,7 +123,7 @@ def _write_item(item: Item, results: Series, scale: Scale, out: Path) -> list[Pa
 
 def _draw(item: Item, results: Series, scale: Scale) -> Figure:
     figure = _FIGURES[item.draw](item, results, scale)
-    if scale.quick:
+    if scale.quick and item.blocks:
         figure.suptitle(scale.note, color="#b0202a", fontsize=7, family="STIXGeneral")
     return figure
 

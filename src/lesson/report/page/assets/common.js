@@ -116,10 +116,9 @@ const Page = (() => {
     }
 
     function line(row) {
-      const cells = rows[row]
-        .slice(1)
-        .map(([text], at) => h("td", { class: `${align[at + 1]}${text.length > LONG ? " long" : ""}` }, text));
-      const shown = h("tr", {}, h("th", { scope: "row", class: align[0] }, heading(row)), cells);
+      const kinds = rows[row].map(([text], at) => `${align[at]}${text.length > LONG ? " long" : ""}`);
+      const cells = rows[row].slice(1).map(([text], at) => h("td", { class: kinds[at + 1] }, text));
+      const shown = h("tr", {}, h("th", { scope: "row", class: kinds[0] }, heading(row)), cells);
       if (!open.has(row)) return [shown];
       return [shown, h("tr", { class: "more" }, h("td", { colspan: columns.length }, details(row)))];
     }
