@@ -72,7 +72,8 @@ def without_optimizer() -> Iterator[list[str]]:
     yield ["", *(f"{what}, β = {beta:g}" for what in ("time", "accuracy") for beta in BETAS)]
     for name in STRATEGIES:
         pairs = [study.compare(name, "lesson", beta, target=0.6) for beta in BETAS]
-        yield [f"`{name}`", *(_ratio(pair["time_ratio"]) for pair in pairs), *(_points(pair[study.gain]) for pair in pairs)]
+        gains = [_points(pair[study.gain]) for pair in pairs]
+        yield [f"`{name}`", *(_ratio(pair["time_ratio"]) for pair in pairs), *gains]
 
 
 def channels(dataset: str) -> Iterator[list[str]]:
@@ -84,8 +85,8 @@ def channels(dataset: str) -> Iterator[list[str]]:
         strategy, comma, more = name.partition(",")
         cells = [f"`{strategy}`{comma}{more}", _accuracy(study, f"{name}, no fading")]
         for level, none in CHANNELS.values():
-            known = f"{name}, {level}" in entries
-            cells.append(_points(study.compare(f"{name}, {level}", f"{name}, {none}", 0.1)[study.gain]) if known else "not run")
+            entry, than = f"{name}, {level}", f"{name}, {none}"
+            cells.append(_points(study.compare(entry, than, 0.1)[study.gain]) if entry in entries else "not run")
         yield cells
 
 

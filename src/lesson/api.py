@@ -31,7 +31,7 @@ from lesson.paper.items import select_items
 from lesson.paper.reproduce import check_scale, plan_reproduction
 from lesson.paper.scale import make_scale
 from lesson.planning.plan import Plan, make_plan, propose_deadline_s
-from lesson.report.paper.write import Written, write_reproduction
+from lesson.report.paper.write import Reproduction, write_reproduction
 from lesson.report.progress import RunProgress, StudyProgress
 from lesson.runs.execute import execute
 from lesson.runs.folder import RunFolder
@@ -239,7 +239,7 @@ def reproduce(
     eval_jitter: float = 0.0,
     out: Path | str | None = None,
     data_dir: Path | str | None = None,
-) -> Written:
+) -> Reproduction:
     """Reproduce figures and tables of the paper and check its claims.
 
     Figures, tables and claims are written to `out`. Finished runs in `out` are not executed again.
@@ -253,7 +253,7 @@ def reproduce(
         data_dir: Folder for data sets; by default, LESSON_DATA_DIR or a folder in the user's cache.
 
     Returns:
-        The `study` of all runs, the `findings` about the paper's claims, and the `paths` of what was written.
+        The `study` of all runs, the `claims` with their verdicts, and the `paths` of what was written.
 
     Raises:
         InputError: An argument is invalid, or the folder holds something else.

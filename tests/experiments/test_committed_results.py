@@ -14,8 +14,7 @@ from lesson.experiments.folder import StudyFolder
 from lesson.experiments.naming import run_name
 from lesson.paper.fleets import towards_zero
 from lesson.paper.reproduce import Reproduction, read_scale
-from lesson.report.paper.items import items_in
-from lesson.report.paper.write import write_reproduction
+from lesson.report.paper.write import items_in, write_reproduction
 from lesson.strategies import make_strategy
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"

@@ -4,10 +4,9 @@ import pytest
 
 from lesson.core.errors import InputError
 from lesson.paper.items import NAMES, ON_REQUEST, load_item, select_items, wanted_runs
-from lesson.paper.parameters import parameters
 from lesson.paper.scale import FULL, QUICK
+from lesson.report.paper.tables import parameters_table
 from lesson.settings.presets import PRINTED
-from lesson.settings.settings import section_of
 
 
 @pytest.mark.parametrize("scale", [FULL, QUICK], ids=["full", "quick"])
@@ -58,15 +57,11 @@ def test_items_are_in_the_order_of_the_paper() -> None:
 
 
 def test_table_of_parameters_lists_differences_between_presets() -> None:
-    table = parameters()
-    different = table[table["printed"] != table["released"]]
+    rows = {setting: (paper, *presets) for _, setting, paper, *presets in parameters_table().cells}
     of_preset = {f"{section}.{name}" for section, values in PRINTED.items() for name in values}
-    assert set(different["setting"]) == of_preset | {"strategy.ensure_first_tier"}
-    rows = table.set_index("setting")
-    for name, paper, printed, released in [
-        ("power_w", "1 W", "1 W", "0.1 W"),
-        ("noise_dbm", "-94 dBm", "-94 dBm", "-100 dBm"),
-        ("cycles_per_sample", "U(3, 5)·10^5", "U(3, 5)·10^5", "U(3, 5)·10^8"),
-        ("lr_cap", "not mentioned", "none", "1"),
-    ]:
-        assert rows.loc[f"{section_of(name)}.{name}"].tolist()[1:] == [paper, printed, released]
+    different = {setting for setting, (_, printed, released) in rows.items() if printed != released}
+    assert different == of_preset | {"strategy.ensure_first_tier"}
+    assert rows["radio.power_w"] == ("1 W", "1 W", "0.1 W")
+    assert rows["radio.noise_dbm"] == ("-94 dBm", "-94 dBm", "-100 dBm")
+    assert rows["fleet.cycles_per_sample"] == ("U(3, 5)·10^5", "U(3, 5)·10^5", "U(3, 5)·10^8")
+    assert rows["training.lr_cap"] == ("not mentioned", "none", "1")

@@ -1,9 +1,9 @@
 import numpy as np
-import pandas as pd
 import pytest
 
 from helpers.fleets import make_fleet
 from lesson import Settings, assign_tiers, draw_fleet
+from lesson.experiments.measures import Estimate
 from lesson.paper.fleets import (
     deadline_effects,
     latency_summary,
@@ -11,20 +11,7 @@ from lesson.paper.fleets import (
     mean_round_s,
     round_lengths,
     towards_zero,
-    what_if,
-    with_intervals,
 )
-
-
-def test_intervals_are_students_over_draws() -> None:
-    """For 1, 2, 3: mean 2, deviation 1, t of two degrees 4.303, so 4.303 / √3 = 2.484; for 4, 4 nothing to tell."""
-    frame = pd.DataFrame({"kind": ["b", "b", "b", "a", "a"], "draw": [0, 1, 2, 0, 1], "x": [1, 2, 3, 4, 4]})
-    table = with_intervals(frame, ["kind"])
-    assert list(table.columns) == ["kind", "x", "x_ci95", "draws"]
-    assert table["kind"].tolist() == ["b", "a"]
-    assert table["x"].tolist() == [2.0, 4.0]
-    assert table["x_ci95"].tolist() == [pytest.approx(2.484, abs=1e-3), 0.0]
-    assert table["draws"].tolist() == [3, 2]
 
 
 @pytest.mark.parametrize(
@@ -47,38 +34,25 @@ def test_round_lengths_of_small_fleets(
 
 def test_table_2() -> None:
     by_draw = round_lengths(num_draws=60)
-    table = with_intervals(by_draw, ["scenario", "strategy", "paper_s"]).set_index(["scenario", "strategy"])
-    assert table["draws"].eq(60).all()
-    released, printed = table.loc["released"], table.loc["printed"]
-    for strategy in ("fedavg", "fedcs", "lesson"):
-        row = released.loc[strategy]
-        assert abs(row["round_s"] - row["paper_s"]) <= row["round_s_ci95"] + 1e-9
-    assert printed.loc["fedavg", "round_s"] == pytest.approx(18.0, abs=0.5)
-    assert printed.loc["fedcs", "round_s"] == pytest.approx(20.0)
+    groups = by_draw.groupby(["scenario", "strategy", "paper_s"])["round_s"]
+    for (scenario, strategy, paper_s), lengths in groups:
+        ours = Estimate.of(lengths.to_numpy())
+        assert len(lengths) == 60
+        if scenario == "released":
+            assert abs(ours.mean - paper_s) <= ours.half + 1e-9, strategy
     wide = by_draw[by_draw["scenario"] == "printed"].pivot(index="draw", columns="strategy", values="round_s")
+    assert wide["fedavg"].mean() == pytest.approx(18.0, abs=0.5)
+    np.testing.assert_allclose(wide["fedcs"], 20.0)
     np.testing.assert_allclose(wide["lesson"], np.minimum(wide["fedavg"], 20.0))
     np.testing.assert_allclose(wide["lesson, close_early = false"], 20.0)
 
 
 def test_latencies_of_the_two_presets() -> None:
-    table = with_intervals(latency_summary(), ["scenario"]).set_index("scenario")
-    assert table["draws"].tolist() == [200, 200]
+    table = latency_summary().groupby("scenario").mean()
     assert table.loc["printed", ["slowest_s", "median_s"]].round(1).tolist() == [18.0, 4.7]
     assert table.loc["released", ["slowest_s", "median_s"]].round(1).tolist() == [68.3, 28.8]
     assert table["tier_1_share"].round(3).to_dict() == {"printed": 0.995, "released": 0.215}
     assert table["nobody_within_10s"].to_dict() == {"printed": 0.0, "released": 0.97}
-
-
-def test_single_changes_move_latency_as_the_equations_say() -> None:
-    frame = what_if(num_draws=10)
-    table = with_intervals(frame, ["change"]).set_index("change")
-    wide = frame.pivot(index="draw", columns="change", values="slowest_s")
-    assert np.all(wide["power 1 W"] < wide["none"])
-    assert np.all(wide["noise -94 dBm"] > wide["none"])
-    assert np.all(wide["CPU cycles U(3, 5)·10^5"] < wide["none"])
-    assert table.loc["compute time charged for 1000 samples", "tier_1_share"] == 0
-    assert table.loc["model size 36.6 Mbit", "median_s"] > 1000
-    assert 1 < table.loc["path loss without log10", "median_s"] / 3600 < 24  # hours
 
 
 def test_effects_of_a_longer_deadline() -> None:
@@ -124,7 +98,7 @@ def test_short_deadline_approaches_asynchronous_learning() -> None:
     assert frame[["deadline_s", "draw"]].to_numpy().tolist() == [
         [tau, draw] for tau in (1.0, 10.0) for draw in range(3)
     ]
-    table = with_intervals(frame, ["deadline_s"]).set_index("deadline_s")
+    table = frame.groupby("deadline_s").mean()
     assert table.loc[1.0, "wait_s"] == pytest.approx(0.5, abs=0.1)
     assert table.loc[10.0, "wait_s"] == pytest.approx(5.0, abs=1.0)
     assert table.loc[1.0, "single_share"] > table.loc[10.0, "single_share"]

@@ -12,11 +12,12 @@ from lesson.cli import main
 from lesson.core.errors import InputError
 from lesson.experiments.engines import InProcessEngine
 from lesson.experiments.folder import StudyFolder
+from lesson.experiments.measures import by_series
 from lesson.experiments.missing import run_missing
-from lesson.paper.duration import estimated_minutes, missing_runs
 from lesson.paper.items import load_item
 from lesson.paper.reproduce import Reproduction, read_scale
-from lesson.paper.scale import FULL, QUICK, make_scale
+from lesson.paper.scale import QUICK, make_scale
+from lesson.report.paper.curves import draw_accuracy
 
 pytestmark = pytest.mark.usefixtures("few_test_images")
 TINY = dataclasses.replace(QUICK, seeds=1, max_rounds=4)
@@ -58,13 +59,6 @@ def test_evaluation_jitter_reaches_every_run(tmp_path: Path) -> None:
         Reproduction([load_item("table1")], make_scale(quick=False, num_seeds=2)).check(out)
 
 
-def test_cost_of_items_that_were_not_run() -> None:
-    """LESSON alone on CIFAR-10 at three β, 5,000 rounds of 20 s, five seeds: 75,000 rounds at 870 per second."""
-    runs = missing_runs(load_item("scaled"), [load_item("fig6"), load_item("fig8")], FULL)
-    assert len(runs) == 15
-    assert estimated_minutes(runs.values()) == pytest.approx(75_000 / 870 / 60)
-
-
 def test_failed_runs_stop_the_command_before_anything_is_drawn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -80,7 +74,6 @@ def with_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Table I and Fig. 4, which need no runs, by two commands."""
     out = tmp_path_factory.mktemp("table")
     assert main(["reproduce", "table1", "--seeds", "2", "--out", str(out)]) == 0
-    (out / "fig5.toml").touch()  # left by an interrupted call
     assert main(["reproduce", "fig4", "--seeds", "2", "--out", str(out)]) == 0
     return out
 
@@ -106,9 +99,14 @@ def test_quick_look_claims_nothing(tmp_path: Path) -> None:
 
 def test_damaged_files_are_reported(with_table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = Path(shutil.copytree(with_table, tmp_path / "out"))
-    (out / "table1.csv").write_bytes(b"")
+    (out / "claims.json").write_text("[{")
     assert main(["report", str(out)]) == 2
-    assert "table1.csv" in capsys.readouterr().err
+    assert "claims.json" in capsys.readouterr().err
     (out / "study.toml").write_text("[reproduction]\nquick = 3\n[study]\nformat = 1\nkind = 'reproduction'\n")
     assert main(["reproduce", "table1", "--out", str(out)]) == 2
     assert "study.toml" in capsys.readouterr().err
+
+
+def test_quick_look_draws_panels_with_the_same_runs_once(made: Path) -> None:
+    figure = draw_accuracy(load_item("fig5"), by_series(StudyFolder(made).runs().values()), TINY)
+    assert [axes.get_xlabel().partition(" ")[0] for axes in figure.axes] == ["global", "simulated"]

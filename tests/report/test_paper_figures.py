@@ -6,11 +6,11 @@ import pytest
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
 
-from lesson import InputError, Settings, draw_fleet
+from lesson import Settings, draw_fleet
 from lesson.learn.data import load_samples
 from lesson.learn.partition import make_partition
 from lesson.report.paper.fleets import draw_latency_density, draw_schedule, draw_towards_zero
-from lesson.report.shares_figure import draw_label_shares
+from lesson.report.paper.shares import draw_label_shares
 
 
 def test_schedule_has_a_block_per_training_and_a_tick_per_upload() -> None:
@@ -25,8 +25,6 @@ def test_schedule_has_a_block_per_training_and_a_tick_per_upload() -> None:
     latencies = draw_fleet(Settings(), seed=0).latency_s
     assert len(uploads_s) == sum(int(12 // np.ceil(latency / 20)) for latency in latencies)
     np.testing.assert_allclose(min(uploads_s), latencies.min())
-    with pytest.raises(InputError, match="deadline_s"):
-        draw_schedule(deadline_s=1.0)
 
 
 def test_density_marks_medians_and_integrates_to_one() -> None:
@@ -53,9 +51,8 @@ def test_label_shares_equal_those_of_the_partition() -> None:
 def test_bands_stay_between_0_and_1() -> None:
     """Two values 0.9 and 0.92 have a half interval of 12.7062 · 0.01: 0.91 ± 0.127062, cut at 1."""
     shares = {"single_share": [0.9, 0.92, 0.0, 0.1], "wait_s": [0.04, 0.06, 5.0, 5.0]}
-    table = {"deadline_s": [0.1, 0.1, 10.0, 10.0], "draw": [0, 1, 0, 1], "updates_of_async": [1.0, 1.0, 0.8, 0.9]}
     left, right = Figure().subplots(1, 2)
-    draw_towards_zero(left, right, pd.DataFrame(table | shares))
+    draw_towards_zero(left, right, pd.DataFrame({"deadline_s": [0.1, 0.1, 10.0, 10.0], "draw": [0, 1, 0, 1]} | shares))
     assert left.lines[0].get_ydata().tolist() == pytest.approx([0.91, 0.05])
     band = left.collections[0].get_paths()[0].vertices[:, 1]
     assert (band.min(), band.max()) == (0, 1)

@@ -29,7 +29,7 @@ class DataCommand:
     def run(self) -> None:
         if self.name == "shares":
             from lesson.report.files import check_figure_path, save_figure
-            from lesson.report.shares_figure import draw_label_shares
+            from lesson.report.paper.shares import draw_label_shares
 
             if self.figure is None:
                 raise InputError("--figure must be given to draw shares, such as --figure shares.png")

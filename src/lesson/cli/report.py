@@ -49,32 +49,34 @@ class ReportCommand:
         if self.output is not None:
             check_page_path(self.output)
         from lesson.experiments.loading import load_study
-        from lesson.report.page.paper_page import holds_paper, write_paper_page
+        from lesson.paper.reproduce import read_scale
         from lesson.report.page.study_page import REPORT, write_study_page
+        from lesson.report.paper.write import write_paper_page
 
         page = self.output or self.folders[0] / REPORT
-        study = None if holds_paper(self.folders) else load_study(self.folders)  # tables of the paper need no runs
+        study = load_study(self.folders)
+        is_paper = len(self.folders) == 1 and read_scale(self.folders[0]) is not None
         if self.figures is not None:
-            self._draw(study, self.figures, suffixes, width_in)
+            self._draw(study, is_paper, self.figures, suffixes, width_in)
         if self.figures is None or self.output is not None:
-            if study is None:
-                write_paper_page(self.folders[0], page)
+            if is_paper:
+                write_paper_page(study, self.folders[0], page)
             else:
                 write_study_page(study, page)
             print(f"report: {page}")
 
-    def _draw(self, study: "Study | None", folder: Path, suffixes: list[str], width_in: float) -> None:
+    def _draw(self, study: "Study", is_paper: bool, folder: Path, suffixes: list[str], width_in: float) -> None:
         """Draw all figures of a study, or those of the paper; the latter and tuned comparisons are page-wide."""
         from lesson.report.files import save_figures
         from lesson.report.paper.write import draw_items
         from lesson.report.study.figures import draw_figures
 
-        if self.width != "3.5in" and study is None:
+        if self.width != "3.5in" and is_paper:
             print("note: --width has no effect: figures of the paper are as wide as a page")
 
         notes: list[str] = []
-        if study is None:
-            paths = draw_items(self.folders[0], folder, suffixes)
+        if is_paper:
+            paths = draw_items(study, self.folders[0], folder, suffixes)
         else:
             figures, notes = draw_figures(study, width_in)
             paths = save_figures(figures, folder, suffixes)

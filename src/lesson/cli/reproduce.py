@@ -19,8 +19,8 @@ class ReproduceCommand:
         "items",
         nargs=-1,
         metavar="[ITEM]...",
-        help="table1, table2, fig2 to fig9, limits, printed, authors, choices, margins, latencies or sawtooth; all of "
-        "these by default. Further checks on request: literal, scaled, epoch or mnist.",
+        help="table1, table2, fig2 to fig9, limits, printed, authors or choices; all of these by default. Further "
+        "checks on request: literal, scaled, epoch or mnist.",
     )
     quick: bool = option(
         "--quick",
@@ -44,8 +44,8 @@ class ReproduceCommand:
         from lesson.report.paper.tables import claims_table
 
         how: dict[str, Any] = {"num_seeds": self.seeds, "eval_jitter": self.eval_jitter, "data_dir": self.data_dir}
-        written = api.reproduce(*self.items, quick=self.quick, out=self.out, **how)
-        if about := written.findings_about(self.items):
-            PipedConsole().print(claims_table(about))
-        for what, paths in written.paths.items():
+        done = api.reproduce(*self.items, quick=self.quick, out=self.out, **how)
+        if done.claims:
+            PipedConsole().print(claims_table(done.claims).to_rich())
+        for what, paths in done.paths.items():
             print(f"{what}: {', '.join(map(str, paths))}")

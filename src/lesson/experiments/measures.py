@@ -86,12 +86,42 @@ class Estimate:
         rank = sign_test_rank(len(self.low))
         return (float(np.sort(self.low)[rank - 1]), float(np.sort(self.high)[-rank])) if rank else None
 
+    @property
+    def median(self) -> tuple[float, float]:
+        """The lowest and the highest possible median; bounds are not averaged."""
+        low, high = np.sort(self.low), np.sort(self.high)
+        middle = [(len(low) - 1) // 2, len(low) // 2]
+        if np.array_equal(low[middle], high[middle]):
+            return float(low[middle].mean()), float(high[middle].mean())
+        return float(low[middle[0]]), float(high[middle[1]])
+
+    def text(self, form: str, unit: str = "") -> str:
+        """Return the mean ± half its interval as text; if some values are bounds, that of each seed and the median.
+
+        For example: "2.27 ± 0.74 ×" or "by seed 0.91, > 2.50, 0.80 ×; median 0.91 ×".
+        """
+        if self.is_bound.any():
+            seeds = ", ".join(_between(*ends, form) for ends in zip(self.low, self.high, strict=True))
+            return f"by seed {seeds}{unit}; median {_between(*self.median, form)}{unit}"
+        half = "" if math.isnan(self.half) else f" ± {form.replace('+', '').format(self.half)}"
+        return f"{form.format(self.mean)}{half}{unit}"
+
     def verdict(self, center: float, margin: float = 0.0) -> Verdict:
         """Return `verdict_of` its interval."""
         return verdict_of(self.interval, center, margin)
 
     def __float__(self) -> float:
         return self.mean
+
+
+def _between(low: float, high: float, form: str) -> str:
+    """Return a number as text, or what its bounds say; a cost or ratio of at least 0 says nothing."""
+    if low == high:
+        return form.format(low)
+    known = low not in (-math.inf, 0.0), high != math.inf
+    if known == (True, True):
+        return f"{form.format(low)} to {form.format(high)}"
+    return f"> {form.format(low)}" if known[0] else f"< {form.format(high)}" if known[1] else "unknown"
 
 
 def difference(ours: Estimate, theirs: Estimate) -> Estimate:
@@ -190,20 +220,6 @@ def common_target(runs: Series, series: Iterable[str], rounds: int | None = None
         if all(to_target(run, target, "time_s", rounds) < math.inf for run in chosen):
             return target
     return math.nan
-
-
-def times_longer(
-    runs: Series, series: str, than: str, target: float, column: str, rounds: int | None = None
-) -> tuple[FloatArray, BoolArray]:
-    """Return how many times longer runs of `series` take to reach a target than those of `than`, paired over seeds.
-
-    Also return which runs of `series` are censored. Their length counts instead, so their ratio is a lower bound.
-    The ratio is NaN if the run of `than` never reaches the target.
-    """
-    ends = per_seed(runs, series, lambda run: float(run.up_to(rounds)[column].max()))  # NaN without an evaluation
-    ours = per_seed(runs, series, lambda run: to_target(run, target, column, rounds))
-    theirs = per_seed(runs, than, lambda run: to_target(run, target, column, rounds))
-    return np.where(np.isinf(theirs), np.nan, np.minimum(ours, ends) / theirs), np.isinf(ours)
 
 
 def client_figure(runs: Series, series: str, measure: Callable[[pd.DataFrame], float], rounds: int) -> FloatArray:

@@ -1,6 +1,6 @@
 """Statistics of latencies, tiers and rounds over many random fleets, without training.
 
-Functions that return a table give one row per draw, so that draws can be paired; `with_intervals` averages over draws.
+Functions that return a table give one row per draw, so that draws can be paired.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,13 +12,9 @@ import pandas as pd
 from lesson.clock.records import RoundRecord
 from lesson.clock.simulate import simulate
 from lesson.core.arrays import FloatArray
-from lesson.experiments.measures import half_interval
 from lesson.fleet.fleet import Fleet, draw_fleet
-from lesson.fleet.latency import latency_s
-from lesson.fleet.tiers import assign_tiers
 from lesson.paper.base import base_settings
 from lesson.planning.plan import evaluate_deadline
-from lesson.radio import link
 from lesson.settings.settings import Settings
 from lesson.strategies import fleet_for, make_strategy
 from lesson.strategies.lesson import Lesson
@@ -36,33 +32,6 @@ also waits for the deadline, as in the paper."""
 ROUNDS_TIMED = 4
 PAPER_MEDIAN_S = 10.0
 """Median latency according to the paper's text, which also uses it as its first deadline."""
-
-WHAT_IF: dict[str, dict[str, float | tuple[float, float]]] = {
-    "none": {},
-    "power 1 W": {"power_w": 1.0},
-    "noise -94 dBm": {"noise_dbm": -94.0},
-    "CPU cycles U(3, 5)·10^5": {"cycles_per_sample": (3e5, 5e5)},
-    "compute time charged for 1000 samples": {"latency_samples": 1000},
-    "model size 36.6 Mbit": {"model_bits": 36.6e6},  # 32 bits for each parameter of the CIFAR-10 network
-}
-"""Changes to the preset `released`, applied one at a time: values that the paper states or may mean."""
-
-
-def with_intervals(frame: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
-    """Average over the draws of each group, given by the columns `by`.
-
-    Every other column is replaced by its mean, with half the width of its 95 % interval as NAME_ci95; `draws` counts
-    the draws.
-    """
-    names = [name for name in frame.columns if name not in (*by, "draw")]
-    rows = []
-    for key, group in frame.groupby(list(by), sort=False):
-        row = dict(zip(by, key, strict=True))
-        for name in names:
-            values = group[name].to_numpy(float)
-            row |= {name: values.mean(), f"{name}_ci95": half_interval(values)}
-        rows.append(row | {"draws": len(group)})
-    return pd.DataFrame(rows)
 
 
 @cache  # both Table II and the claims about it need these simulations, which take seconds
@@ -96,30 +65,18 @@ def mean_round_s(strategy: str, fleet: Fleet, deadline_s: float, **options: bool
 def latency_summary(num_draws: int = NUM_DRAWS) -> pd.DataFrame:
     """Return a summary of latencies by scenario and draw, and whether all of them exceed the paper's first deadline."""
     return pd.DataFrame(
-        {"scenario": preset, "draw": draw}
-        | _summary(fleet.latency_s, settings.strategy.deadline_s)
-        | {"nobody_within_10s": bool(np.all(fleet.latency_s > PAPER_MEDIAN_S))}
+        {
+            "scenario": preset,
+            "draw": draw,
+            "slowest_s": fleet.latency_s.max(),
+            "median_s": np.median(fleet.latency_s),
+            "tier_1_share": np.mean(fleet.latency_s <= settings.strategy.deadline_s),
+            "nobody_within_10s": np.all(fleet.latency_s > PAPER_MEDIAN_S),
+        }
         for preset in SCENARIOS
         for settings in [Settings(preset=preset)]
         for draw, fleet in _draw_fleets(settings, num_draws)
     )
-
-
-def what_if(num_draws: int = NUM_DRAWS) -> pd.DataFrame:
-    """Return a summary of latencies by change and draw, for `WHAT_IF` and for path loss without the logarithm."""
-    rows = [
-        {"change": change, "draw": draw} | _summary(fleet.latency_s, settings.strategy.deadline_s)
-        for change, values in WHAT_IF.items()
-        for settings in [Settings(**values)]
-        for draw, fleet in _draw_fleets(settings, num_draws)
-    ]
-    settings = Settings()
-    rows += [
-        {"change": "path loss without log10", "draw": draw}
-        | _summary(_latency_without_logarithm_s(settings, fleet), settings.strategy.deadline_s)
-        for draw, fleet in _draw_fleets(settings, num_draws)
-    ]
-    return pd.DataFrame(rows)
 
 
 def deadline_effects(deadlines_s: Sequence[float] = (10.0, 20.0, 60.0), num_draws: int = NUM_DRAWS) -> pd.DataFrame:
@@ -187,22 +144,3 @@ def merged_arrivals(rounds: Iterable[RoundRecord], fleet: Fleet) -> Iterator[tup
 
 def _draw_fleets(settings: Settings, num_draws: int) -> Iterator[tuple[int, Fleet]]:
     return ((seed, draw_fleet(settings, seed=seed)) for seed in range(num_draws))
-
-
-def _summary(latencies_s: FloatArray, deadline_s: float) -> dict[str, float]:
-    return {
-        "slowest_s": float(latencies_s.max()),
-        "median_s": float(np.median(latencies_s)),
-        "tier_1_share": float(np.mean(assign_tiers(latencies_s, deadline_s) == 1)),
-    }
-
-
-def _latency_without_logarithm_s(settings: Settings, fleet: Fleet) -> FloatArray:
-    """Return the latency of each client in seconds, shape (num_clients,), if path loss is 128.1 + 37.6·d as printed."""
-    population = fleet.population
-    assert population is not None
-    path_loss_db = settings.radio.path_loss_1km_db + settings.radio.path_loss_slope_db * population.distance_km
-    snr = link.signal_to_noise(population.power_w, link.gain(path_loss_db), link.watts(settings.radio.noise_dbm))
-    return latency_s(
-        fleet.compute_s, link.upload_s(settings.upload.bits, link.rate_bps(settings.radio.bandwidth_hz, snr))
-    )

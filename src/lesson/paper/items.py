@@ -22,11 +22,7 @@ FOLDER = Path(__file__).parent / "items"
 TABLES_AND_FIGURES = ("table1", "table2", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "fig8", "fig9")
 ON_REQUEST = ("literal", "scaled", "epoch", "mnist")
 """Items that run only if they are named: checks beyond the paper's figures and tables."""
-NAMES = (
-    *TABLES_AND_FIGURES,
-    *("limits", "printed", "authors", "choices", "margins", "latencies", "sawtooth"),
-    *ON_REQUEST,
-)
+NAMES = (*TABLES_AND_FIGURES, "limits", "printed", "authors", "choices", *ON_REQUEST)
 STEP_SIZES = {"0.1": "", "0.02": "-learning_rate=0.02"}
 """Suffix of a series' name for each step size δ."""
 

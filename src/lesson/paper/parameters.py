@@ -1,35 +1,19 @@
-"""The parameters of the paper's Table I and Section V-A next to those of the two presets."""
+"""The parameters of the paper's Table I and Section V-A, and how those of a preset are written."""
 
 import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-import pandas as pd
-
-from lesson.paper.base import base_settings
 from lesson.settings.settings import Settings
 
 
-class _Row(NamedTuple):
-    parameter: str
+class Row(NamedTuple):
+    """A parameter: its name, the settings, the paper's value, and how that of a preset is written."""
+
+    name: str
     fields: tuple[str, ...]
     paper: str
     show: Callable[[Settings], str]
-
-
-def parameters() -> pd.DataFrame:
-    """Return one row per parameter, as text: its name, the setting, the paper's value and that of each preset."""
-    printed, released = base_settings("printed"), base_settings("released")
-    return pd.DataFrame(
-        {
-            "parameter": row.parameter,
-            "setting": ", ".join(row.fields),
-            "paper": row.paper,
-            "printed": row.show(printed),
-            "released": row.show(released),
-        }
-        for row in _ROWS
-    )
 
 
 def _uniform(bounds: tuple[float, float], scale: float) -> str:
@@ -50,65 +34,65 @@ def _local_work(settings: Settings) -> str:
     return f"{count} {unit}{'' if count == 1 else 's'}"
 
 
-_ROWS = (
-    _Row("clients", ("fleet.num_clients",), "50", lambda s: f"{s.fleet.num_clients}"),
-    _Row(
+PARAMETERS = (
+    Row("clients", ("fleet.num_clients",), "50", lambda s: f"{s.fleet.num_clients}"),
+    Row(
         "area, with the base station at its center",
         ("fleet.area_km",),
         "2 km × 2 km",
         lambda s: f"{s.fleet.area_km:g} km × {s.fleet.area_km:g} km",
     ),
-    _Row(
+    Row(
         "path loss, d in km",
         ("radio.path_loss_1km_db", "radio.path_loss_slope_db"),
         "128.1 + 37.6·d",
         lambda s: f"{s.radio.path_loss_1km_db:g} + {s.radio.path_loss_slope_db:g}·log10(d) dB",
     ),
-    _Row("transmit power p", ("radio.power_w",), "1 W", lambda s: f"{s.radio.power_w:g} W"),
-    _Row("bandwidth b per client", ("radio.bandwidth_hz",), "30 kHz", lambda s: f"{s.radio.bandwidth_hz / 1e3:g} kHz"),
-    _Row(
+    Row("transmit power p", ("radio.power_w",), "1 W", lambda s: f"{s.radio.power_w:g} W"),
+    Row("bandwidth b per client", ("radio.bandwidth_hz",), "30 kHz", lambda s: f"{s.radio.bandwidth_hz / 1e3:g} kHz"),
+    Row(
         "noise and inter-cell interference N0", ("radio.noise_dbm",), "-94 dBm", lambda s: f"{s.radio.noise_dbm:g} dBm"
     ),
-    _Row("model size s", ("upload.model_bits",), "100 kbit", lambda s: f"{s.upload.bits / 1e3:g} kbit"),
-    _Row("CPU frequency f", ("fleet.cpu_hz",), "U(0.8, 3) GHz", lambda s: f"{_uniform(s.fleet.cpu_hz, 1e9)} GHz"),
-    _Row("CPU cycles C per sample", ("fleet.cycles_per_sample",), "U(3, 5)·10^5", _cycles),
-    _Row(
+    Row("model size s", ("upload.model_bits",), "100 kbit", lambda s: f"{s.upload.bits / 1e3:g} kbit"),
+    Row("CPU frequency f", ("fleet.cpu_hz",), "U(0.8, 3) GHz", lambda s: f"{_uniform(s.fleet.cpu_hz, 1e9)} GHz"),
+    Row("CPU cycles C per sample", ("fleet.cycles_per_sample",), "U(3, 5)·10^5", _cycles),
+    Row(
         "local iterations θ·log2(1/ε)",
         ("training.theta", "training.epsilon"),
         "1 × log2(1/0.05)",
         lambda s: f"{s.training.theta:g} × log2(1/{s.training.epsilon:g})",
     ),
-    _Row("samples |D| per client", ("data.samples_per_client",), "1000", lambda s: f"{s.data.samples_per_client}"),
-    _Row(
+    Row("samples |D| per client", ("data.samples_per_client",), "1000", lambda s: f"{s.data.samples_per_client}"),
+    Row(
         "samples |D| that compute time is charged for",
         ("training.latency_samples",),
         "1000 (Table I) or 20 (Section V-A.2)",
         lambda s: f"{s.training.latency_samples}",
     ),
-    _Row("local work", ("training.local_steps", "training.local_epochs"), "1 epoch of 20 samples", _local_work),
-    _Row("batch size", ("training.batch_size",), "20", lambda s: f"{s.training.batch_size}"),
-    _Row("step size δ", ("training.learning_rate",), "0.1", lambda s: f"{s.training.learning_rate:g}"),
-    _Row(
+    Row("local work", ("training.local_steps", "training.local_epochs"), "1 epoch of 20 samples", _local_work),
+    Row("batch size", ("training.batch_size",), "20", lambda s: f"{s.training.batch_size}"),
+    Row("step size δ", ("training.learning_rate",), "0.1", lambda s: f"{s.training.learning_rate:g}"),
+    Row(
         "upper bound of the step size j·δ",
         ("training.lr_cap",),
         "not mentioned",
         lambda s: f"{s.training.lr_cap:g}" if math.isfinite(s.training.lr_cap) else "none",
     ),
-    _Row("deadline τ", ("strategy.deadline_s",), "20 s (also 10 s and 60 s)", lambda s: f"{s.strategy.deadline_s:g} s"),
-    _Row(
+    Row("deadline τ", ("strategy.deadline_s",), "20 s (also 10 s and 60 s)", lambda s: f"{s.strategy.deadline_s:g} s"),
+    Row(
         "empty tier 1",
         ("strategy.ensure_first_tier",),
         "not mentioned",
         lambda s: "filled with the fastest client" if s.strategy.ensure_first_tier else "stays empty",
     ),
-    _Row(
+    Row(
         "aggregation weights",
         ("training.weighting",),
         "by samples, Eq. (10)",
         lambda s: "by samples" if s.training.weighting == "samples" else s.training.weighting,
     ),
-    _Row("label concentration β", ("data.beta",), "1 (also 0.1 and 10)", lambda s: f"{s.data.beta:g}"),
-    _Row(
+    Row("label concentration β", ("data.beta",), "1 (also 0.1 and 10)", lambda s: f"{s.data.beta:g}"),
+    Row(
         "data split",
         ("data.split",),
         "Dirichlet per client",

@@ -35,7 +35,7 @@ class Scale:
     def note(self) -> str:
         """Disclaimer for all outputs of a quick look; empty at full scale."""
         seeds = "one seed" if self.seeds == 1 else f"{self.seeds} seeds"
-        short = f"MNIST only, at most {self.max_rounds} rounds, {seeds}"
+        short = f"MNIST in place of CIFAR-10, at most {self.max_rounds} rounds, {seeds}"
         return f"a quick look (--quick): {short}; not a valid reproduction" if self.quick else ""
 
     def series(self, name: str) -> str:
@@ -48,18 +48,6 @@ class Scale:
         usual = QUICK.seeds if self.quick else FULL.seeds
         seeds = "" if self.seeds == usual else f" --seeds {self.seeds}"
         return seeds + (f" --eval-jitter {self.eval_jitter:g}" if self.eval_jitter else "")
-
-    def header(self, name: str) -> str:
-        """Return a comment for the top of an item's settings file: the command, its seeds and `note`."""
-        quick = f"# {self.note}\n" if self.quick else ""
-        seeds = f"seeds 0 to {self.seeds - 1}" if self.seeds > 1 else "seed 0"
-        jitter = f", eval_jitter = {self.eval_jitter:g}" if self.eval_jitter else ""
-        usual = "all other settings are those of the preset `released`, with ensure_first_tier = true"
-        return f"{quick}# lesson reproduce {name}: {seeds}{jitter}; {usual}\n\n"
-
-    def title(self, words: str) -> str:
-        """Return a title that, in a quick look, says that MNIST replaces CIFAR-10."""
-        return words.replace("CIFAR-10", "MNIST instead of CIFAR-10") if self.quick else words
 
     def adapt(self, sections: dict[str, dict[str, Any]]) -> None:
         """Set the jitter of the runs of a block in place, and shorten them for a quick look.

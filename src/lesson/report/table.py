@@ -97,7 +97,8 @@ class Table:
         """Return the table in Markdown, without its title."""
         rules = ["---:" if column.align == "right" else "---" for column in self.columns]
         lines = [self.headings, rules, *self.cells]
-        return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
+        escaped = str.maketrans({"|": "\\|", "\n": "<br>"})
+        return "".join(f"| {' | '.join(cell.translate(escaped) for cell in line)} |\n" for line in lines)
 
     def to_html(self) -> str:
         """Return the table as an HTML element."""
@@ -133,12 +134,13 @@ class Table:
         )
 
     def to_data(self) -> dict[str, Any]:
-        """Return the table for a page: headings, and rows of cells as [text, value to sort by or None]."""
+        """Return the table for a page: headings, alignments, and rows of cells as [text, value to sort by or None]."""
         rows = [
             [[cell, _sort_key(column.of(row))] for column, cell in zip(self.columns, cells, strict=True)]
             for row, cells in zip(self.rows, self.cells, strict=True)
         ]
-        return {"title": self.title, "columns": self.headings, "rows": rows}
+        align = [column.align for column in self.columns]
+        return {"title": self.title, "columns": self.headings, "align": align, "rows": rows}
 
 
 def _sort_key(value: Any) -> float | None:

@@ -75,13 +75,16 @@ class TunedStudy(Study):
             rows += [self._row(one, beta, group.name, reference) for one in self._complete(group.name)]
         return pd.DataFrame([row for row in rows if row])
 
-    def compare(self, entry: str, than: str, beta: float) -> dict[str, Estimate]:
-        """Return the estimates of `time_ratio`, `energy_ratio` and METRIC_gain of an entry relative to another one."""
+    def compare(self, entry: str, than: str, beta: float, target: float | None = None) -> dict[str, Estimate]:
+        """Return the estimates of `time_ratio`, `energy_ratio` and METRIC_gain of an entry relative to another one.
+
+        The ratios are those of what both spend until a target, by default the last one.
+        """
         ours, theirs = self._of(entry, beta), self._of(than, beta)
         seeds = {run.seed for run in ours} & {run.seed for run in theirs}
         ours, theirs = ([run for run in runs if run.seed in seeds] for runs in (ours, theirs))
         ratios = {
-            f"{name}_ratio": ratio(self._spent(ours, column), self._spent(theirs, column))
+            f"{name}_ratio": ratio(self._spent(ours, column, target), self._spent(theirs, column, target))
             for name, column in (("time", "time_s"), ("energy", "energy_j"))
         }
         pair = self._final(ours), self._final(theirs)
@@ -127,9 +130,10 @@ class TunedStudy(Study):
     def _lost(self, runs: Sequence[Run]) -> list[bool]:
         return [has_collapsed(run, self.rules.final_s) for run in runs]
 
-    def _spent(self, runs: Sequence[Run], column: str) -> Estimate:
-        """Return what runs spend until the last target; a collapsed run reaches none."""
-        cost, lost = spent_until(runs, self.rules.targets[-1], column), np.array(self._lost(runs), dtype=bool)
+    def _spent(self, runs: Sequence[Run], column: str, target: float | None = None) -> Estimate:
+        """Return what runs spend until a target, by default the last one; a collapsed run reaches none."""
+        cost = spent_until(runs, target or self.rules.targets[-1], column)
+        lost = np.array(self._lost(runs), dtype=bool)
         ends = np.array([float(run.curve[column].max()) if column in run.curve else 0.0 for run in runs])
         return Estimate(np.where(lost, ends, cost.low), np.where(lost, np.inf, cost.high))
 

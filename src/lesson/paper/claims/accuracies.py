@@ -16,7 +16,7 @@ SIMILAR = {"cifar10": 0.02, "mnist": 0.005}
 
 Of two runs of FedAvg that differ only in their seed, 95 % differ by less than 1.96·√2 standard deviations: 2.1 points
 on CIFAR-10 and 0.5 points on MNIST. A strategy that differs from FedAvg by less than that cannot be told from FedAvg
-with another seed. The item `margins` shows the outcome for other margins.
+with another seed.
 """
 SIMILAR_ROUNDS = 0.25
 """Largest relative difference between numbers of rounds that count as similar, chosen in the same way.
@@ -68,8 +68,8 @@ def _order_iid(results: Series) -> list[Part]:
 def _order_beta01(results: Series) -> list[Part]:
     lesson, fedavg, fedcs = final(results, "cifar10-beta=0.1")
     return [
-        Part("FedAvg − LESSON", fedavg - lesson, above(), "points"),
-        Part("LESSON − FedCS", lesson - fedcs, above(), "points"),
+        Part.of("FedAvg − LESSON", fedavg - lesson, above(), "points"),
+        Part.of("LESSON − FedCS", lesson - fedcs, above(), "points"),
     ]
 
 
@@ -84,8 +84,8 @@ def _gap_shrinks(results: Series) -> list[Part]:
         final(results, f"cifar10-beta={beta}") for beta in ("0.1", "10")
     )
     return [
-        Part("gap at β = 0.1 − gap at β = 10", (fedavg - lesson) - (fedavg_10 - lesson_10), above(), "points"),
-        Part("FedCS at β = 10 − FedCS at β = 0.1", fedcs_10 - fedcs, near(0, 0.02), "points"),
+        Part.of("gap at β = 0.1 − gap at β = 10", (fedavg - lesson) - (fedavg_10 - lesson_10), above(), "points"),
+        Part.of("FedCS at β = 10 − FedCS at β = 0.1", fedcs_10 - fedcs, near(0, 0.02), "points"),
     ]
 
 
@@ -154,7 +154,7 @@ def _scaled_step_size(results: Series) -> list[Part]:
         scaled, same = (
             last_accuracy(results, f"lesson-cifar10{cap}{suffix}", ROUNDS) for cap in ("", f"-lr_cap={STEP_SIZE:g}")
         )
-        parts.append(Part(f"β = {beta}: accuracy, jδ − δ", scaled - same, above(), "points"))
+        parts.append(Part.of(f"β = {beta}: accuracy, jδ − δ", scaled - same, above(), "points"))
     return parts
 
 
@@ -194,7 +194,7 @@ def _mnist_step_size(results: Series) -> list[Part]:
         row["label"].partition(", ")[2]: _released_distance(results, row, item.options["released"]) for row in rows
     }
     nearest = min(distances, key=lambda label: float(distances[label].mean()))
-    return [Part(f"distance to the released accuracies, {nearest}", distances[nearest], below(REPRODUCED), "points")]
+    return [Part.of(f"distance to the released accuracies, {nearest}", distances[nearest], below(REPRODUCED), "points")]
 
 
 @claim(
@@ -223,8 +223,8 @@ def _mnist_at_20000(results: Series) -> list[Part]:
         for name in ("lesson", "fedavg")
     }
     return [
-        Part("LESSON: final accuracy − accuracy at 20,000 s", short["lesson"], near(0, 0.01), "points"),
-        Part("FedAvg: final accuracy − accuracy at 20,000 s", short["fedavg"], above(0.01), "points"),
+        Part.of("LESSON: final accuracy − accuracy at 20,000 s", short["lesson"], near(0, 0.01), "points"),
+        Part.of("FedAvg: final accuracy − accuracy at 20,000 s", short["fedavg"], above(0.01), "points"),
     ]
 
 
@@ -235,14 +235,14 @@ def _step_size(results: Series) -> list[Part]:
         rows = [row for row in load_item("authors").rows if dataset in row["series"] and "step_sizes" not in row]
         usual, other = (_distance(results, rows, suffix) for suffix in STEP_SIZES.values())
         what = f"{label}: distance to the released accuracies, δ = 0.02 − δ = 0.1"
-        parts.append(Part(what, other - usual, above(), "points"))
+        parts.append(Part.of(what, other - usual, above(), "points"))
     return parts
 
 
 def _finals(results: Series, dataset: str, said: Mapping[str, float], within: float) -> list[Part]:
     """Compare final accuracies with the paper's; its "~" is read as ± half the difference between its values."""
     return [
-        Part(CALLED[name], last_accuracy(results, f"{name}-{dataset}", ROUNDS), near(value, within))
+        Part.of(CALLED[name], last_accuracy(results, f"{name}-{dataset}", ROUNDS), near(value, within))
         for name, value in said.items()
     ]
 
@@ -277,6 +277,6 @@ def _order_of_epochs(results: Series, dataset: str) -> list[Part]:
 def _order(results: Series, label: str, suffix: str, rounds: int = ROUNDS) -> list[Part]:
     lesson, fedavg, fedcs = final(results, suffix, rounds)
     return [
-        Part(f"{label}LESSON − FedAvg", lesson - fedavg, near(0, SIMILAR[suffix.partition("-")[0]]), "points"),
-        Part(f"{label}LESSON − FedCS", lesson - fedcs, above(), "points"),
+        Part.of(f"{label}LESSON − FedAvg", lesson - fedavg, near(0, SIMILAR[suffix.partition("-")[0]]), "points"),
+        Part.of(f"{label}LESSON − FedCS", lesson - fedcs, above(), "points"),
     ]

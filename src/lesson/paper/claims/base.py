@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from lesson.core.arrays import FloatArray
-from lesson.experiments.measures import Series, by_series, common_target, last_accuracy, times_longer
+from lesson.experiments.measures import Series, by_series, common_target, last_accuracy, ratio, spent_until
 from lesson.experiments.run import Run
 from lesson.paper.items import NAMES, load_item
 from lesson.paper.scale import Scale
@@ -92,13 +92,6 @@ def longer(
     rule: Rule = LONGER,
     rounds: int | None = None,
 ) -> Part:
-    """Compare how long two series take to a target; the values are the ratios of `series` to `than`, one per seed.
-
-    The values of runs of `series` that never reach the target are lower bounds, and the label says how many there are.
-    Without a target the values are unknown.
-    """
-    ratios, never = times_longer(results, series, than, target, column, rounds)
-    if math.isnan(target):
-        return Part(label, ratios, rule, "times")
-    said = f"{label} (never reached by {never.sum()} of {len(ratios)} runs)" if never.any() else label
-    return Part(said, ratios, rule, "times", censored=never)
+    """Compare what two series spend until they reach a target, as ratios of `series` to `than`, one per seed."""
+    ours, theirs = (spent_until(results[name], target, column, rounds) for name in (series, than))
+    return Part(label, ratio(ours, theirs), rule, "times")

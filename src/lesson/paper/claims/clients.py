@@ -23,7 +23,7 @@ REGROWTH = 1.1
 def _labels_balanced(_: Series) -> list[Part]:
     largest = {beta: _largest_shares(beta) for beta in (0.1, 1.0, 10.0)}
     return [
-        Part(
+        Part.of(
             f"share of the most frequent label, β = {low:g} − β = {high:g}",
             largest[low] - largest[high],
             above(),
@@ -39,8 +39,8 @@ def _overfits(results: Series) -> list[Part]:
     for label, suffix in _settings().items():
         fedcs, lesson = (client_figure(results, f"{name}-{suffix}", _gap, ROUNDS) for name in ("fedcs", "lesson"))
         what = f"{label}: accuracy on tier 1 − on other tiers"
-        parts.append(Part(f"{what}, FedCS", fedcs, above(), "points"))
-        parts.append(Part(f"{what}, FedCS − LESSON", fedcs - lesson, above(), "points"))
+        parts.append(Part.of(f"{what}, FedCS", fedcs, above(), "points"))
+        parts.append(Part.of(f"{what}, FedCS − LESSON", fedcs - lesson, above(), "points"))
     return parts
 
 
@@ -58,8 +58,8 @@ def _global_loss(results: Series) -> list[Part]:
             series = f"{name}-cifar10{BETAS[beta]}"
             last, lowest = (client_figure(results, series, figure, ROUNDS) for figure in (_last_loss, _lowest_loss))
             label = f"β = {beta}, {called}: final loss"
-            parts.append(Part(f"{label} / loss of guessing", last / -math.log(GUESSED), below(1), "times"))
-            parts.append(Part(f"{label} / lowest loss", last / lowest, below(REGROWTH), "times"))
+            parts.append(Part.of(f"{label} / loss of guessing", last / -math.log(GUESSED), below(1), "times"))
+            parts.append(Part.of(f"{label} / lowest loss", last / lowest, below(REGROWTH), "times"))
     return parts
 
 

@@ -20,7 +20,7 @@ def _deadlines_accuracy(results: Series) -> list[Part]:
     for beta in ("0.1", "1"):
         last = {tau: last_accuracy(results, _deadline(tau, beta), DEADLINE_ROUNDS) for tau in (10, 20, 60)}
         parts += [
-            Part(f"β = {beta}: τ = 60 s − τ = {tau} s", last[60] - last[tau], above(), "points") for tau in (10, 20)
+            Part.of(f"β = {beta}: τ = 60 s − τ = {tau} s", last[60] - last[tau], above(), "points") for tau in (10, 20)
         ]
     return parts
 
@@ -43,7 +43,7 @@ def _tradeoff(results: Series) -> list[Part]:
         for long, short in ((20, 10), (60, 20)):
             last = [last_accuracy(results, _deadline(tau, beta), DEADLINE_ROUNDS) for tau in (long, short)]
             parts.append(
-                Part(f"β = {beta}: accuracy, τ = {long} s − τ = {short} s", last[0] - last[1], above(), "points")
+                Part.of(f"β = {beta}: accuracy, τ = {long} s − τ = {short} s", last[0] - last[1], above(), "points")
             )
             parts.append(_times(results, long, short, beta))
     return parts
@@ -56,7 +56,7 @@ def _sensitive(results: Series) -> list[Part]:
         return even - uneven
 
     return [
-        Part(f"accuracy lost from β = 1 to 0.1, τ = 10 s − τ = {tau} s", loss(10) - loss(tau), above(), "points")
+        Part.of(f"accuracy lost from β = 1 to 0.1, τ = 10 s − τ = {tau} s", loss(10) - loss(tau), above(), "points")
         for tau in (20, 60)
     ]
 
@@ -71,7 +71,7 @@ def _spread(results: Series) -> list[Part]:
         times_s[np.isinf(times_s)] = np.nan  # there is no common target
         spread[beta] = times_s.max(axis=0) / times_s.min(axis=0)
     label = f"slowest / fastest time to {percent(target)}, β = 1 − β = 0.1"
-    return [Part(label, spread["1"] - spread["0.1"], above(), "times")]
+    return [Part.of(label, spread["1"] - spread["0.1"], above(), "times")]
 
 
 @claim("infinite-deadline", "LESSON with τ → ∞ is FedAvg", "acts as FedAvg", "limits")
@@ -79,7 +79,7 @@ def _infinite(results: Series) -> list[Part]:
     rounds, columns = 1000, ["round", "time_s", "accuracy"]
     pairs = zip(results["lesson-mnist-deadline_s=inf"], results["fedavg-mnist"], strict=True)
     same = [ours.up_to(rounds)[columns].equals(theirs.up_to(rounds)[columns]) for ours, theirs in pairs]
-    return [Part("runs with identical rounds, times and accuracies", np.array(same, dtype=float), near(1, 0))]
+    return [Part.of("runs with identical rounds, times and accuracies", np.array(same, dtype=float), near(1, 0))]
 
 
 @claim("zero-deadline", "LESSON with τ → 0 has the schedule of asynchronous FL", "acts as asynchronous FL", "limits")
@@ -87,8 +87,8 @@ def _zero(_: Series) -> list[Part]:
     options = load_item("limits").options
     draws = fleets.towards_zero((0.1,), options["num_draws"], options["until_s"])
     return [
-        Part("τ = 0.1 s: aggregations of a single update", draws["single_share"].to_numpy(), above(0.5)),
-        Part(
+        Part.of("τ = 0.1 s: aggregations of a single update", draws["single_share"].to_numpy(), above(0.5)),
+        Part.of(
             "τ = 0.1 s: updates per second, LESSON / asynchronous FL",
             draws["updates_of_async"].to_numpy(),
             near(1, 0.02),
@@ -111,7 +111,7 @@ def _converges_worse(results: Series) -> list[Part]:
         at_20 = accuracy_at(results, usual, LIMIT_S)
         at_01 = accuracy_at(results, f"lesson-mnist-deadline_s=0.1-ensure_first_tier=false{cap}", LIMIT_S)
         what = f"MNIST, {label}: accuracy, τ = 20 s − τ = 0.1 s"
-        parts.append(Part(what, at_20 - at_01, above(), "points", added=cap != "-lr_cap=inf"))
+        parts.append(Part.of(what, at_20 - at_01, above(), "points", added=cap != "-lr_cap=inf"))
     return parts
 
 

@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 import numpy as np
+import torch
 
 from lesson.core.arrays import FloatArray
-from lesson.experiments.measures import Series
+from lesson.experiments.measures import Estimate, Series
 from lesson.learn.models import CifarNet, MnistNet
 from lesson.paper import fleets
 from lesson.paper.claims.base import CALLED, claim
@@ -25,7 +26,7 @@ def _table2(_: Series) -> list[Part]:
     less = _round_s("released", "fedavg") - _round_s("released", "lesson")
     return [
         *(_table2_part("released", name) for name in fleets.PAPER_ROUND_S),
-        Part("FedAvg − LESSON", less, _within_5_percent(48), "seconds"),
+        Part.of("FedAvg − LESSON", less, _within_5_percent(48), "seconds"),
     ]
 
 
@@ -41,7 +42,7 @@ def _table2_printed(_: Series) -> list[Part]:
     early = _table2_part("printed", "lesson")
     return [
         _table2_part("printed", "fedavg"),
-        Part(f"LESSON, {LITERAL}", literal, _within_5_percent(fleets.PAPER_ROUND_S["lesson"]), "seconds"),
+        Part.of(f"LESSON, {LITERAL}", literal, _within_5_percent(fleets.PAPER_ROUND_S["lesson"]), "seconds"),
         replace(early, label="LESSON, closing at the last arrival", added=True),
     ]
 
@@ -50,9 +51,9 @@ def _table2_printed(_: Series) -> list[Part]:
 def _rounds_done(_: Series) -> list[Part]:
     done = {name: 20_000 / _round_s("released", name) for name in ("fedavg", "lesson")}
     return [
-        Part("FedAvg", done["fedavg"], _within_5_percent(588), "count"),
-        Part("LESSON", done["lesson"], _within_5_percent(2000), "count"),
-        Part("LESSON / FedAvg", done["lesson"] / done["fedavg"], _within_5_percent(3.4), "times", added=True),
+        Part.of("FedAvg", done["fedavg"], _within_5_percent(588), "count"),
+        Part.of("LESSON", done["lesson"], _within_5_percent(2000), "count"),
+        Part.of("LESSON / FedAvg", done["lesson"] / done["fedavg"], _within_5_percent(3.4), "times", added=True),
     ]
 
 
@@ -60,7 +61,7 @@ def _rounds_done(_: Series) -> list[Part]:
 def _median_latency(_: Series) -> list[Part]:
     draws = fleets.latency_summary(load_item("fig3").options["num_draws"])
     return [
-        Part(
+        Part.of(
             preset, draws[draws["scenario"] == preset]["median_s"].to_numpy(), near(fleets.PAPER_MEDIAN_S, 2), "seconds"
         )
         for preset in fleets.SCENARIOS
@@ -75,17 +76,15 @@ def _median_latency(_: Series) -> list[Part]:
 )
 def _deadline_tiers(_: Series) -> list[Part]:
     draws = fleets.deadline_effects()
-    signs = {"num_tiers": -1, "staleness": -1, "updates_per_round": 1}
     parts = []
-    for column, sign in signs.items():
+    for column, sign, what in (
+        ("num_tiers", -1, "fewer tiers"),
+        ("staleness", -1, "less staleness"),
+        ("updates_per_round", 1, "more uploads per round"),
+    ):
         values = {tau: sign * draws[draws["deadline_s"] == tau][column].to_numpy(float) for tau in (10, 20, 60)}
-        what = {
-            "num_tiers": "fewer tiers",
-            "staleness": "less staleness",
-            "updates_per_round": "more uploads per round",
-        }[column]
         parts += [
-            Part(f"{what} at τ = {long} s than at {short} s", values[long] - values[short], above(), "number")
+            Part.of(f"{what} at τ = {long} s than at {short} s", values[long] - values[short], above(), "number")
             for short, long in ((10, 20), (20, 60))
         ]
     return parts
@@ -95,20 +94,18 @@ def _deadline_tiers(_: Series) -> list[Part]:
 def _networks(_: Series) -> list[Part]:
     said = {"CIFAR-10": (1_144_650, CifarNet), "MNIST": (61_706, MnistNet)}
     return [
-        Part(
-            label,
-            np.array([sum(one.numel() for one in network().parameters())]),
-            near(value, 0),
-            "count",
-            exact=True,
-        )
+        Part(label, Estimate.of(np.array([_num_parameters(network())])), near(value, 0), "count", exact=True)
         for label, (value, network) in said.items()
     ]
 
 
+def _num_parameters(network: torch.nn.Module) -> float:
+    return float(sum(one.numel() for one in network.parameters()))
+
+
 def _table2_part(preset: str, strategy: str) -> Part:
     rule = _within_5_percent(fleets.PAPER_ROUND_S[strategy])
-    return Part(CALLED[strategy], _round_s(preset, strategy), rule, "seconds")
+    return Part.of(CALLED[strategy], _round_s(preset, strategy), rule, "seconds")
 
 
 def _within_5_percent(value: float) -> Rule:

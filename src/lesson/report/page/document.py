@@ -1,19 +1,54 @@
 """HTML pages in a single file that includes styles, scripts, Plotly and data, and that needs no network."""
 
+import base64
 import html
 import json
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lesson.core.files import write_whole
 from lesson.core.version import __version__
 from lesson.report.palette import TIER_ANCHORS
+from lesson.report.table import Table
 
 ASSETS = Path(__file__).parent / "assets"
 _BREAKS = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+
+
+@dataclass(frozen=True)
+class Item:
+    """A table or a picture in a section of a page, with its heading and the command that reproduces it."""
+
+    heading: str
+    command: str = ""
+    table: Table | None = None
+    png: bytes | None = None
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the item for a page."""
+        return {
+            "heading": self.heading,
+            "command": self.command,
+            "table": self.table and self.table.to_data(),
+            "png": self.png and base64.b64encode(self.png).decode(),
+        }
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of a page with tables or pictures."""
+
+    title: str
+    lead: str = ""
+    items: Sequence[Item] = ()
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the section for a page."""
+        return {"title": self.title, "lead": self.lead, "items": [item.to_data() for item in self.items]}
 
 
 def write_document(path: Path | str, title: str, scripts: Sequence[str], data: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from lesson.experiments.folder import StudyFolder
 from lesson.experiments.run import Run
 from lesson.experiments.study import Study
 from lesson.experiments.tuning.study import TunedStudy
-from lesson.report.page.document import write_document
+from lesson.report.page.document import Section, write_document
 from lesson.report.page.explorer import EXPLORER
 from lesson.report.page.study_data import study_data
 from lesson.report.study.groups import groups_of
@@ -21,17 +21,25 @@ REPORT = "report.html"
 """Name of the report page in the folder of a run, a comparison, a sweep or a reproduction."""
 
 
-def write_study_page(study: Study, path: Path | str) -> None:
-    """Atomically write the report page of a study."""
+def write_study_page(study: Study, path: Path | str, *, sections: Sequence[Section] = (), title: str = "") -> None:
+    """Atomically write the report page of a study: what was run, further sections if any, and the results.
+
+    The title is by default made from the names of the configurations and the data sets. A study without runs needs a
+    title and further sections.
+    """
     path = Path(path)
-    if not study.runs:
+    if not study.runs and not sections:
         raise InputError("there is no finished run to report on")
+    data = study_data(study, repeating(study)) if study.runs else {"groups": [], "varies": []}
+    further = {"sections": [section.to_data() for section in sections]}
+    write_document(path, f"LESSON: {title or _title(study)}", [*EXPLORER, *SCRIPTS], data | further)
+
+
+def _title(study: Study) -> str:
     names = [group.name for group in groups_of(study)]
     title = " and ".join([", ".join(names[:-1]), names[-1]] if 1 < len(names) <= 4 else names[:1])
     title = title if len(names) <= 4 else f"{len(names)} configurations"
-    data_sets = " and ".join(dict.fromkeys(run.settings.data.dataset for run in study.runs))
-    data = study_data(study, repeating(study))
-    write_document(path, f"LESSON: {title} on {data_sets}", [*EXPLORER, *SCRIPTS], data)
+    return f"{title} on {' and '.join(dict.fromkeys(run.settings.data.dataset for run in study.runs))}"
 
 
 def repeating(study: Study) -> str:

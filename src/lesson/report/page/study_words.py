@@ -8,11 +8,10 @@ import numpy as np
 import pandas as pd
 
 from lesson.core.arrays import IntArray
-from lesson.experiments.measures import MIN_SEEDS, half_interval
+from lesson.experiments.measures import MIN_SEEDS, half_interval, sign_test_rank
 from lesson.experiments.run import Run
 from lesson.fleet.tiers import UNREACHABLE
 from lesson.learn.metric import Metric
-from lesson.paper.verdicts import sign_test_rank
 from lesson.report.metric_words import metric_column, target_text, unit_of
 from lesson.report.page.contender import Contender
 from lesson.report.page.work_data import tiers_of

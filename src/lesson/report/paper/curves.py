@@ -23,11 +23,13 @@ MAX_ACROSS = 3
 @in_paper_style
 def draw_accuracy(item: Item, results: Series, scale: Scale) -> Figure:
     """Draw all panels of an item, at most three in a row."""
-    across = MAX_ACROSS if len(item.panels) % 2 else 2
-    down = math.ceil(len(item.panels) / across)
+    series = [(panel["over"], *map(scale.series, panel["lines"].values())) for panel in item.panels]
+    panels = dict(zip(series, item.panels, strict=True)).values()  # in a quick look, several have the same series
+    across = MAX_ACROSS if len(panels) % 2 else 2
+    down = math.ceil(len(panels) / across)
     figure = Figure(figsize=(PAGE_IN, 0.25 + (2.0 if across == MAX_ACROSS else 2.2) * down), layout="constrained")
     grid = figure.subplots(down, across, squeeze=False, sharey=down == 1)
-    for panel, axes in zip(item.panels, grid.flat, strict=True):
+    for panel, axes in zip(panels, grid.flat, strict=True):
         draw_panel(axes, panel, results, scale)
         if down == 1:
             axes.label_outer()
@@ -45,7 +47,7 @@ def draw_panel(axes: Axes, panel: Mapping[str, Any], results: Series, scale: Sca
         said = f"{label} ({lost} of {len(runs)} diverged)" if lost else label
         draw_band(axes, points, color, said, style="--" if panel.get("overlaid", False) and place > 0 else "-")
     axes.set_xlim(0, panel["until_s"] / 1000 if "until_s" in panel and not scale.quick else None)
-    axes.set(xlabel=AXES[over], ylabel="test accuracy", title=scale.title(panel["title"]))
+    axes.set(xlabel=AXES[over], ylabel="test accuracy", title=panel["title"])
     axes.grid(alpha=0.25, linewidth=0.4)
     axes.legend(loc="best", frameon=True, framealpha=0.8, edgecolor="none")
 

@@ -8,30 +8,22 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, MaxNLocator, PercentFormatter, StrMethodFormatter
 
-from lesson.core.errors import InputError
+from lesson.experiments.measures import half_intervals
 from lesson.fleet.fleet import draw_fleet
 from lesson.paper.base import base_settings
-from lesson.paper.fleets import PAPER_MEDIAN_S, SCENARIOS, merged_arrivals, with_intervals
+from lesson.paper.fleets import PAPER_MEDIAN_S, SCENARIOS, merged_arrivals
 from lesson.planning.plan import Plan, make_plan
 from lesson.report.files import COLUMN_IN, PAGE_IN, in_paper_style
-from lesson.report.panels import MAX_ROUNDS_DRAWN, MAX_TIERS_DRAWN, density, draw_tier_blocks
+from lesson.report.panels import density, draw_tier_blocks
 from lesson.report.words import count
 
 BLUE, ORANGE = "#0072B2", "#D55E00"
-MAX_ROUNDS_NAMED = 16
 
 
 @in_paper_style
-def draw_schedule(
-    deadline_s: float = 20.0, num_rounds: int = 12, seed: int = 0, num_clients: int | None = None
-) -> Figure:
+def draw_schedule(deadline_s: float = 20.0, num_rounds: int = 12, seed: int = 0) -> Figure:
     """Draw Fig. 2: local training, uploads and aggregations of each tier of `released` over the global rounds."""
-    plan = make_plan(draw_fleet(base_settings(), num_clients, seed), deadline_s, num_rounds=num_rounds)
-    if len(plan.tier_rows) > MAX_TIERS_DRAWN or num_rounds > MAX_ROUNDS_DRAWN:
-        raise InputError(
-            f"the schedule must have at most {MAX_TIERS_DRAWN} tiers and {MAX_ROUNDS_DRAWN} rounds, "
-            f"got {len(plan.tier_rows)} and {num_rounds}; use a longer deadline_s or fewer rounds"
-        )
+    plan = make_plan(draw_fleet(base_settings(), seed=seed), deadline_s, num_rounds=num_rounds)
     figure = Figure(figsize=(PAGE_IN, 0.95 + 0.26 * len(plan.tier_rows)), layout="constrained")
     axes = figure.subplots()
     draw_tier_blocks(plan, axes, strength=0.6)
@@ -55,14 +47,13 @@ def _mark_uploads(plan: Plan, axes: Axes) -> None:
 
 def _name_rounds(plan: Plan, axes: Axes) -> None:
     """Label the axes: seconds at the bottom, global rounds at the top, tiers and their clients on the left."""
-    every = -(-len(plan.rounds) // MAX_ROUNDS_NAMED)
-    shown = plan.rounds[every - 1 :: every]
-    axes.set_xticks([0, *(record.end_s for record in shown)])
+    axes.set_xticks([0, *(record.end_s for record in plan.rounds)])
     named = [f"tier {row.tier}: {count(len(row.clients), 'client')}" for row in plan.tier_rows]
     axes.set_yticks(range(len(named)), named)
     axes.tick_params(left=False)
     above = axes.secondary_xaxis("top")
-    above.set_xticks([(record.start_s + record.end_s) / 2 for record in shown], [f"{row.round}" for row in shown])
+    middles_s = [(record.start_s + record.end_s) / 2 for record in plan.rounds]
+    above.set_xticks(middles_s, [f"{record.round}" for record in plan.rounds])
     above.tick_params(length=0)
     above.set_xlabel("global round")
 
@@ -96,12 +87,11 @@ def draw_latency_density(num_draws: int = 200, seed: int = 0, deadline_s: float 
 
 def draw_towards_zero(left: Axes, right: Axes, frame: pd.DataFrame) -> None:
     """Draw how close LESSON is to asynchronous FL over τ, with 95 % bands, from `paper.fleets.towards_zero`."""
-    table = with_intervals(frame, ["deadline_s"])
-    deadlines_s = table["deadline_s"].to_numpy(float)
-    _draw_band(left, table, "single_share", 1.0)
+    _draw_band(left, frame, "single_share", 1.0)
     left.set(ylabel="single-update aggregations", ylim=(0, 1))
     left.yaxis.set_major_formatter(PercentFormatter(1.0))
-    _draw_band(right, table, "wait_s", np.inf)
+    _draw_band(right, frame, "wait_s", np.inf)
+    deadlines_s = np.unique(frame["deadline_s"])
     right.plot(deadlines_s, deadlines_s / 2, color="0.4", linestyle="--", linewidth=0.8, label="τ/2")
     right.set(ylabel="wait for aggregation (s)", yscale="log")
     right.legend(loc="upper left")
@@ -112,8 +102,10 @@ def draw_towards_zero(left: Axes, right: Axes, frame: pd.DataFrame) -> None:
     right.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
 
 
-def _draw_band(axes: Axes, table: pd.DataFrame, name: str, highest: float) -> None:
-    """Draw a line with its 95 % band, clipped to [0, highest]."""
-    at, mean, half = (table[column].to_numpy(float) for column in ("deadline_s", name, f"{name}_ci95"))
-    axes.plot(at, mean, "o-", color=BLUE, clip_on=False, zorder=3)
-    axes.fill_between(at, np.maximum(mean - half, 0), np.minimum(mean + half, highest), color=BLUE, alpha=0.2, lw=0)
+def _draw_band(axes: Axes, frame: pd.DataFrame, name: str, highest: float) -> None:
+    """Draw the mean over draws at each deadline with its 95 % band, clipped to [0, highest]."""
+    by_draw = frame.pivot(index="draw", columns="deadline_s", values=name)
+    mean, half = by_draw.mean().to_numpy(), half_intervals(by_draw.to_numpy(float))
+    axes.plot(by_draw.columns, mean, "o-", color=BLUE, clip_on=False, zorder=3)
+    low, high = np.maximum(mean - half, 0), np.minimum(mean + half, highest)
+    axes.fill_between(by_draw.columns, low, high, color=BLUE, alpha=0.2, lw=0)

@@ -4,6 +4,7 @@ window.Page = (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const charts = [];
   const themes = ["auto", "light", "dark"];
+  const LONG = 48; // characters from which a cell of a table is wrapped
   const system = matchMedia("(prefers-color-scheme: dark)");
   let theme = "auto";
 
@@ -86,6 +87,91 @@ window.Page = (() => {
       attributes,
       items.map((item) => h("li", {}, item)),
     );
+  }
+
+  /** A table made by Table.to_data, with a button in each heading that sorts by its column; unknown values come last.
+      `first` decorates the first cell of a row; `details` returns what opening a row shows. Both get its number. */
+  function sortable(caption, { columns, align, rows }, { first = (_, text) => text, details = null } = {}) {
+    const open = new Set();
+    const order = { column: null, down: false };
+    const body = h("tbody");
+    const numeric = columns.map((_, at) => rows.some((row) => row[at][1] !== null));
+    const heads = columns.map((name, at) => {
+      const button = h("button", { type: "button", class: "sort", click: () => sort(at) }, name);
+      return h("th", { scope: "col", class: align[at] }, button);
+    });
+
+    function sort(at) {
+      Object.assign(order, { column: at, down: order.column === at && !order.down });
+      heads.forEach((head, place) => {
+        if (place === at) head.setAttribute("aria-sort", order.down ? "descending" : "ascending");
+        else head.removeAttribute("aria-sort");
+      });
+      fill();
+    }
+
+    function compared(one, other) {
+      const at = order.column;
+      const [[text, value], [otherText, otherValue]] = [rows[one][at], rows[other][at]];
+      if (!numeric[at]) return (order.down ? -1 : 1) * text.localeCompare(otherText, "en", { numeric: true });
+      if (value === null || otherValue === null) return (value === null) - (otherValue === null);
+      return (order.down ? -1 : 1) * (value - otherValue);
+    }
+
+    function toggle(row) {
+      if (!open.delete(row)) open.add(row);
+      fill();
+      body.querySelector(`[data-row="${row}"]`).focus();
+    }
+
+    function heading(row) {
+      const text = first(row, rows[row][0][0]);
+      if (!details) return text;
+      const expanded = open.has(row);
+      return h(
+        "button",
+        { type: "button", class: "open", "data-row": row, "aria-expanded": String(expanded), click: () => toggle(row) },
+        h("span", { "aria-hidden": "true" }, expanded ? "▾ " : "▸ "),
+        text,
+      );
+    }
+
+    function line(row) {
+      const kinds = rows[row].map(([text], at) => `${align[at]}${text.length > LONG ? " long" : ""}`);
+      const cells = rows[row].slice(1).map(([text], at) => h("td", { class: kinds[at + 1] }, text));
+      const shown = h("tr", {}, h("th", { scope: "row", class: kinds[0] }, heading(row)), cells);
+      if (!open.has(row)) return [shown];
+      return [shown, h("tr", { class: "more" }, h("td", { colspan: columns.length }, details(row)))];
+    }
+
+    function fill() {
+      const places = rows.map((_, row) => row);
+      if (order.column !== null) places.sort(compared);
+      body.replaceChildren(...places.flatMap(line));
+    }
+
+    fill();
+    return h(
+      "div",
+      { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+      h("table", { class: "sortable" }, h("caption", {}, caption), h("thead", {}, h("tr", {}, heads)), body),
+    );
+  }
+
+  /** Sections with tables, pictures and commands, made by Section.to_data. */
+  function sections(those) {
+    those.forEach(({ title, lead, items }, place) => {
+      const made = section(`section-${place + 1}`, title, lead);
+      for (const { heading, command, table: rows, png } of items) {
+        made.append(h("h3", {}, heading));
+        if (rows) made.append(sortable(rows.title, rows));
+        if (png) {
+          const src = `data:image/png;base64,${png}`;
+          made.append(h("figure", {}, h("img", { class: "figure", src, alt: heading, loading: "lazy" })));
+        }
+        if (command) made.append(quoted(command, `the command for ${heading}`));
+      }
+    });
   }
 
   /** A chart that follows the theme. `alt` describes it in words; `numbers`, a table, is folded below it.
@@ -316,6 +402,8 @@ window.Page = (() => {
     upright,
     multiples,
     band,
+    sections,
+    sortable,
     choice,
     quoted,
     tierColours,

@@ -50,7 +50,7 @@
         h(
           "p",
           { class: "quiet" },
-          "Clients must read their step size from the message: message.content[\"config\"][\"lr\"].",
+          'Clients must read their step size from the message: message.content["config"]["lr"].',
         ),
       );
     }
@@ -63,7 +63,10 @@
       "Other strategies, simulated on the clients of the recording. Bars show means, and error bars the middle 95 % of the simulations, which includes the uncertainty due to the length of the recording. Strategies are ranked by plain updates per hour, which compares schedules, not models.",
     );
     const rows = [
-      { label: `recorded: ${data.recording.strategy}`, values: { updates_per_h: { mean: data.reality.updates_per_h } } },
+      {
+        label: `recorded: ${data.recording.strategy}`,
+        values: { updates_per_h: { mean: data.reality.updates_per_h } },
+      },
       ...possible,
     ].filter((row) => row.values.updates_per_h.mean !== null);
     const error = (end) =>

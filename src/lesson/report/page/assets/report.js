@@ -1,7 +1,7 @@
 "use strict";
 /* The page of a study: what was run, and the results. */
 (() => {
-  const { data, h, section, table, quoted } = Page;
+  const { data, h, section, sections, table, quoted } = Page;
   const { groups, several, contenders, strategyName, groupOf, metric } = Looks;
   const IDEA = [
     "Federated learning trains one model on data that stays on many clients: each client trains on its own data and uploads the result to a server, which aggregates the results. Clients are unequal. Waiting for the slowest client in every round (FedAvg) takes a long time; leaving out slow clients (FedCS) loses their data.",
@@ -126,8 +126,10 @@
     );
   }
 
-  for (const draw of [
+  const further = () => sections(data.sections);
+  const parts = [
     whatWasRun,
+    further,
     verdict,
     Course.curves,
     explorer,
@@ -137,6 +139,6 @@
     Clients.fairness,
     Clients.costs,
     settings,
-  ])
-    draw();
+  ];
+  for (const draw of groups.length ? parts : [further]) draw();
 })();
