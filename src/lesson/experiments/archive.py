@@ -79,22 +79,19 @@ def write_archive(path: Path, runs: Iterable[Run]) -> None:
     write_whole(path, gzip.compress("".join(f"{line}\n" for line in lines).encode(), mtime=0))
 
 
-def stored_values(run: Run) -> dict[str, Any]:
-    """Return what an archive stores of a run, as plain values; None for unknown numbers."""
-    return {
+def _line(run: Run) -> str:
+    summary = {name: _known(one) for name, one in run.summary.items() if not name.startswith("wall_")}
+    values = {
         "format": FORMAT,
         "name": run.name,
         "diverged": run.diverged,
-        "summary": {name: _known(one) for name, one in run.summary.items() if not name.startswith("wall_")},
+        "summary": summary,
         "curve": _columns(run.curve),
         "clients": _columns(run.clients),
         "settings": _with_infinity(run.settings.to_sections(), math.inf, "inf"),
         "versions": run.versions,
     }
-
-
-def _line(run: Run) -> str:
-    return json.dumps(stored_values(run), allow_nan=False, ensure_ascii=False)
+    return json.dumps(values, allow_nan=False, ensure_ascii=False)
 
 
 def _parsed(values: dict[str, Any]) -> Run:
