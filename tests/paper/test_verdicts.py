@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 
 from lesson.experiments.measures import Estimate
-from lesson.paper.verdicts import Finding, Part, above, below, near
+from lesson.paper.claims import CLAIMS
+from lesson.paper.claims.base import finding
+from lesson.paper.verdicts import Part, above, below, near, verdict_on
 
 TIGHT, WIDE = np.array([1.0, 1.1, 0.9]), np.array([-1.0, 1.0, 3.0])  # means 1; halves .248 and 4.97
 
@@ -56,30 +58,30 @@ def test_outcome_of_a_number_with_bounds(values: list[float], bounds: set[int], 
     assert part.outcome == outcome
 
 
-def finding(*outcomes: str, added: str = "") -> Finding:
+def verdict(*outcomes: str, added: str = "") -> str:
     rules = {"holds": above(0.5), "inconclusive": above(0.9), "fails": above(1.3)}
-    parts = [Part.of(f"{name}{place}", TIGHT, rules[name]) for place, name in enumerate(outcomes)]
+    parts = [Part.of("x", TIGHT, rules[outcome]) for outcome in outcomes]
     parts += [Part.of("added", TIGHT, rules[added], added=True)] if added else []
-    return Finding("id", "s", "p", ["fig5"], parts)
+    return verdict_on(parts)
 
 
 def test_verdict_of_several_parts() -> None:
-    assert finding("holds", "holds").verdict == "holds"
-    assert finding("fails", "fails").verdict == "fails"
-    assert finding("holds", "fails").verdict == "mixed"
-    assert finding("holds", "inconclusive").verdict == "mixed"
-    assert finding("inconclusive", "inconclusive").verdict == "inconclusive"
-    assert finding("inconclusive", "fails").verdict == "mixed"
+    assert verdict("holds", "holds") == "holds"
+    assert verdict("fails", "fails") == "fails"
+    assert verdict("holds", "fails") == "mixed"
+    assert verdict("holds", "inconclusive") == "mixed"
+    assert verdict("inconclusive", "inconclusive") == "inconclusive"
+    assert verdict("inconclusive", "fails") == "mixed"
 
 
 def test_checks_added_to_the_paper_do_not_count() -> None:
     """Both printed numbers of "588 and 2,000 rounds" fail; their ratio, which we added, holds."""
-    assert finding("fails", "fails", added="holds").verdict == "fails"
-    assert finding("holds", added="fails").verdict == "holds"
+    assert verdict("fails", "fails", added="holds") == "fails"
+    assert verdict("holds", added="fails") == "holds"
 
 
 def test_claims_are_strict_json() -> None:
-    unknown = Finding("id", "s", "p", ["fig5"], [Part.of("x", np.array([1.0] * 6 + [math.nan]), above())])
-    found = json.loads(json.dumps(unknown.to_dict(), allow_nan=False))
+    unknown = Part.of("x", np.array([1.0] * 6 + [math.nan]), above())
+    found = json.loads(json.dumps(finding(CLAIMS[0], [unknown]), allow_nan=False))
     assert (found["ours"], found["ci95"], found["verdict"]) == ({"x": None}, {"x": None}, "inconclusive")
     assert found["parts"][0]["interval"] == [None, None]

@@ -13,7 +13,7 @@ from lesson.clock.records import RoundRecord
 from lesson.clock.simulate import simulate
 from lesson.core.arrays import FloatArray
 from lesson.fleet.fleet import Fleet, draw_fleet
-from lesson.paper.base import base_settings
+from lesson.paper.items import base_settings
 from lesson.planning.plan import evaluate_deadline
 from lesson.settings.settings import Settings
 from lesson.strategies import fleet_for, make_strategy

@@ -8,13 +8,13 @@ is executed twice.
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from lesson.core.errors import unknown
 from lesson.experiments.grid import make_grid
 from lesson.experiments.naming import run_name
-from lesson.paper.base import base_settings
 from lesson.paper.scale import Scale
 from lesson.settings.settings import SECTIONS, Settings
 
@@ -25,6 +25,12 @@ ON_REQUEST = ("literal", "scaled", "epoch", "mnist")
 NAMES = (*TABLES_AND_FIGURES, "limits", "printed", "authors", "choices", *ON_REQUEST)
 STEP_SIZES = {"0.1": "", "0.02": "-learning_rate=0.02"}
 """Suffix of a series' name for each step size δ."""
+
+
+@cache
+def base_settings(preset: str = "released") -> Settings:
+    """Return the settings of a preset; under `released`, tier 1 is never empty, as in the authors' code."""
+    return Settings(preset=preset, ensure_first_tier=preset == "released")
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,9 @@ if all of them are, and is mixed otherwise. Parts marked as added are not in the
 `lesson.experiments.measures` explains the intervals.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from lesson.core.arrays import FloatArray
 from lesson.experiments.measures import Estimate
@@ -65,52 +64,10 @@ class Part:
         return Estimate(scale * self.measured.low, scale * self.measured.high).text(*_FORMS[self.unit])
 
 
-@dataclass(frozen=True)
-class Finding:
-    """A claim with its measurements and their verdict."""
-
-    id: str
-    statement: str
-    paper: str
-    items: Sequence[str]
-    """Names of the figures and tables that the claim is about."""
-    parts: Sequence[Part]
-    """At least one part must be from the paper, not added."""
-    added: bool = False
-    """Whether the paper does not make this claim."""
-
-    @property
-    def seeds(self) -> int:
-        return min(len(part.measured.low) for part in self.parts)
-
-    @property
-    def verdict(self) -> Verdict:
-        outcomes = {part.outcome for part in self.parts if not part.added}
-        return outcomes.pop() if len(outcomes) == 1 else "mixed"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the finding as written to claims.json; numbers that are not finite become null."""
-        return {
-            "id": self.id,
-            "statement": self.statement,
-            "paper": self.paper,
-            "ours": {part.label: _known(part.measured.mean) for part in self.parts},
-            "ci95": {part.label: 0.0 if part.exact else _known(part.measured.half) for part in self.parts},
-            "seeds": self.seeds,
-            "verdict": self.verdict,
-            "added": self.added,
-            "items": list(self.items),
-            "parts": [
-                {
-                    "label": part.label,
-                    "interval": part.interval and [_known(end) for end in part.interval],
-                    "added": part.added,
-                    "outcome": part.outcome,
-                    "text": part.text,
-                }
-                for part in self.parts
-            ],
-        }
+def verdict_on(parts: Sequence[Part]) -> Verdict:
+    """Return the verdict on a claim with these parts, at least one of which is from the paper, not added."""
+    outcomes = {part.outcome for part in parts if not part.added}
+    return outcomes.pop() if len(outcomes) == 1 else "mixed"
 
 
 def near(value: float, within: float) -> Rule:
@@ -132,7 +89,3 @@ def above(value: float = 0.0) -> Rule:
 def below(value: float) -> Rule:
     """Return the rule that a number is less than `value`."""
     return lambda low, high: above(-value)(-high, -low)
-
-
-def _known(value: float) -> float | None:
-    return round(value, 6) if math.isfinite(value) else None

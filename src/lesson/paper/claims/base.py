@@ -3,13 +3,14 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from lesson.core.arrays import FloatArray
 from lesson.experiments.measures import Series, by_series, common_target, last_accuracy, ratio, spent_until
 from lesson.experiments.run import Run
 from lesson.paper.items import NAMES, load_item
 from lesson.paper.scale import Scale
-from lesson.paper.verdicts import Finding, Part, Rule, above
+from lesson.paper.verdicts import Part, Rule, above, verdict_on
 
 ROUNDS, DEADLINE_ROUNDS = 5000, 10_000
 DATASETS = {"CIFAR-10": "cifar10", "MNIST": "mnist"}
@@ -47,17 +48,43 @@ def claim(id: str, statement: str, paper: str, *items: str, added: bool = False)
     return keep
 
 
-def check_claims(runs: Sequence[Run], items: Sequence[str], scale: Scale) -> list[Finding]:
-    """Return the findings of all claims whose items are among these and have all their runs, in the paper's order."""
+def check_claims(runs: Sequence[Run], items: Sequence[str], scale: Scale) -> list[dict[str, Any]]:
+    """Return the findings on all claims whose items are among these and have all their runs, in the paper's order."""
     done = {run.name for run in runs}
     whole = {name for name in items if load_item(name).settings(scale).keys() <= done}
     there = [claim for claim in CLAIMS if set(claim.items) <= whole]
     there.sort(key=lambda claim: NAMES.index(claim.items[0]))
     same_seeds = by_series(run for run in runs if run.seed < scale.seeds)
-    return [
-        Finding(claim.id, claim.statement, claim.paper, claim.items, claim.measure(same_seeds), claim.added)
-        for claim in there
-    ]
+    return [finding(claim, claim.measure(same_seeds)) for claim in there]
+
+
+def finding(claim: Claim, parts: Sequence[Part]) -> dict[str, Any]:
+    """Return a claim with its verdict and measurements, as in claims.json; numbers that are not finite become None."""
+    return {
+        "id": claim.id,
+        "statement": claim.statement,
+        "paper": claim.paper,
+        "ours": {part.label: _known(part.measured.mean) for part in parts},
+        "ci95": {part.label: 0.0 if part.exact else _known(part.measured.half) for part in parts},
+        "seeds": min(len(part.measured.low) for part in parts),
+        "verdict": verdict_on(parts),
+        "added": claim.added,
+        "items": list(claim.items),
+        "parts": [
+            {
+                "label": part.label,
+                "interval": part.interval and [_known(end) for end in part.interval],
+                "added": part.added,
+                "outcome": part.outcome,
+                "text": part.text,
+            }
+            for part in parts
+        ],
+    }
+
+
+def _known(value: float) -> float | None:
+    return round(value, 6) if math.isfinite(value) else None
 
 
 def final(results: Series, suffix: str, rounds: int = ROUNDS) -> tuple[FloatArray, FloatArray, FloatArray]:

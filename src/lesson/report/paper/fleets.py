@@ -10,8 +10,8 @@ from matplotlib.ticker import LogLocator, MaxNLocator, PercentFormatter, StrMeth
 
 from lesson.experiments.measures import half_intervals
 from lesson.fleet.fleet import draw_fleet
-from lesson.paper.base import base_settings
 from lesson.paper.fleets import PAPER_MEDIAN_S, SCENARIOS, merged_arrivals
+from lesson.paper.items import base_settings
 from lesson.planning.plan import Plan, make_plan
 from lesson.report.files import COLUMN_IN, PAGE_IN, in_paper_style
 from lesson.report.panels import density, draw_tier_blocks

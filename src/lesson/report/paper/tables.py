@@ -7,9 +7,8 @@ import numpy as np
 
 from lesson.experiments.measures import Estimate, Series, last_accuracy, spent_until
 from lesson.paper import fleets
-from lesson.paper.base import base_settings
 from lesson.paper.claims.base import CALLED
-from lesson.paper.items import STEP_SIZES, Item
+from lesson.paper.items import STEP_SIZES, Item, base_settings
 from lesson.paper.parameters import PARAMETERS
 from lesson.paper.scale import Scale
 from lesson.report.table import Column, Table

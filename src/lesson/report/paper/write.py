@@ -86,7 +86,7 @@ def write_reproduction(
     tell("Checking claims")
     there = items_in(out)
     names = [item.name for item in there]
-    claims = [] if scale.quick else [one.to_dict() for one in check_claims(study.runs, names, scale)]
+    claims = [] if scale.quick else check_claims(study.runs, names, scale)
     if claims:
         paths["claims"] = [out / "claims.json", out / "claims.md"]
         text = json.dumps(claims, indent=2, allow_nan=False, ensure_ascii=False)
@@ -145,12 +145,9 @@ def _shown(items: Sequence[Item], study: Study, scale: Scale, folder: Path) -> l
     """Return the figures and tables of a folder with the command that reproduces each."""
     series, shown = by_series(study.runs), []
     for item in items:
-        heading, picture = f"{item.paper}: {item.title}", folder / f"{item.name}.png"
-        if item.draw in _TABLES:
-            table = _TABLES[item.draw](item, series, scale)
-            shown.append(document.Item(heading, _command_of(item, scale), table=table))
-        else:
-            shown.append(document.Item(heading, _command_of(item, scale), png=picture.read_bytes()))
+        table = _TABLES[item.draw](item, series, scale) if item.draw in _TABLES else None
+        png = None if table else (folder / f"{item.name}.png").read_bytes()
+        shown.append(document.Item(f"{item.paper}: {item.title}", _command_of(item, scale), table, png))
     return shown
 
 
