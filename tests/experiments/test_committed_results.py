@@ -13,7 +13,8 @@ from lesson import draw_fleet, simulate
 from lesson.experiments.folder import StudyFolder
 from lesson.experiments.naming import run_name
 from lesson.paper.fleets import towards_zero
-from lesson.paper.reproduce import Reproduction, read_scale
+from lesson.paper.items import wanted_runs
+from lesson.paper.reproduce import read_scale
 from lesson.report.paper.write import items_in, write_reproduction
 from lesson.strategies import make_strategy
 
@@ -55,11 +56,11 @@ def test_results_of_the_paper_follow_from_its_runs(tmp_path: Path, monkeypatch: 
         shutil.copy(path, tmp_path)
     study, scale = load_as_study(tmp_path), read_scale(PAPER)
     assert scale is not None
-    design = Reproduction(items_in(PAPER), scale)
-    wanted = design.runs({})
+    items = items_in(PAPER)
+    wanted = wanted_runs(items, scale)
     assert wanted.keys() == {run.name for run in study.runs}
     assert not [run.name for run in study.runs if wanted[run.name].differences(run.settings)]
-    write_reproduction(design, study, tmp_path)
+    write_reproduction(items, scale, study, tmp_path)
 
     def texts(folder: Path) -> dict[str, bytes]:
         kinds = (".md", ".csv", ".json", ".toml")

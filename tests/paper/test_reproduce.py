@@ -14,58 +14,57 @@ from lesson.experiments.engines import InProcessEngine
 from lesson.experiments.folder import StudyFolder
 from lesson.experiments.measures import by_series
 from lesson.experiments.missing import run_missing
-from lesson.paper.items import load_item
-from lesson.paper.reproduce import Reproduction, read_scale
+from lesson.paper.items import load_item, wanted_runs
+from lesson.paper.reproduce import check_scale, plan_reproduction, read_scale
 from lesson.paper.scale import QUICK, make_scale
 from lesson.report.paper.curves import draw_accuracy
 
 pytestmark = pytest.mark.usefixtures("few_test_images")
 TINY = dataclasses.replace(QUICK, seeds=1, max_rounds=4)
-FIG5 = Reproduction([load_item("fig5")], TINY)
+FIG5 = [load_item("fig5")]
 NAMES = ["fedavg-mnist-seed0", "fedcs-mnist-seed0", "lesson-mnist-seed0"]
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("paper")
-    run_missing(FIG5, out, InProcessEngine(), command="lesson reproduce fig5")
+    run_missing(plan_reproduction(FIG5, TINY, out), out, InProcessEngine(), command="lesson reproduce fig5")
     return out
 
 
 def test_finished_runs_are_not_executed_again(made: Path, tmp_path: Path) -> None:
     """From their folders, or from the archive alone."""
     idle = FakeEngine()
-    study = run_missing(FIG5, made, idle)
+    study = run_missing(plan_reproduction(FIG5, TINY, made), made, idle)
     assert sorted(run.name for run in study.runs) == NAMES
     fedavg = StudyFolder(made).runs()["fedavg-mnist-seed0"]
     assert fedavg.curve["round"].iloc[-1] <= 4
     assert fedavg.curve["uploads"].tolist() == (50 * fedavg.curve["round"]).tolist()
     for name in ("study.toml", "runs.jsonl.gz"):
         shutil.copy(made / name, tmp_path / name)
-    archived = run_missing(FIG5, tmp_path, idle)
+    archived = run_missing(plan_reproduction(FIG5, TINY, tmp_path), tmp_path, idle)
     assert [(run.name, run.path) for run in archived.runs] == [(run.name, None) for run in study.runs]
     assert idle.asked == []
 
 
 def test_evaluation_jitter_reaches_every_run(tmp_path: Path) -> None:
     scale = make_scale(quick=False, num_seeds=2, eval_jitter=0.5)
-    jittered = Reproduction([load_item("fig5")], scale)
-    assert {settings.run.eval_jitter for settings in jittered.runs({}).values()} == {0.5}
-    assert {settings.run.eval_jitter for settings in FIG5.runs({}).values()} == {0.0}
+    assert {settings.run.eval_jitter for settings in wanted_runs(FIG5, scale).values()} == {0.5}
+    assert {settings.run.eval_jitter for settings in wanted_runs(FIG5, TINY).values()} == {0.0}
     out = tmp_path / "out"
     assert main(["reproduce", "table1", "--seeds", "2", "--eval-jitter", "0.5", "--out", str(out)]) == 0
     assert read_scale(out) == scale
     with pytest.raises(InputError, match="eval_jitter"):
-        Reproduction([load_item("table1")], make_scale(quick=False, num_seeds=2)).check(out)
+        check_scale(make_scale(quick=False, num_seeds=2), out)
 
 
 def test_failed_runs_stop_the_command_before_anything_is_drawn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     failing = FakeEngine({name: {"error": "no longer finite", "kind": "RunStoppedError"} for name in NAMES})
-    monkeypatch.setattr("lesson.experiments.engines.make_engine", lambda **_: failing)
+    monkeypatch.setattr("lesson.api.make_engine", lambda **_: failing)
     assert main(["reproduce", "fig5", "--quick", "--seeds", "1", "--out", str(tmp_path / "out")]) == 3
-    assert "3 of 3 runs failed" in capsys.readouterr().err.splitlines()[-1]
+    assert "3 runs failed" in capsys.readouterr().err.splitlines()[-1]
     assert [path.name for path in (tmp_path / "out").glob("*.*")] == ["study.toml"]
 
 
