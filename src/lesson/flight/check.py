@@ -106,8 +106,7 @@ def check_recording(
     lengths_s = [length_s for begin_s, length_s in lengths if begin_s >= middle_s]
     fitted = fit(first_half(recording, middle_s))
     candidate = _recorded_candidate(recording, fitted, options)
-    deadline_s = recording.header.deadline_s or propose_deadline_s(fitted.fleet())
-    both = _clients_of_both_halves(recording, fitted, middle_s, deadline_s)
+    both = _clients_of_both_halves(recording, fitted, middle_s, candidate.deadline_s)
     num_kept = max(1, MAX_DRAWN // (num_replicates * len(both.clients)))
     values: dict[str, list[float]] = {"round_s": [], "updates_per_h": [], "late": []}
     single_s, kept_s = list[float](), list[FloatArray]()
@@ -141,7 +140,7 @@ def check_recording(
     )
     return Check(
         strategy=", ".join([candidate.label, *(f"{name} = {value}" for name, value in candidate.options.items())]),
-        deadline_s=deadline_s,
+        deadline_s=candidate.deadline_s,
         predictions=tuple(prediction for prediction in predictions if math.isfinite(prediction.measured)),
         order=num_ordered / num_pairs if num_pairs else math.nan,
         num_pairs=num_pairs,

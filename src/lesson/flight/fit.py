@@ -74,9 +74,8 @@ class FittedFleet:
         num_samples: Samples that each client trained on.
         energy_j: Mean energy of a client's local training in joules; NaN if unknown.
         overhead_s: Median time between the end of a round and the start of the next; 0 if rounds are unknown.
-        intervals: Presence of clients that joined late or left, as (client, from_s, to_s) since `begin_s`.
-        begin_s: When the first client was asked to train, in seconds since the recording began.
-        duration_s: Seconds from then to the last event.
+        intervals: Presence of clients that joined late or left, as (client, from_s, to_s) since the first request.
+        duration_s: Seconds from the first request to the last event.
         notes: What was assumed or left out, one line each.
     """
 
@@ -89,7 +88,6 @@ class FittedFleet:
     energy_j: FloatArray
     overhead_s: float
     intervals: tuple[tuple[int, float, float], ...]
-    begin_s: float
     duration_s: float
     notes: tuple[str, ...]
 
@@ -179,13 +177,13 @@ def fit(recording: Recording) -> FittedFleet:
     if not np.any(outcome == ARRIVED):
         raise InputError(f"{recording.name} has no replies from clients; record a run in which clients reply")
     intervals = _joined(recording)
-    explained = _ended_by_absence(recording, intervals)
+    jobs_of = grouped(jobs.client, len(recording.names))
+    explained = _ended_by_absence(recording, intervals, jobs_of)
     num_ended = np.bincount(jobs.client[outcome != OPEN], minlength=len(recording.names))
     slowest_s = np.max(jobs.latency_s[outcome == ARRIVED])
     # Asked, and no reply by the end of the recording, although others replied in less time. If the client was asked
     # again, the server had stopped waiting.
     is_open = (num_ended[jobs.client] == 0) & (recording.end_s - jobs.asked_s >= slowest_s)
-    jobs_of = grouped(jobs.client, len(recording.names))
     for asked in jobs_of:
         again_s = np.append(jobs.asked_s[asked[1:]], recording.end_s)
         ended_s[asked] = np.where(is_open[asked], again_s, ended_s[asked])
@@ -223,7 +221,6 @@ def fit(recording: Recording) -> FittedFleet:
         energy_j=np.array([_mean(jobs.energy_j[jobs_of[client]]) for client in kept]),
         overhead_s=_overhead_s(recording),
         intervals=_presence(recording, intervals, place),
-        begin_s=recording.begin_s,
         duration_s=recording.end_s - recording.begin_s,
         notes=tuple(notes),
     )
@@ -238,19 +235,16 @@ def _is_cold(latency_s: FloatArray, is_lost: BoolArray) -> bool:
     return bool(replies_s[0] > others_s.max() and replies_s[0] > COLD * np.median(others_s))
 
 
-def _ended_by_absence(recording: Recording, intervals: list[tuple[int, float, float]]) -> BoolArray:
+def _ended_by_absence(
+    recording: Recording, intervals: list[tuple[int, float, float]], jobs_of: list[IntArray]
+) -> BoolArray:
     """Return which jobs failed because their client left or the server restarted, shape (num_jobs,)."""
     jobs = recording.jobs
+    failed: BoolArray = jobs.outcome == FAILED
     explained: BoolArray = jobs.reason == RESTARTED
-    left_s: dict[int, list[float]] = {}
     for client, _, to_s in intervals:
-        left_s.setdefault(client, []).append(to_s)
-    failed = np.flatnonzero(jobs.outcome == FAILED)
-    for group in grouped(jobs.client[failed], len(recording.names)):
-        if len(group) and (ends_s := left_s.get(int(jobs.client[failed[group[0]]]))):
-            mine = failed[group]
-            next_s = np.append(ends_s, np.inf)[np.searchsorted(ends_s, jobs.asked_s[mine], side="left")]
-            explained[mine] |= next_s <= jobs.ended_s[mine] + JOIN_GAP_S
+        mine = jobs_of[client]
+        explained[mine] |= failed[mine] & (jobs.asked_s[mine] <= to_s) & (to_s <= jobs.ended_s[mine] + JOIN_GAP_S)
     return explained
 
 

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from lesson.flight.advice import Advice
 from lesson.flight.check import Check
+from lesson.flight.fit import listed
 from lesson.flight.replay import Replay
 from lesson.report.metric_words import metric_column, target_text, unit_of
 from lesson.report.plan.text import percent
@@ -34,24 +35,14 @@ def print_replay(result: Replay, sentence: str, notes: Sequence[str], console: C
 def print_check(check: Check, name: str, console: Console) -> None:
     """Print how well the first half of a recording predicts the second."""
     console.print(check_table(check, name).to_rich())
-    for line in check_lines(check):
-        console.print(line)
-
-
-def check_lines(check: Check) -> list[str]:
-    """Return order, tiers and coverage as lines of text."""
-    lines = []
     if check.num_pairs:
-        lines.append(f"order of clients by latency: {percent(check.order)} of {check.num_pairs} pairs as predicted")
-    right = check.num_clients - len(check.wrong_tiers)
-    moved = ", ".join(f"{name} (tier {one}, then {other})" for name, one, other in check.wrong_tiers[:MAX_NAMED])
-    lines.append(
-        f"tiers at {check.deadline_s:g} s: {right} of {check.num_clients} as predicted{f'; {moved}' if moved else ''}"
-    )
-    lines.append(f"latencies within the predicted 95 % of their client: {percent(check.latency_coverage)}")
+        console.print(f"order of clients by latency: {percent(check.order)} of {check.num_pairs} pairs as predicted")
+    moved = [f"{name} (tier {first}, then {second})" for name, first, second in check.wrong_tiers]
+    line = f"tiers at {check.deadline_s:g} s: {check.num_clients - len(moved)} of {check.num_clients} as predicted"
+    console.print(Text(f"{line}; {listed(moved, MAX_NAMED)}" if moved else line))
+    console.print(f"latencies within the predicted 95 % of their client: {percent(check.latency_coverage)}")
     if not math.isnan(check.round_coverage):
-        lines.append(f"rounds within the predicted 95 % of single rounds: {percent(check.round_coverage)}")
-    return lines
+        console.print(f"rounds within the predicted 95 % of single rounds: {percent(check.round_coverage)}")
 
 
 def accuracy_rows(study: "Study") -> list[dict[str, str]]:

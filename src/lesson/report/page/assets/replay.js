@@ -1,49 +1,26 @@
 "use strict";
 /* The page of `lesson replay`. */
 (() => {
-  const { data, h, section, table, chart, quoted, number, plain } = Page;
+  const { data, h, section, table, sortable, cards, list, chart, quoted, number, plain } = Page;
   const COLORS = { recorded: "#7f7f7f", best: "#0072b2", other: "#56b4e9" };
   const possible = data.outcomes.filter((outcome) => !outcome.problem);
-
-  /** A table that Python formatted. */
-  function formatted({ title, columns, rows }) {
-    return table(
-      title,
-      columns,
-      rows.map((row) => row.map(([text]) => text)),
-    );
-  }
 
   function advice() {
     const made = section("advice", "Recommendation");
     made.append(h("p", {}, h("strong", {}, data.advice.sentence)));
     const run = data.recording;
-    const cards = [
+    const numbers = [
       [`${run.clients}`, "clients", `${run.rounds} rounds of ${run.strategy}`],
       [`${number(run.duration_s / 60, 1)} min`, "recorded", run.began ? `from ${run.began}` : ""],
       [`${number(run.overhead_s, 1)} s`, "between two rounds", "median, also used in the simulations"],
     ];
     if (data.advice.gain)
-      cards.unshift([
+      numbers.unshift([
         `× ${number(data.advice.gain.mean, 2)}`,
         "updates per hour",
         `${number(data.advice.gain.low, 2)} to ${number(data.advice.gain.high, 2)}, compared with ${data.advice.compared_with}`,
       ]);
-    made.append(
-      h(
-        "div",
-        { class: "cards" },
-        cards.map(([value, label, note]) =>
-          h(
-            "div",
-            { class: "card" },
-            h("div", { class: "value" }, value),
-            h("div", {}, label),
-            h("div", { class: "quiet" }, note),
-          ),
-        ),
-      ),
-    );
+    made.append(cards(numbers));
     if (data.advice.snippet) {
       made.append(h("h3", {}, "Use it on Flower"), quoted(data.advice.snippet, "the code for a Flower app"));
       made.append(
@@ -101,7 +78,7 @@
       },
     });
     made.append(
-      formatted(data.tables.strategies),
+      sortable(data.tables.strategies.title, data.tables.strategies),
       h(
         "p",
         { class: "quiet" },
@@ -159,7 +136,7 @@
         xaxis: { type: "category" },
         yaxis: { title: { text: "latency (s)" }, type: spread(rows) > 50 ? "log" : "linear", rangemode: "tozero" },
       },
-      numbers: formatted(data.tables.clients),
+      numbers: sortable(data.tables.clients.title, data.tables.clients),
     });
   }
 
@@ -174,15 +151,9 @@
       ...data.notes,
       `Each simulation lasts ${number(data.horizon_s)} s. It assumes that a client's latency does not depend on how many others train at the same time. If clients share a network or a machine, a strategy that starts fewer of them at once may be faster than predicted.`,
     ];
-    made.append(
-      h(
-        "ul",
-        {},
-        lines.map((note) => h("li", {}, note)),
-      ),
-    );
+    made.append(list(lines));
     if (data.command) made.append(quoted(data.command, "the command"));
   }
 
-  [advice, bars, trained, clients, notes].forEach((draw) => draw());
+  for (const draw of [advice, bars, trained, clients, notes]) draw();
 })();
