@@ -125,7 +125,7 @@ def test_replay(quiet_browser: Browser, tmp_path: Path, width: int, dark: bool) 
     candidates = [Candidate("lesson", 10.0), Candidate("fedavg", 10.0), Candidate("fedcs", 1.0)]
     result = replay_fitted(fitted, candidates, num_replicates=5)
     page = tmp_path / "replay.html"
-    write_replay_page(page, result, replay_data(result) | {"notes": result.notes, "trained": []}, "lesson replay f")
+    write_replay_page(page, result, replay_data(result) | {"notes": result.notes, "trained": None}, "lesson replay f")
     quiet_browser.open(page, width=width, height=844, dark=dark)
     assert quiet_browser.script(SECTIONS) == ["advice", "strategies", "clients", "notes"]
     assert texts(quiet_browser, "#strategies tbody th") == ["recorded: fedavg", "lesson, 10 s", "fedavg"]

@@ -32,7 +32,7 @@ def archived(run: Run, folder: Path) -> Run:
 
 def test_curve_has_running_totals_and_the_final_score(run: Run) -> None:
     rounds = run.to_frame()
-    assert list(run.curve) == ["round", "time_s", "accuracy", "loss", "uploads", "energy_j"]
+    assert list(run.curve) == ["round", "time_s", "accuracy", "loss", "uploads", "bytes_up", "energy_j"]
     assert len(rounds) == 7
     assert run.curve["round"].iloc[-1] == 7
     assert run.curve["accuracy"].iloc[-1] == pytest.approx(run.summary["accuracy"], abs=1e-4)
@@ -42,7 +42,7 @@ def test_curve_has_running_totals_and_the_final_score(run: Run) -> None:
 
 
 def test_evaluations_on_clients(run: Run) -> None:
-    lines = [line for line in run.lines() if "client_loss" in line]
+    lines = [line for line in run.lines if "client_loss" in line]
     assert run.clients["round"].tolist() == [line["round"] for line in lines]
     assert run.clients["global_loss"].tolist() == pytest.approx([line["global_loss"] for line in lines], abs=1e-5)
     assert {"accuracy_tier1", "accuracy_others"} & set(run.clients)
@@ -95,7 +95,7 @@ def test_energy_is_in_a_curve_if_every_round_knows_it(tmp_path: Path) -> None:
     assert curve_of(lines)["energy_j"].tolist() == [1.0, 3.5]
     assert list(curve_of([*lines, lines[0] | {"energy_j": None}])) == ["round", "time_s", "accuracy", "uploads"]
     make_run(tmp_path / "run", joules=None)
-    back = list(archived(Run.load(tmp_path / "run"), tmp_path).lines())
+    back = list(archived(Run.load(tmp_path / "run"), tmp_path).lines)
     assert json.loads(json.dumps(back, allow_nan=False)) == back, "not strict JSON"
     assert [line["energy_j"] for line in back] == [None] * 6
     assert not any(math.isnan(line["loss"]) for line in back)

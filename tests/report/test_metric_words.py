@@ -3,7 +3,7 @@
 import math
 
 from lesson.learn.metric import ACCURACY, Metric
-from lesson.report.metric_words import metric_text, plain_number, target_text
+from lesson.report.words import metric_text, plain_number, target_text
 
 
 def test_format_of_values() -> None:

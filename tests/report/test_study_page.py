@@ -3,7 +3,9 @@
 import json
 import math
 import re
+import shlex
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,18 +14,18 @@ import numpy as np
 import pytest
 
 from helpers.pages import data_of
-from helpers.run_folders import RMSE, make_comparison, make_comparison_of, make_run
+from helpers.run_folders import RMSE, make_comparison_of, make_run
 from helpers.small_tasks import tiny_task
-from lesson import compare
+from lesson import InputError, compare
 from lesson.experiments.loading import load_study
-from lesson.experiments.run import Run
+from lesson.experiments.run import Archived, Run
 from lesson.experiments.study import Study
-from lesson.report.page.contender import course_of
-from lesson.report.page.document import as_json, document
+from lesson.report.page.course import course_of
+from lesson.report.page.document import Item, Section, as_json, document
 from lesson.report.page.study_data import study_data
-from lesson.report.page.study_page import repeating, write_study_page
-from lesson.report.page.study_words import _leader
+from lesson.report.page.study_page import write_study_page
 from lesson.report.page.work_data import fairness, latencies, participation, schedule
+from lesson.report.results import failure_table
 from lesson.settings.loading import load_settings
 from lesson.settings.settings import Settings
 
@@ -65,13 +67,8 @@ def test_schedule_by_hand() -> None:
 
 def test_course_by_hand() -> None:
     course = course_of(LINES)
-    assert course.scores == [
-        {"round": 2, "time_s": 40.0, "accuracy": 0.4, "uploads": 3, "bytes_up": 300, "energy_j": 5.0}
-    ]
     assert course.merges == {0: 2, 1: 1}
     assert course.staleness == {0: 0, 1: 1}
-    unknown = course_of([line | {"energy_j": None} for line in LINES])
-    assert np.isnan(unknown.scores[0]["energy_j"])
 
 
 def test_participation_by_hand() -> None:
@@ -111,7 +108,7 @@ def test_fedbuff_is_drawn_over_aggregations(tmp_path: Path) -> None:
         lines = [json.loads(line) for line in path.read_text().splitlines()]
         changed = [line | {"staleness": None if line["round"] % 2 == 0 else 0.0} for line in lines]
         path.write_text("".join(json.dumps(line) + "\n" for line in changed))
-    data = study_data(load_study([tmp_path]), "")
+    data = study_data(load_study([tmp_path]))
     labels = [group["label"] for group in data["groups"]]
     last = dict(zip(labels, (curve["round"]["at"][-1] for curve in data["curves"]), strict=True))
     assert last == {"fedbuff": math.ceil(len(lines) / 2), "lesson": len(lines)}
@@ -120,14 +117,14 @@ def test_fedbuff_is_drawn_over_aggregations(tmp_path: Path) -> None:
 
 def test_unknown_energy_is_not_shown(tmp_path: Path) -> None:
     make_run(tmp_path / "run", joules=None)
-    data = study_data(load_study([tmp_path / "run"]), "")
-    assert not [card for card in data["verdict"]["cards"] if "energy" in card["label"]]
+    data = study_data(load_study([tmp_path / "run"]))
+    assert not [card for card in data["cards"] if "energy" in card["label"]]
     assert {row["joules"] for rows in data["costs"] for row in rows} == {None}
 
 
 def test_other_deadlines_are_compared_only_if_times_are_constant(tmp_path: Path) -> None:
     make_run(tmp_path / "run", radio={"fading": "rayleigh"})
-    assert study_data(load_study([tmp_path / "run"]), "")["fleet"] is None
+    assert study_data(load_study([tmp_path / "run"]))["fleet"] is None
 
 
 def test_times_on_the_wall_clock_are_not_simulated(tmp_path: Path) -> None:
@@ -135,11 +132,11 @@ def test_times_on_the_wall_clock_are_not_simulated(tmp_path: Path) -> None:
         make_run(tmp_path / name, run={"seed": seed})
     path = tmp_path / "measured" / "summary.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"clock": "wall"}))
-    data = study_data(load_study([tmp_path / "measured"]), "")
+    data = study_data(load_study([tmp_path / "measured"]))
     assert (data["time"], data["fleet"]["source"]) == ("elapsed time", "measured")
     assert "simulated" not in data["what"]
-    assert study_data(load_study([tmp_path / "simulated"]), "")["time"] == "simulated time"
-    assert study_data(load_study([tmp_path / "simulated", tmp_path / "measured"]), "")["time"] == "time"
+    assert study_data(load_study([tmp_path / "simulated"]))["time"] == "simulated time"
+    assert study_data(load_study([tmp_path / "simulated", tmp_path / "measured"]))["time"] == "time"
 
 
 @pytest.fixture(scope="module")
@@ -160,8 +157,11 @@ def test_data_of_a_study(study: Study, tmp_path: Path) -> None:
     data, table = data_of(tmp_path / "page.html"), study.table()
     assert [group["label"] for group in data["groups"]] == ["lesson", "fedavg"]
     assert data["groups"][0]["color"] != data["groups"][1]["color"]
-    assert data["verdict"]["rows"][0][:2] == ["lesson", "3"]
-    assert data["verdict"]["rows"][0][2].startswith(f"{100 * table['accuracy_last10']['lesson']:.1f} ±")
+    name, seeds, (shown, value), *_ = data["table"]["rows"][0]
+    assert [name, seeds] == [["lesson", None], ["3", 3]]
+    assert shown.startswith(f"{100 * table['accuracy_last10']['lesson']:.1f} ±")
+    assert value == pytest.approx(table["accuracy_last10"]["lesson"])
+    assert data["rows"][0]["color"] == data["groups"][0]["color"]
     curve = data["curves"][0]["time_s"]
     low, mean, high = (np.array(curve[name]) for name in ("low", "mean", "high"))
     assert len(curve["at"]) == len(mean)
@@ -185,36 +185,47 @@ def test_actual_latency_of_a_promoted_client(tmp_path: Path) -> None:
     for name, strategy in (("short", {"deadline_s": 2.0, "ensure_first_tier": True}), ("long", {"deadline_s": 200.0})):
         make_run(tmp_path / name, strategy=strategy, fleet={"num_clients": 6})
     assert min(Run.load(tmp_path / "short").read_clients()["clients"]["latency_s"]) == 2.0
-    short, long = (study_data(load_study([tmp_path / name]), "")["fleet"]["clients"] for name in ("short", "long"))
+    short, long = (study_data(load_study([tmp_path / name]))["fleet"]["clients"] for name in ("short", "long"))
     assert short["latency_s"] == pytest.approx(long["latency_s"])
-    data = study_data(load_study([tmp_path / "short"]), "")
+    data = study_data(load_study([tmp_path / "short"]))
     assert data["fairness"][0]["tiers"][0]["tier"] == 1
 
 
-def test_commands_that_reproduce_a_study(study: Study, tmp_path: Path) -> None:
-    found = re.fullmatch(
-        r"lesson compare --scenario (\S+) --strategies lesson,fedavg --seed 0 --seeds 3 --out runs/again",
-        repeating(study),
-    )
-    assert found
-    assert load_settings(found[1]).differences(study.runs[0].settings) == []
-    assert repeating(Study(study.runs[:1])).startswith("lesson run --scenario ")
-    gap = Study([run for run in study.runs if run.summary["seed"] != 1])
-    assert repeating(gap).count("lesson run --scenario") == 4
-    archived = replace(study.runs[0], path=None)
-    assert repeating(Study([archived, *study.runs[1:]])) == ""
-    out = Path(shutil.copytree(study.runs[0].path.parent, tmp_path / "out"))
-    shutil.rmtree(out / "fedavg-seed1")
-    assert repeating(load_study([out])) == f"lesson sweep {out / 'study.toml'} --out runs/again"
+def test_rows_have_commands_and_settings(study: Study, tmp_path: Path) -> None:
+    """A run is repeated from its folder, an archived one from the study next to the page; others cannot be repeated."""
+    row = study_data(study)["rows"][1]
+    first, *others = [shlex.split(line) for line in row["command"].splitlines()]
+    assert first[:3] == ["lesson", "run", "--scenario"]
+    assert load_settings(first[3]).differences(study.runs[3].settings) == []
+    assert len({line[-1] for line in [first, *others]}) == 3, "different output folders"
+    (tmp_path / "some.toml").write_text(row["settings"])
+    assert load_settings(str(tmp_path / "some.toml")).differences(study.runs[3].settings) == []
+    first = study.runs[0]
+    archive = Archived(first.name, {}, first.curve, first.clients)
+    archived = Study([replace(first, path=None, archived=archive)], path=tmp_path)
+    assert study_data(archived)["rows"][0]["command"] == ""
+    (tmp_path / "study.toml").touch()
+    assert "study.toml" in study_data(archived)["rows"][0]["command"]
+
+
+def test_further_sections_need_no_runs(tmp_path: Path) -> None:
+    table = failure_table(Study([], failures={"lesson-seed0": "disk is full"}))
+    section = Section("Failures", "Why.", [Item("All", "lesson run", table=table), Item("Figure", png=b"png")])
+    write_study_page(Study([]), tmp_path / "page.html", sections=[section], title="a title")
+    (data,) = data_of(tmp_path / "page.html")["sections"]
+    assert data["items"][0]["table"]["rows"] == [[["lesson-seed0", None], ["disk is full", None]]]
+    assert data["items"][1]["png"] == "cG5n"
+    with pytest.raises(InputError):
+        write_study_page(Study([]), tmp_path / "page.html")
 
 
 def test_unknown_clients(study: Study, tmp_path: Path) -> None:
     shutil.copytree(study.runs[0].path, tmp_path / "old")
     (tmp_path / "old" / "clients.json").unlink()
-    data = study_data(load_study([tmp_path / "old"]), "")
+    data = study_data(load_study([tmp_path / "old"]))
     assert data["fleet"] is data["latencies"] is data["schedule"][0] is None
     assert data["participation"] == [[]]
-    assert study_data(load_study([tmp_path / "old", study.runs[3].path]), "")["fleet"]["num_clients"] == 6
+    assert study_data(load_study([tmp_path / "old", study.runs[3].path]))["fleet"]["num_clients"] == 6
 
 
 def test_hostile_text_cannot_end_the_script(tmp_path: Path) -> None:
@@ -230,47 +241,48 @@ def test_hostile_text_cannot_end_the_script(tmp_path: Path) -> None:
     assert data_of(tmp_path / "page.html")["fairness"][0]["names"] == [hostile] * 10
 
 
+def compared(out: Path, joules: float = 50.0, **better: Sequence[float]) -> list[str]:
+    """Return who the cards name if strategies are better by this much with seeds 0, 1, …, and use these joules."""
+    for name, several in better.items():
+        for seed, one in enumerate(several):
+            spent = 50.0 if name == "lesson" else joules
+            make_run(out / f"{name}-seed{seed}", joules=spent, better=one, strategy={"name": name}, run={"seed": seed})
+    return [card["who"] for card in study_data(load_study([out]))["cards"]]
+
+
 def test_winner_is_named_only_if_seeds_support_it(tmp_path: Path) -> None:
-    """Differences of −1, −1.1 and −0.9 have the interval −1 ± 0.25; those of −3, 0 and 1 include 0."""
-    ours = {0: 5.0, 1: 6.0, 2: 7.0}
-    clear, unclear = {0: 6.0, 1: 7.1, 2: 7.9}, {0: 8.0, 1: 6.0, 2: 6.0}
-    assert _leader({"a": ours, "b": clear}) == "a"
-    assert _leader({"a": ours, "b": clear, "c": unclear}).startswith("a or c: not distinguishable")
-    two = [{seed: values[seed] for seed in (0, 1)} for values in (ours, clear)]
-    assert _leader(dict(zip("ab", two, strict=True))).startswith("a or b: not distinguishable")
-    make_comparison(tmp_path)
-    cards = study_data(load_study([tmp_path]), "")["verdict"]["cards"]
-    assert len(cards) == 4
-    assert all("not distinguishable" in card["who"] for card in cards)
+    """Differences of 0.1, 0.11 and 0.09 have the interval 0.1 ± 0.025; those of 0.3, 0 and −0.1 include 0."""
+    clear, unclear = [-0.1, -0.1, -0.07], [-0.3, 0.01, 0.12]
+    assert compared(tmp_path / "clear", lesson=[0.0, 0.01, 0.02], fedcs=clear)[0] == "lesson"
+    tied = compared(tmp_path / "tied", lesson=[0.0, 0.01, 0.02], fedcs=clear, fedavg=unclear)
+    assert tied[0].startswith("lesson or fedavg: not distinguishable")
+    assert "not distinguishable" in compared(tmp_path / "two", lesson=[0.0, 0.01], fedcs=[-0.1, -0.1])[0]
+    assert len(tied) == 4
 
 
 def test_sign_test_decides_if_others_miss_the_target(tmp_path: Path) -> None:
-    """All of 5 lower: p = 2 / 2⁵ = 0.063; of 6: 2 / 2⁶ = 0.031; 6 of 7: 2 · (1 + 7) / 2⁷ = 0.125; 8 of 9: 0.039."""
+    """FedCS never reaches 80 %: six seeds show that it spends more joules; LESSON takes as long as the run."""
+    _, *few = compared(tmp_path / "few", joules=60.0, lesson=[0.0] * 3, fedcs=[-0.3] * 3)
+    _, time, energy, _ = compared(tmp_path / "enough", joules=60.0, lesson=[0.0] * 6, fedcs=[-0.3] * 6)
+    assert all("not distinguishable" in who for who in few)
+    assert "not distinguishable" in time
+    assert energy == "lesson"
 
-    def has_winner(num_seeds: int, *wins_of_b: float) -> bool:
-        never = dict.fromkeys(range(num_seeds), math.inf)
-        leader = _leader({"a": dict.fromkeys(range(num_seeds), 5.0), "b": never | dict(enumerate(wins_of_b))})
-        return leader == "a"
 
-    assert [has_winner(3), has_winner(5), has_winner(6)] == [False, False, True]
-    assert [has_winner(7, 4.0), has_winner(7, 5.0), has_winner(9, 4.0)] == [
-        False,
-        False,
-        True,
-    ]  # a tie counts against a
-    for seed in range(3):
-        make_run(tmp_path / f"lesson-seed{seed}", strategy={"name": "lesson"}, run={"seed": seed})
-        make_run(tmp_path / f"fedcs-seed{seed}", better=-0.3, strategy={"name": "fedcs"}, run={"seed": seed})
-    _, *cards = study_data(load_study([tmp_path]), "")["verdict"]["cards"]
-    assert all("not distinguishable" in card["who"] for card in cards)
+def test_several_tasks_have_no_cards(tmp_path: Path) -> None:
+    for name in ("mnist", "cifar10"):
+        make_run(tmp_path / name, data={"dataset": name})
+    data = study_data(load_study([tmp_path]))
+    assert data["cards"] == []
+    assert len(data["table"]["rows"]) == 2
 
 
 def test_regressions_are_ranked_by_the_lowest_error(tmp_path: Path) -> None:
     """Seeds differ by 0.01, so half the interval is 4.303 · 0.01 / √3 = 0.02484, with the decimals of the mean."""
     make_comparison_of(tmp_path, RMSE, FALLING, worse=1.0)
-    data = study_data(load_study([tmp_path]), "")
+    data = study_data(load_study([tmp_path]))
     assert data["metric"] == {"name": "rmse", "higher_is_better": False}
-    best, shortest, *_ = data["verdict"]["cards"]
+    best, shortest, *_ = data["cards"]
     assert (best["who"], best["value"], shortest["value"]) == ("lesson", "1.010 ± 0.025", "467 s")
     assert [row["target"] for row in data["costs"][0]] == [4.0, 2.0]
     assert data["curves"][1]["time_s"]["mean"] == pytest.approx([6.01, 5.01, 4.01, 3.01, 2.01, 1.01])
@@ -285,6 +297,6 @@ def test_diverged_run_is_ranked_last(tmp_path: Path) -> None:
     lost = study.runs[3]
     summary = lost.summary | {"rmse": math.nan, "rmse_last10": math.nan, "time_to_s": {"4": None, "2": None}}
     runs = [*study.runs[:3], replace(lost, summary=summary, diverged="no longer finite"), *study.runs[4:]]
-    best = study_data(Study(runs), "")["verdict"]["cards"][0]
+    best = study_data(Study(runs))["cards"][0]
     assert best["value"] == "2.010 ± 0.025"
     assert best["who"].startswith("fedavg")

@@ -1,4 +1,4 @@
-"""Figures, tables, notebook cards and progress of studies."""
+"""Figures, tables and progress of studies."""
 
 import io
 import json
@@ -11,7 +11,6 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
@@ -22,16 +21,14 @@ from lesson import InputError
 from lesson.cli import main
 from lesson.core.errors import RunStoppedError
 from lesson.experiments.loading import load_study
-from lesson.experiments.measures import means
+from lesson.experiments.measures import Estimate
 from lesson.experiments.study import Study
+from lesson.learn.metric import ACCURACY
+from lesson.report.figures import MAX_LINES, draw_figures, draw_metric
 from lesson.report.files import save_figures
-from lesson.report.palette import strategy_looks
+from lesson.report.palette import line_looks
 from lesson.report.progress import RunProgress, StudyProgress
-from lesson.report.study.compare_text import cell, comparison_table
-from lesson.report.study.figures import draw_figures
-from lesson.report.study.groups import groups_of
-from lesson.report.study.metric_figure import MAX_LINES, draw_metric
-from lesson.report.study.sweep_text import sweep_table
+from lesson.report.results import cell, results_table, score_cell
 from lesson.settings.sections import RunSettings
 from lesson.strategies import STRATEGIES
 
@@ -59,11 +56,16 @@ def text_of(table: Any) -> str:
     return file.getvalue()
 
 
-def test_every_strategy_has_its_own_look() -> None:
-    looks = dict(zip(STRATEGIES, strategy_looks(list(STRATEGIES)), strict=True))
-    assert len(set(looks.values())) == len(STRATEGIES)
-    assert strategy_looks(["tifl", "mine:Own", "lesson"])[::2] == [looks["tifl"], looks["lesson"]]
-    assert len(set(strategy_looks(["fedbuff", "a:A", "b:B", "lesson"]))) == 4
+def test_looks_of_lines() -> None:
+    names = [*STRATEGIES, "mine:Own"]
+    looks = dict(zip(names, line_looks([(name,) for name in names]), strict=True))
+    assert len(set(looks.values())) == len(names)
+    assert line_looks([("tifl",), ("lesson",)]) == [looks["tifl"], looks["lesson"]]
+    grid = line_looks([(deadline_s, beta) for deadline_s in (10, 20, 30) for beta in (0.1, 1.0)])
+    assert [len({look[place] for look in grid}) for place in (0, 1)] == [3, 2], "color: deadline, style: beta"
+    assert grid[0][0] == grid[1][0] != grid[2][0]
+    many = [(name, deadline_s, beta) for name in ("lesson", "fedcs") for deadline_s in (1, 2, 3) for beta in (1, 2)]
+    assert len(set(line_looks(many))) == len(many)
 
 
 def test_plot_is_the_mean_with_a_band(study: Study) -> None:
@@ -75,8 +77,22 @@ def test_plot_is_the_mean_with_a_band(study: Study) -> None:
     assert len(axes.collections) == 2
     assert study.plot(by="round").axes[0].lines[0].get_xdata().tolist() == [1, 2, 3, 4, 5, 6]
     assert study.runs[3].plot().axes[0].lines[0].get_ydata().tolist() == [0.3, 0.5, 0.6, 0.7, 0.8, 0.9]
-    with pytest.raises(InputError, match="'round'"):
+    assert len(study.plot(bands=False).axes[0].collections) == 0
+    with pytest.raises(InputError, match="rounds"):
         study.plot(by="rounds")  # type: ignore[arg-type]
+
+
+def test_panels_of_a_plot(tmp_path: Path) -> None:
+    make_sweep(tmp_path)
+    study = load_study([tmp_path])
+    figure = study.plot(facet="beta")
+    titles = [axes.get_title() for axes in figure.axes]
+    assert titles == ["β = 1", "β = 0.1"]
+    assert [len(axes.lines) for axes in figure.axes] == [2, 2]
+    (legend,) = figure.legends
+    assert len(legend.get_texts()) == 2
+    with pytest.raises(InputError, match="gamma"):
+        study.plot(facet="gamma")
 
 
 @pytest.mark.slow
@@ -90,28 +106,21 @@ def test_plots_need_no_display_and_no_pyplot(folder: Path) -> None:
     assert (result.stdout, result.stderr) == ("False\n", "")
 
 
-def test_notebook_cards_escape_text(tmp_path: Path) -> None:
-    make_sweep(tmp_path / "<b>")
-    study = load_study([tmp_path / "<b>"])
-    assert "no &lt;reason&gt;" in study._repr_html_()
-    assert "/&lt;b&gt;/" in study.runs[0]._repr_html_()
-
-
-def test_groups_of_a_sweep_have_the_color_of_their_strategy(tmp_path: Path) -> None:
+def test_notebooks_show_results_and_failures(tmp_path: Path) -> None:
     make_sweep(tmp_path)
-    groups = groups_of(load_study([tmp_path]))
-    assert len(groups) == len({group.look for group in groups}) == 4
-    assert len({group.look[0] for group in groups[:2]}) == 1
-    assert "β = 0.1" in groups[1].name
+    study = load_study([tmp_path])
+    assert "no &lt;reason&gt;" in study._repr_html_()
+    assert "90.0" in study.runs[0]._repr_html_()
 
 
 @pytest.mark.slow
 def test_figures_have_the_requested_width_and_are_reproducible(folder: Path, tmp_path: Path) -> None:
     for out, formats in (("once", "pdf,svg,png"), ("again", "pdf")):
-        flags = ["--format", formats, "--width", "89mm"]
-        assert main(["report", str(folder), "--figures", str(tmp_path / out), *flags]) == 0
+        flags = ["--figures", formats, "--width", "89mm", "--latex"]
+        assert main(["report", str(folder), "--out", str(tmp_path / out), *flags]) == 0
     files = sorted(path.name for path in (tmp_path / "once").iterdir())
-    assert files == sorted(f"{name}.{kind}" for name in NAMES for kind in ("pdf", "png", "svg"))
+    figures = [f"{name}.{kind}" for name in NAMES for kind in ("pdf", "png", "svg")]
+    assert files == sorted([*figures, "report.html", "table.tex"])
     for name in NAMES:
         path = tmp_path / "once" / name
         page, drawing = path.with_suffix(".pdf").read_bytes(), path.with_suffix(".svg").read_text()
@@ -207,17 +216,35 @@ def test_no_figure_is_written_if_one_fails(tmp_path: Path, monkeypatch: pytest.M
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def cell_of(*values: float, name: str = "accuracy_last10", factor: float = 100) -> str:
-    return cell(means(pd.DataFrame({name: values}), [name], []), name, factor, 1)
+def of(*values: float) -> Estimate:
+    return Estimate.of(np.array(values))
 
 
 def test_cells_of_tables() -> None:
     """Intervals stay within what is possible: of 1, 2, 3 MB half is 2.48; of 0.7, 0.8, 0.99 it is 0.366 around 0.83."""
-    assert cell_of(0.80, 0.81, 0.82) == "81.0 ± 2.5"
-    assert cell_of(0.70, 0.80, 0.99) == "83.0 (46.4–100.0)"
-    assert cell_of(1e6, 2e6, 3e6, name="bytes_up", factor=1e-6) == "2.0 (0.0–4.5)"
-    assert cell_of(0.93, 0.91) == "91.0 / 93.0"
-    assert cell_of(0.93) == "93.0"
+    assert score_cell(of(0.80, 0.81, 0.82), ACCURACY) == "81.0 ± 2.5"
+    assert score_cell(of(0.70, 0.80, 0.99), ACCURACY) == "83.0 (46.4–100.0)"
+    assert cell(of(1e6, 2e6, 3e6), 1e-6, 1) == "2.0 (0.0–4.5)"
+    assert score_cell(of(0.93, 0.91), ACCURACY) == "91.0 / 93.0"
+    assert score_cell(of(0.93), ACCURACY) == "93.0"
+    assert cell(of(100.0, np.nan, 300.0)) == "2 of 3 seeds"
+    assert cell(of(np.nan)) == "–"
+
+
+def test_results_have_columns_for_what_happened(tmp_path: Path) -> None:
+    """Means of three from 300 s on: 0.47, 0.6, 0.7, 0.8, a hundredth more with each seed."""
+    make_comparison(tmp_path, num_seeds=2)
+    for seed in range(2):
+        path = tmp_path / f"fedavg-seed{seed}" / "summary.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"misses": seed}))
+    table = results_table(load_study([tmp_path]))
+    targets = [f"time to {target}% (s)" for target in (50, 60, 70, 80)]
+    middle = ["accuracy at the end (%)", *targets, "uploads", "uploaded (MB)", "energy (kJ)"]
+    assert table.headings == ["strategy", "seeds", *middle, "late updates"]
+    rows = {cells[0]: cells[1:] for cells in table.cells}
+    assert rows["lesson"][2:4] == ["400 / 400", "400 / 400"]
+    assert rows["fedavg"][-1] == "0 / 1"
+    assert table.to_data()["rows"][0][7][1] == 24, "six rounds with four uploads"
 
 
 @pytest.mark.parametrize(
@@ -233,11 +260,9 @@ def test_tables_and_figures_of_other_metrics(
     """Seeds differ by 0.01, so half the interval is 4.303 · 0.01 / √3 = 0.02484."""
     make_comparison_of(tmp_path, metric, values, worse)
     study = load_study([tmp_path])
-    shown = text_of(comparison_table(study.table(), study.metric, "title"))
+    shown = results_table(study).to_markdown()
     assert all(one in shown for one in cells)
     assert "accuracy" not in shown
-    assert cells[1] in text_of(sweep_table(study, "title"))
-    assert cells[1] in study._repr_html_()
     figures, _ = draw_figures(study, 3.5)
     axes = figures[f"{metric.name}_time"].axes[0]
     assert axes.lines[1].get_ydata().tolist() == pytest.approx([value + 0.01 for value in values])

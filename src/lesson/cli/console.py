@@ -38,7 +38,7 @@ def check_ended(summaries: Iterable[dict[str, Any]]) -> None:
         raise RunStoppedError(f"{who} ended early, at {first['time_s']:g} s{others}: {first['ended_early']}")
 
 
-def show_study(study: "Study", title: str) -> None:
+def show_study(study: "Study", title: str = "") -> None:
     """Print the results of a study, and write its tables and its report to its folder; raise if runs failed."""
     from lesson.experiments.study import write_table
     from lesson.report.page.study_page import REPORT, write_study_page

@@ -106,8 +106,8 @@ class RunCommand(_Learning):
     def run(self) -> None:
         from lesson import api
         from lesson.experiments.study import Study
-        from lesson.report.metric_words import final_score, metric_number
         from lesson.report.page.study_page import REPORT, write_study_page
+        from lesson.report.words import final_score, metric_number
 
         changes, own = split_changes(self.set)
         settings = self.settings(changes, self.strategy)
@@ -150,7 +150,7 @@ def _troubles(summary: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class CompareCommand(_Learning):
-    """Train several strategies on the same seeds and compare them. Writes a table and figures.
+    """Train several strategies on the same seeds and compare them. Writes a table and a report.
 
     Example: lesson compare --strategies lesson,fedavg --seeds 2
     """
@@ -162,12 +162,10 @@ class CompareCommand(_Learning):
 
     def run(self) -> None:
         from lesson import api
-        from lesson.report.study.groups import title_of
-        from lesson.report.words import count
 
         names = [name.strip() for name in self.strategies.split(",") if name.strip()]
         changes, options = split_changes(self.set)
         settings = self.settings(changes, names[0] if names else None)
         how: dict[str, Any] = {"resume": self.resume, "data_dir": self.data_dir, "trackers": self.log}
         study = api.compare(names, num_seeds=self.seeds, settings=settings, options=options, out=self.out, **how)
-        show_study(study, f"{title_of(settings)}, {count(self.seeds, 'seed')}")
+        show_study(study)

@@ -29,13 +29,14 @@ from lesson.flight.replay import Replay, replay
 from lesson.report.page.document import as_json
 from lesson.report.page.plan_page import check_page_path
 from lesson.report.page.replay_page import replay_data, write_replay_page
-from lesson.report.replay.text import accuracy_rows, accuracy_sentence, print_check, print_replay
+from lesson.report.replay.text import accuracy_sentence, print_check, print_replay
 from lesson.settings.settings import Settings
 from lesson.strategies import split_changes
 
 if TYPE_CHECKING:  # it imports torch, which takes seconds and is not needed for --help
     from lesson.experiments.study import Study
 
+TRAINED = "Trained on the recorded clients"
 UNTRAINED = (
     "strategies are ranked by plain updates per hour, which compares schedules, not models; to compare accuracy, train "
     "with --dataset or --task"
@@ -132,11 +133,13 @@ class ReplayCommand:
                 progress=status.update,
             )
         study = self._train(result) if self._trains else None
-        data = replay_data(result) | {"notes": result.notes, "trained": []}
+        data = replay_data(result) | {"notes": result.notes, "trained": None}
         if study is None:
             data["notes"].append(UNTRAINED)
         else:
-            data["trained"] = accuracy_rows(study)
+            from lesson.report.results import results_table
+
+            data["trained"] = results_table(study, TRAINED).to_data()
             data["advice"]["sentence"] += f" {accuracy_sentence(study, result.advice)}"
         if self.html is not None:
             write_replay_page(self.html, result, data, shlex.join(["lesson", *sys.argv[1:]]))
@@ -201,9 +204,10 @@ class ReplayCommand:
         return self.out or Path("runs") / f"replay-{self.recording.stem}"
 
     def _print_study(self, study: "Study") -> None:
-        from lesson.report.study.compare_text import comparison_table
+        from lesson.report.results import failure_table, results_table
 
-        failed = {name: len(failures) for name, failures in study.failures_by_strategy().items()}
         console = PipedConsole()
-        console.print(comparison_table(study.table(), study.metric, "Trained on the recorded clients", failed))
+        if study.failures:
+            console.print(failure_table(study).to_rich())
+        console.print(results_table(study, TRAINED).to_rich(transposed=True))
         print(f"folder: {self._out}")

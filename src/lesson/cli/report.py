@@ -3,36 +3,30 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from lesson.cli.parser import DIR, FILE, argument, option
+from lesson.cli.parser import DIR, argument, option
 from lesson.core.errors import InputError, unknown
-from lesson.report.page.plan_page import check_page_path
 
-if TYPE_CHECKING:  # it imports torch, which takes seconds and is not needed for --help
-    from lesson.experiments.study import Study
-
+TABLE = "table.tex"
 INCH = {"in": 1.0, "cm": 1 / 2.54, "mm": 1 / 25.4, "pt": 1 / 72}
 MIN_WIDTH_IN, MAX_WIDTH_IN = 2.0, 20.0
 
 
 @dataclass(frozen=True)
 class ReportCommand:
-    """Write a report of finished runs, or draw figures. Several folders are combined.
+    """Write the report of finished runs, and figures and a table for a paper. Several folders are combined.
 
-    Example: lesson report runs/demo --figures figures --width 9cm
+    Example: lesson report runs/demo --figures pdf --latex --out paper
     """
 
     folders: tuple[Path, ...] = argument(
         "folders", nargs=-1, type=DIR, metavar="DIR...", help="Output folders of run, compare, sweep or reproduce."
     )
-    output: Path | None = option(
-        "-o", "--output", type=FILE, show_default="DIR/report.html", help="Report to write: a self-contained HTML file."
+    out: Path | None = option("--out", type=DIR, show_default="DIR", help="Folder for report.html, figures and table.")
+    figures: str | None = option(
+        "--figures", metavar="A,B,...", help="Also draw figures in these formats: one or more of pdf, png and svg."
     )
-    figures: Path | None = option("--figures", type=DIR, help="Folder for the figures, created if it does not exist.")
-    format: str = option(
-        "--format", metavar="A,B,...", default="pdf", help="Formats of the figures: one or more of pdf, png and svg."
-    )
+    latex: bool = option("--latex", is_flag=True, help="Also write the table of results as table.tex, for booktabs.")
     width: str = option(
         "--width",
         metavar="LENGTH",
@@ -43,47 +37,37 @@ class ReportCommand:
     def run(self) -> None:
         if not self.folders:
             raise InputError("DIR must be given: the output folder of a run or a study")
-        suffixes, width_in = suffixes_of(self.format), inches(self.width)
-        if self.output is None and self.figures is None and len(self.folders) > 1:
-            raise InputError("--output or --figures must be given for several folders")
-        if self.output is not None:
-            check_page_path(self.output)
+        if self.out is None and len(self.folders) > 1:
+            raise InputError("--out must be given for several folders")
+        suffixes, width_in = suffixes_of(self.figures) if self.figures is not None else [], inches(self.width)
+        out = self.out or self.folders[0]
+        from lesson.core.files import write_whole
         from lesson.experiments.loading import load_study
         from lesson.paper.reproduce import read_scale
+        from lesson.report.figures import draw_figures
+        from lesson.report.files import make_folder, save_figures
         from lesson.report.page.study_page import REPORT, write_study_page
-        from lesson.report.paper.write import write_paper_page
+        from lesson.report.paper.write import draw_items, write_paper_page
+        from lesson.report.results import results_table
 
-        page = self.output or self.folders[0] / REPORT
         study = load_study(self.folders)
-        is_paper = len(self.folders) == 1 and read_scale(self.folders[0]) is not None
-        if self.figures is not None:
-            self._draw(study, is_paper, self.figures, suffixes, width_in)
-        if self.figures is None or self.output is not None:
-            if is_paper:
-                write_paper_page(study, self.folders[0], page)
-            else:
-                write_study_page(study, page)
-            print(f"report: {page}")
-
-    def _draw(self, study: "Study", is_paper: bool, folder: Path, suffixes: list[str], width_in: float) -> None:
-        """Draw all figures of a study, or those of the paper; the latter and tuned comparisons are page-wide."""
-        from lesson.report.files import save_figures
-        from lesson.report.paper.write import draw_items
-        from lesson.report.study.figures import draw_figures
-
-        if self.width != "3.5in" and is_paper:
-            print("note: --width has no effect: figures of the paper are as wide as a page")
-
+        make_folder(out)
         notes: list[str] = []
-        if is_paper:
-            paths = draw_items(study, self.folders[0], folder, suffixes)
+        if len(self.folders) == 1 and read_scale(self.folders[0]) is not None:
+            write_paper_page(study, self.folders[0], out / REPORT)
+            figures = draw_items(study, self.folders[0], out, suffixes) if suffixes else []
         else:
-            figures, notes = draw_figures(study, width_in)
-            paths = save_figures(figures, folder, suffixes)
-        for path in paths:
+            write_study_page(study, out / REPORT)
+            drawn, notes = draw_figures(study, width_in) if suffixes else ({}, [])
+            figures = save_figures(drawn, out, suffixes)
+        if self.latex:
+            write_whole(out / TABLE, results_table(study).to_latex("tab:results").encode())
+            print(f"table: {out / TABLE}")
+        for path in figures:
             print(f"figure: {path}")
         for note in notes:
             print(f"note: {note}")
+        print(f"report: {out / REPORT}")
 
 
 def suffixes_of(formats: str) -> list[str]:

@@ -1,6 +1,6 @@
 """A finished run, read from its folder or from a line of an archive."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -26,9 +26,13 @@ if TYPE_CHECKING:
     from lesson.report.files import ShownFigure
 
 
+TOTALS = ("uploads", "bytes_up", "energy_j")
+"""Columns of a curve with what was spent so far."""
+
+
 def curve_columns(metric: Metric) -> tuple[str, ...]:
-    """Return the columns of a curve; uploads and energy are totals so far. The loss and the energy may be missing."""
-    return ("round", "time_s", metric.name, "loss", "uploads", "energy_j")
+    """Return the columns of a curve; the last three are totals so far. Loss, bytes and energy may be missing."""
+    return ("round", "time_s", metric.name, "loss", *TOTALS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +96,7 @@ class Run:
     @cached_property
     def curve(self) -> pd.DataFrame:
         """One row per evaluation of the model, with the columns in `curve_columns`."""
-        return self.archived.curve if self.archived is not None else curve_of(self.lines(), self.metric)
+        return self.archived.curve if self.archived is not None else curve_of(self.lines, self.metric)
 
     @cached_property
     def clients(self) -> pd.DataFrame:
@@ -101,7 +105,7 @@ class Run:
         if self.archived is not None:
             return self.archived.clients
         measured = self.settings.fleet.latencies  # the file may have changed or be on another machine
-        return clients_of(self.lines(), self.settings, self._latencies_s() if measured else None)
+        return clients_of(self.lines, self.settings, self._latencies_s() if measured else None)
 
     @cached_property
     def versions(self) -> dict[str, str]:
@@ -116,16 +120,17 @@ class Run:
         """Return the curve up to a number of rounds."""
         return self.curve if rounds is None else self.curve[self.curve["round"] <= rounds]
 
-    def lines(self) -> Iterable[dict[str, Any]]:
-        """Yield its lines of metrics.jsonl; for an archived run, one line per evaluation."""
+    @cached_property
+    def lines(self) -> Sequence[dict[str, Any]]:
+        """Its lines of metrics.jsonl; for an archived run, one line per evaluation."""
         if self.path is None:
-            return _lines_of(self.curve)
+            return list(_lines_of(self.curve))
         lines = each_line(RunFolder(self.path).metrics)
         if self.diverged:
-            return lines
+            return list(lines)
         scores = (self.metric.name, "loss")
         final = {name: self.summary[name] for name in scores if self.summary[name] is not None}
-        return with_final_score(lines, final | self.summary.get("metrics", {}))
+        return list(with_final_score(lines, final | self.summary.get("metrics", {})))
 
     def read_clients(self) -> dict[str, Any]:
         """Return the content of clients.json; empty for an archived run and for a folder without this file."""
@@ -143,16 +148,16 @@ class Run:
 
         Only the evaluated rounds of an archived run are known.
         """
-        return pd.DataFrame(self.lines())
+        return pd.DataFrame(self.lines)
 
-    def plot(self, by: Literal["time", "round"] = "time") -> "ShownFigure":
-        """Draw the metric over simulated time or over rounds."""
+    def plot(self, by: Literal["time", "round", "uploads", "energy"] = "time") -> "ShownFigure":
+        """Draw the metric over simulated time, rounds, total uploads or total energy."""
         from lesson.experiments.study import Study  # it imports this module
 
         return Study([self]).plot(by)
 
     def __repr__(self) -> str:
-        from lesson.report.metric_words import final_score
+        from lesson.report.words import final_score
 
         told = self.summary
         return (
@@ -161,9 +166,9 @@ class Run:
         )
 
     def _repr_html_(self) -> str:
-        from lesson.report.study.notebook import run_card  # it imports this module
+        from lesson.experiments.study import Study  # it imports this module
 
-        return run_card(self)
+        return Study([self])._repr_html_()
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,8 +187,8 @@ def curve_of(lines: Iterable[dict[str, Any]], metric: Metric = ACCURACY) -> pd.D
     names = curve_columns(metric)
     if metric.name not in metrics:
         return pd.DataFrame(columns=list(names))
-    columns = [name for name in names if name in metrics and (name != "energy_j" or metrics[name].notna().all())]
-    totals = metrics[[name for name in ("uploads", "energy_j") if name in columns]].cumsum()
+    columns = [name for name in names if name in metrics and (name not in TOTALS or metrics[name].notna().all())]
+    totals = metrics[[name for name in TOTALS if name in columns]].cumsum()
     scored = metrics.assign(**totals).dropna(subset=metric.name)[columns].reset_index(drop=True)
     scored[metric.name] = metric.rounded(scored[metric.name])
     return scored.round({"time_s": 3, "loss": 5, "energy_j": 3})
@@ -241,6 +246,6 @@ def summary_of(settings: Settings, curve: pd.DataFrame, diverged: str, metric: M
 
 def _lines_of(curve: pd.DataFrame) -> Iterable[dict[str, Any]]:
     """Yield the rows of a curve as lines of metrics, with what was spent since the previous row."""
-    spent = {name: curve[name].diff().fillna(curve[name]) for name in ("uploads", "energy_j") if name in curve}
+    spent = {name: curve[name].diff().fillna(curve[name]) for name in TOTALS if name in curve}
     for row in curve.assign(**spent).to_dict("records"):
         yield {"bytes_up": None, "energy_j": None} | {str(name): value for name, value in row.items() if value == value}

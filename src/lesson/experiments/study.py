@@ -125,20 +125,28 @@ class Study:
             groups.setdefault(tuple(self._labels(run).values()), []).append(run)
         return groups
 
-    def plot(self, by: Literal["time", "round"] = "time") -> "ShownFigure":
-        """Draw the mean metric over simulated time or over rounds, with 95 % confidence bands, for each label."""
-        from lesson.report.study.metric_figure import draw_metric  # it imports this module
+    def plot(
+        self, by: Literal["time", "round", "uploads", "energy"] = "time", *, facet: str = "", bands: bool = True
+    ) -> "ShownFigure":
+        """Draw the mean metric over simulated time, rounds, total uploads or total energy, for each label.
 
-        return draw_metric(self, by)
+        The strategy or, if it is the same for all runs, the first label decides the color of a line, and the others its
+        style. With `facet`, the name of a label such as "beta", there is one panel per value of the label. The shaded
+        95 % confidence intervals are left out if `bands` is False.
+        """
+        from lesson.report.figures import draw_metric  # it imports this module
+
+        return draw_metric(self, by, facet=facet, bands=bands)
 
     def __repr__(self) -> str:
         seeds = {run.summary["seed"] for run in self.runs}
         return f"Study({len(self.runs)} runs, {len(seeds)} seeds, by {', '.join(self.by)})"
 
     def _repr_html_(self) -> str:
-        from lesson.report.study.notebook import study_card  # it imports this module
+        from lesson.report.results import failure_table, results_table  # it imports this module
 
-        return study_card(self)
+        failed = failure_table(self).to_html() if self.failures else ""
+        return results_table(self).to_html() + failed
 
     def _labels(self, run: Run) -> dict[str, Any]:
         """Return the values that distinguish a run from others."""

@@ -19,8 +19,8 @@ from lesson.flower.app_run import AppRun, restore_metrics
 from lesson.flower.arrays import Layout
 from lesson.flower.identity import NODES
 from lesson.flower.replies import tell
-from lesson.report.metric_words import final_score
 from lesson.report.page.study_page import REPORT, write_study_page
+from lesson.report.words import final_score
 from lesson.runs.execute import execute_in
 from lesson.runs.folder import RunFolder
 from lesson.runs.read_back import each_line

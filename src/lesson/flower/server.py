@@ -41,8 +41,8 @@ from lesson.learn.task import Task
 from lesson.learn.tasks import task_of
 from lesson.learn.workload import Workload, make_workload
 from lesson.planning.plan import make_plan, propose_deadline_s
-from lesson.report.metric_words import final_score
 from lesson.report.plan.text import print_plan
+from lesson.report.words import final_score
 from lesson.runs.execute import execute_in
 from lesson.runs.folder import RunFolder
 from lesson.runs.resolve import Resolved, resolve

@@ -65,10 +65,16 @@ def mean_band(runs: Sequence[Points], metric: Metric = ACCURACY, max_points: int
 
 
 def draw_band(
-    axes: Axes, runs: Sequence[Points], color: str, label: str, style: str = "-", metric: Metric = ACCURACY
+    axes: Axes,
+    runs: Sequence[Points],
+    color: str,
+    label: str,
+    style: str = "-",
+    metric: Metric = ACCURACY,
+    shaded: bool = True,
 ) -> None:
-    """Draw the mean of runs, with its 95 % interval if there are enough runs."""
+    """Draw the mean of runs, with its 95 % interval if it is to be shaded and there are enough runs."""
     band = mean_band(runs, metric)
     axes.plot(band.at, band.mean, color=color, label=label, linestyle=style)
-    if band.low is not None and band.high is not None:
+    if shaded and band.low is not None and band.high is not None:
         axes.fill_between(band.at, band.low, band.high, color=color, alpha=0.18, lw=0)

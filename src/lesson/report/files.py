@@ -10,7 +10,6 @@ from typing import Any, ParamSpec
 
 import matplotlib
 from matplotlib.figure import Figure
-from PIL import Image
 
 from lesson.core.errors import InputError
 from lesson.core.files import check_output, write_all
@@ -112,13 +111,18 @@ def save_figures(figures: Mapping[str, Figure], folder: Path | str, formats: Seq
     The folder is created if necessary. Either all files are written or none.
     """
     folder = Path(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"figures cannot be written: '{folder}' cannot be created: {error.strerror}") from None
+    make_folder(folder)
     files = {f"{name}{suffix}": figure for name, figure in figures.items() for suffix in formats}
     _save(files, folder)
     return [folder / name for name in files]
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder for outputs if necessary."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder} cannot be created: {error.strerror}") from None
 
 
 def _save(files: Mapping[str, Figure], folder: Path) -> None:
@@ -128,14 +132,5 @@ def _save(files: Mapping[str, Figure], folder: Path) -> None:
         for name, figure in files.items():
             suffix, drawn = Path(name).suffix.lower(), io.BytesIO()
             figure.savefig(drawn, format=suffix[1:], dpi="figure", metadata=_UNDATED.get(suffix))
-            contents[folder / name] = _with_palette(drawn) if suffix == ".png" else drawn.getvalue()
+            contents[folder / name] = drawn.getvalue()
     write_all(contents)
-
-
-def _with_palette(png: io.BytesIO) -> bytes:
-    """Return an opaque PNG image with 256 colors instead of 24-bit ones, which takes a third of the space."""
-    smaller = io.BytesIO()
-    with Image.open(png) as image:
-        colors = image.convert("RGB").quantize(256, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
-        colors.save(smaller, "png", optimize=True, dpi=image.info["dpi"])
-    return smaller.getvalue()

@@ -1,30 +1,27 @@
 """Color-blind safe colors for tiers (from fast to slow), labels and lines."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
 TIER_ANCHORS = [[44, 123, 182], [38, 166, 154], [242, 185, 80], [240, 127, 60], [176, 32, 42]]
 """RGB values from the fastest to the slowest tier; colors in between are interpolated."""
-# Okabe and Ito's palette. A strategy has the same color in every figure.
-_STRATEGIES = {"lesson": "#0072B2", "fedavg": "#D55E00", "fedcs": "#009E73"}
-_OTHERS = ("#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
-_PALE = "#F0E442"
-"""Too pale for thin lines."""
+_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
+"""Okabe and Ito's palette without yellow, which is too pale for lines, and with gray for black, for dark pages."""
 STYLES = ("-", "--", ":", "-.")
 Look = tuple[str, str]
 """The color and the style of a line."""
-_LOOKS: tuple[Look, ...] = (
-    *((color, style) for style in STYLES for color in _OTHERS if color != _PALE),
-    *((color, style) for style in STYLES if style != "-" for color in _STRATEGIES.values()),
+_LOOKS: tuple[Look, ...] = tuple((color, style) for style in STYLES for color in _COLORS)
+_STRATEGIES = (
+    *("lesson", "fedavg", "fedcs", "fedbuff", "fedasync", "fedat", "tifl"),
+    *("lesson-filled", "semisync-steps", "fedcs-greedy", "ca2fl", "fadas", "safa", "rennala"),
+    *("malenia", "fedcompass", "fedqueue", "refl", "oort"),
 )
-_BASELINES = (
-    *("fedbuff", "fedasync", "fedat", "tifl", "lesson-filled", "fedcs-greedy"),
-    *("safa", "semisync-steps", "ca2fl", "fadas", "rennala", "malenia", "fedcompass", "fedqueue", "refl", "oort"),
-)
-_FIXED = {name: (color, "-") for name, color in _STRATEGIES.items()} | dict(zip(_BASELINES, _LOOKS, strict=False))
+_FIXED = {(name,): look for name, look in zip(_STRATEGIES, _LOOKS, strict=False)}
 """Look of each built-in strategy, no matter which others are shown."""
+_Choice = TypeVar("_Choice")
 
 # Paul Tol's muted scheme.
 LABEL_COLORS = (
@@ -49,20 +46,36 @@ def tier_colors(num_tiers: int, strength: float = 1.0) -> list[str]:
     return [f"#{round(r):02x}{round(g):02x}{round(b):02x}" for r, g, b in zip(*channels, strict=True)]
 
 
-def series_colors(labels: Sequence[str]) -> list[str]:
-    """Return a color for each line; a line labeled LESSON, FedAvg or FedCS gets the color of that strategy."""
-    others = itertools.cycle(_OTHERS)
-    return [_STRATEGIES.get(label.lower()) or next(others) for label in labels]
+def line_looks(labels: Sequence[Sequence[Any]]) -> list[Look]:
+    """Return the look of each line, given the values of the settings in which the lines differ.
+
+    The first setting decides the color and the others the style; if there are too few styles, the second setting takes
+    part in the color, and so on. Built-in strategies have the same color in every figure.
+    """
+    looks: list[Look] = []
+    for num_first in range(1, max(map(len, labels), default=0) + 1):
+        looks = _looks([tuple(label[:num_first]) for label in labels], [tuple(label[num_first:]) for label in labels])
+        if len(set(looks)) == len(labels):
+            break
+    return looks
 
 
-def line_looks(labels: Sequence[str]) -> list[Look]:
-    """Return a color and a style for each of many lines: all colors solid, then dashed, dotted and dash-dotted."""
-    others = itertools.cycle(_LOOKS)
-    return [(_STRATEGIES[label], "-") if label in _STRATEGIES else next(others) for label in labels]
+def _looks(firsts: Sequence[tuple[Any, ...]], others: Sequence[tuple[Any, ...]]) -> list[Look]:
+    """Return looks of which `firsts` decide the color, and `others` the style if there are several of them."""
+    different = list(dict.fromkeys(others))
+    if len(different) == 1:
+        looks = _assign(firsts, _FIXED, _LOOKS)
+        return [looks[first] for first in firsts]
+    colors = _assign(firsts, {name: color for name, (color, _) in _FIXED.items()}, _COLORS)
+    styles = dict(zip(different, itertools.cycle(STYLES), strict=False))
+    return [(colors[first], styles[other]) for first, other in zip(firsts, others, strict=True)]
 
 
-def strategy_looks(names: Sequence[str]) -> list[Look]:
-    """Return the look of each strategy, the same in every figure; custom strategies get looks that are still free."""
-    taken = {_FIXED[name] for name in names if name in _FIXED}
-    free = itertools.cycle([look for look in _LOOKS if look not in taken])
-    return [_FIXED.get(name) or next(free) for name in names]
+def _assign(names: Sequence[Any], fixed: Mapping[Any, _Choice], choices: Sequence[_Choice]) -> dict[Any, _Choice]:
+    """Assign to each name its fixed choice if no earlier name has it, else one of the others, cyclically."""
+    assigned: dict[Any, _Choice] = {}
+    for name in names:
+        if name in fixed and fixed[name] not in assigned.values():
+            assigned[name] = fixed[name]
+    free = itertools.cycle([one for one in choices if one not in assigned.values()] or choices)
+    return {name: assigned[name] if name in assigned else next(free) for name in dict.fromkeys(names)}

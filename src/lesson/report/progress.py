@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lesson.learn.metric import Metric
-from lesson.report.metric_words import metric_number, metric_text
+from lesson.report.words import metric_number, metric_text
 from lesson.settings.sections import RunSettings
 
 MAX_SHOWN, MAX_FAILED_SHOWN = 16, 4

@@ -1,14 +1,13 @@
-"""Counts and tables as text, for Markdown and for the terminal."""
+"""Counts, metrics and targets in words: accuracy is shown in percent, other metrics as plain numbers."""
 
-import re
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Mapping
+from typing import Any
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-from rich.text import Text
+from lesson.learn.metric import Metric
 
-if TYPE_CHECKING:  # takes a while to import; commands count runs before they need it
-    import pandas as pd
+DIGITS = 4
+"""Significant digits of a metric other than accuracy."""
 
 
 def count(number: int, what: str, several: str = "") -> str:
@@ -16,22 +15,38 @@ def count(number: int, what: str, several: str = "") -> str:
     return f"{number:,} {what if number == 1 else several or f'{what}s'}"
 
 
-def markdown(table: "pd.DataFrame") -> str:
-    """Return a table as Markdown."""
-    escaped = "\\|"
-    rows = [list(table.columns), ["---"] * len(table.columns), *table.astype(str).to_numpy().tolist()]
-    return "".join(f"| {' | '.join(cell.replace('|', escaped) for cell in row)} |\n" for row in rows)
+def unit_of(metric: Metric) -> str:
+    """Return the unit in a heading, with a space before it."""
+    return " (%)" if metric.is_share else ""
 
 
-def terminal_table(table: "pd.DataFrame", title: str) -> Table:
-    """Return a table for the terminal: first column left-aligned, others right-aligned, no wrapped cells.
+def metric_number(metric: Metric, value: float, decimals: int = 4) -> str:
+    """Return a value as a bare number: an accuracy as a share with `decimals` decimal places."""
+    return f"{value:.{decimals}f}" if metric.is_share else plain_number(value)
 
-    Long headings such as "time to 70% (s)" take several lines.
-    """
-    shown = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
-    for place, name in enumerate(table.columns):
-        heading = re.sub(r" (?=(at|to|gain) |\()", "\n", name)
-        shown.add_column(heading, justify="right" if place else "left", no_wrap=True)
-    for row in table.astype(str).to_numpy().tolist():
-        shown.add_row(*map(Text, row))
-    return shown
+
+def metric_text(metric: Metric, value: float, space: str = "") -> str:
+    """Return a value for a sentence: an accuracy in percent, with `space` before the sign."""
+    return f"{100 * value:.1f}{space}%" if metric.is_share else plain_number(value)
+
+
+def target_text(metric: Metric, target: float, space: str = "") -> str:
+    """Return a target for a heading or a sentence, such as "90%" or "rmse 0.25"."""
+    return f"{100 * target:g}{space}%" if metric.is_share else f"{metric.name} {target:g}"
+
+
+def final_score(summary: Mapping[str, Any]) -> str:
+    """Return the metric of the final model, such as "accuracy 0.9312"."""
+    metric = Metric.of(summary)
+    return f"{metric.name} {metric_number(metric, summary[metric.name])}"
+
+
+def plain_number(value: float, like: float | None = None) -> str:
+    """Return a number with four significant digits, or with as many decimal places as `like` has in this format."""
+    size = abs(value if like is None else like)
+    if math.isnan(value):
+        return "–"
+    if size and not 1e-5 <= size < 1e15:
+        return f"{value:.{DIGITS}g}"
+    decimals = max(0, DIGITS - 1 - math.floor(math.log10(size))) if size else DIGITS - 1
+    return f"{value:,.{decimals}f}"

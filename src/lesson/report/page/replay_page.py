@@ -23,7 +23,7 @@ MAX_POINTS = 200
 
 
 def write_replay_page(path: Path | str, result: Replay, data: dict[str, Any], command: str) -> None:
-    """Atomically write the page. `data` is `replay_data` with `notes`, and rows of trained accuracies, `trained`."""
+    """Atomically write the page. `data` is `replay_data` with `notes` and the results of `trained` models."""
     tables = {
         "strategies": strategy_table(result).to_data(),
         "clients": client_table(data["clients"], [outcome.candidate.label for outcome in result.outcomes]).to_data(),

@@ -1,23 +1,27 @@
 """The data of a study's report page. The page draws it and computes nothing but the effects of other deadlines."""
 
 import math
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import tomli_w
 
-from lesson.experiments.measures import MIN_SEEDS, half_interval
+from lesson.experiments.folder import MARKER
+from lesson.experiments.measures import spent_until
 from lesson.experiments.study import Study
 from lesson.learn.metric import Metric
 from lesson.report.bands import Points, mean_band
-from lesson.report.page.contender import Contender, contenders
+from lesson.report.groups import Group, groups_of, is_on_wall_clock, kind_of_time, rounds_are_arrivals
+from lesson.report.page.course import Course, course_of, stored_clients
 from lesson.report.page.explorer import Origin, explorer_data
-from lesson.report.page.study_words import verdict, what_was_run
+from lesson.report.page.study_words import cards, what_was_run
 from lesson.report.page.work_data import fairness, latencies, participation, schedule
-from lesson.report.study.groups import is_on_wall_clock, kind_of_time
+from lesson.report.results import best_groups, results_table
+from lesson.runs.folder import RunFolder
+from lesson.settings.settings import SECTIONS, Settings
 
 _DASHES = {"-": "solid", "--": "dash", ":": "dot", "-.": "dashdot"}
 _COSTS = {"seconds": "time_s", "uploads": "uploads", "bytes": "bytes_up", "joules": "energy_j"}
@@ -25,36 +29,41 @@ MAX_GROUPS = 24
 """Most lines in a chart. Of a larger study, the best groups are drawn; the table lists all of them."""
 
 
-def study_data(study: Study, command: str) -> dict[str, Any]:
-    """Return all data of a study's page; `command` is the command that repeats the study."""
-    groups, table, metric = contenders(study), study.means(), study.metric
-    drawn = _best(groups, table, metric) if len(groups) > MAX_GROUPS else groups
-    known = next((group for group in drawn if group.clients[0]), None)
+def study_data(study: Study) -> dict[str, Any]:
+    """Return all data of a study's page."""
+    groups, metric = groups_of(study), study.metric
+    drawn = best_groups(groups, metric, MAX_GROUPS)
+    courses = [[course_of(run.lines) for run in group.runs] for group in drawn]
+    clients = [stored_clients(group) for group in drawn]
+    merges = [_counts_merges(group, runs) for group, runs in zip(drawn, courses, strict=True)]
+    known = next((place for place, stored in enumerate(clients) if stored[0]), None)
     times_vary = any(group.settings.varies for group in drawn)
+    parts = list(zip(drawn, courses, clients, strict=True))
     return {
-        "what": what_was_run(groups),
+        "what": what_was_run(drawn, clients, len(groups)),
         **_metric(metric),
         "time": kind_of_time(study.runs),
         "times_vary": times_vary,
-        "counts_merges": [group.label for group in drawn if group.counts_merges],
+        "counts_merges": [group.name for group, counted in zip(drawn, merges, strict=True) if counted],
         "varies": [key.rpartition(".")[2] for key in study.by],
         "groups": [
-            {"label": group.label, "color": group.color, "dash": _DASHES[group.style], "seeds": len(group.runs)}
+            {"label": group.name, "color": group.look[0], "dash": _DASHES[group.look[1]], "seeds": len(group.runs)}
             for group in drawn
         ],
         "hidden": len(groups) - len(drawn),
-        "verdict": verdict(groups, table, drawn, metric),
-        "curves": [_curves(group, metric) for group in drawn],
-        "fleet": None if times_vary else known and _fleet(known),  # other deadlines need constant times
-        "latencies": known and latencies(known.clients[0]),
-        "schedule": [schedule(group.courses[0], group.clients[0]) for group in drawn],
-        "participation": [participation(group.courses, group.clients, group.settings) for group in drawn],
-        "fairness": [fairness(group.clients, group.settings) for group in drawn],
+        "cards": cards(drawn, metric),
+        "table": results_table(study).to_data(),
+        "rows": [_row(group, drawn, study.path) for group in groups],
+        "curves": [_curves(*three, metric) for three in zip(drawn, courses, merges, strict=True)],
+        # The explorer assumes constant times.
+        "fleet": None if times_vary or known is None else _fleet(drawn[known], clients[known][0]),
+        "latencies": None if known is None else latencies(clients[known][0]),
+        "schedule": [schedule(runs[0], stored[0]) for _, runs, stored in parts],
+        "participation": [participation(runs, stored, group.settings) for group, runs, stored in parts],
+        "fairness": [fairness(stored, group.settings) for group, _, stored in parts],
         "costs": [_costs(group, metric) for group in drawn],
         "notes": _notes(study),
         "failures": dict(study.failures),
-        "settings": tomli_w.dumps(drawn[0].first.settings.to_sections()),
-        "command": command,
     }
 
 
@@ -73,50 +82,80 @@ def _notes(study: Study) -> list[str]:
     return [f"{name}: {note}" for note, name in first.items()]
 
 
-def _curves(group: Contender, metric: Metric) -> dict[str, Any]:
-    """Return the metric over time and over rounds: the mean over seeds with its 95 % interval.
+def _row(group: Group, drawn: Sequence[Group], folder: Path | None) -> dict[str, Any]:
+    """Return what a row of the table shows when it is opened, and the color of the group's line if it is drawn."""
+    return {
+        "color": group.look[0] if group in drawn else None,
+        "command": _command(group, folder),
+        "settings": tomli_w.dumps(_changed(group.settings)),
+        "seed": group.runs[0].seed,
+    }
 
-    If each arrival ends a round, aggregations are counted instead of rounds.
+
+def _command(group: Group, folder: Path | None) -> str:
+    """Return the commands that repeat the runs of a group; empty for runs on real clients and if no file is known.
+
+    Archived runs are repeated with the whole study in its folder.
     """
+    if any(is_on_wall_clock(run) for run in group.runs):
+        return ""
+    paths = [run.path for run in group.runs if run.path is not None]
+    if len(paths) < len(group.runs):
+        marker = folder and folder / MARKER
+        return f"lesson sweep {shlex.quote(str(marker))} --out runs/again" if marker and marker.exists() else ""
+    configs = [(shlex.quote(str(RunFolder(path).config)), shlex.quote(path.name)) for path in paths]
+    return "\n".join(f"lesson run --scenario {config} --out runs/again/{name}" for config, name in configs)
 
-    def points(over: str) -> list[Points]:
-        return [
-            (np.array([score[over] for score in course.scores]), np.array([one[metric.name] for one in course.scores]))
-            for course in group.courses
-        ]
 
-    columns = {"time_s": "time_s", "round": "merges" if group.counts_merges else "round"}
-    return {over: mean_band(points(column), metric).to_dict(metric) for over, column in columns.items()}
+def _changed(settings: Settings) -> dict[str, Any]:
+    """Return the settings that differ from the preset, as sections of a settings file."""
+    usual = Settings(preset=settings.preset).to_sections()
+    tables = {
+        section: {name: value for name, value in table.items() if usual[section].get(name) != value}
+        for section, table in settings.to_sections().items()
+        if section in SECTIONS
+    }
+    return {"preset": settings.preset} | {section: table for section, table in tables.items() if table}
 
 
-def _costs(group: Contender, metric: Metric) -> list[dict[str, Any]]:
+def _counts_merges(group: Group, courses: Sequence[Course]) -> bool:
+    """Return whether aggregations are counted as rounds of a group, because each arrival ends a round."""
+    return rounds_are_arrivals(group.settings) and all(course.num_merges for course in courses)
+
+
+def _curves(group: Group, courses: Sequence[Course], counts_merges: bool, metric: Metric) -> dict[str, Any]:
+    """Return the metric over time and over rounds: the mean over seeds with its 95 % interval."""
+    over_time: list[Points] = []
+    over_rounds: list[Points] = []
+    for run, course in zip(group.runs, courses, strict=True):
+        rounds, values = run.curve["round"].to_numpy(), run.curve[metric.name].to_numpy(float)
+        over_time.append((run.curve["time_s"].to_numpy(float), values))
+        counted = np.array([course.num_merges[one] for one in rounds]) if counts_merges else rounds
+        over_rounds.append((counted.astype(float), values))
+    points = {"time_s": over_time, "round": over_rounds}
+    return {over: mean_band(runs, metric).to_dict(metric) for over, runs in points.items()}
+
+
+def _costs(group: Group, metric: Metric) -> list[dict[str, Any]]:
     """Return the seconds, uploads, bytes and joules to each target.
 
     They are means over seeds with half their 95 % intervals; None unless all seeds reach the target at a known cost.
     """
     found = []
     for target in metric.targets:
-        row: dict[str, Any] = {"target": target}
-        for name, column in _COSTS.items():
-            values = [course.cost_of(target, column) for course in group.courses]
-            there = [value for value in values if value is not None and not math.isnan(value)]
-            row["seeds"] = sum(value is not None for value in values)
-            row[name] = float(np.mean(there)) if len(there) == len(values) else None
-            enough = row[name] is not None and len(there) >= MIN_SEEDS
-            row[f"{name}_half"] = half_interval(np.array(there)) if enough else None
+        spent = {name: spent_until(group.runs, target, column) for name, column in _COSTS.items()}
+        row: dict[str, Any] = {"target": target, "seeds": int((~spent["seconds"].is_bound).sum())}
+        for name, values in spent.items():
+            row[name] = None if math.isnan(values.mean) else values.mean
+            row[f"{name}_half"] = None if math.isnan(values.half) else values.half
         found.append(row)
     return found
 
 
-def _fleet(group: Contender) -> dict[str, Any]:
+def _fleet(group: Group, clients: dict[str, Any]) -> dict[str, Any]:
     """Return the clients of the first run for the deadline explorer."""
-    kept, chosen, run = group.clients[0], group.settings.strategy, group.first
+    chosen, run = group.settings.strategy, group.runs[0]
     file = Path(group.settings.fleet.latencies).name
-    source = "measured" if is_on_wall_clock(run) else file or f"seed {run.summary['seed']}"
-    clients, ensure = kept["clients"], chosen.ensure_first_tier
-    return explorer_data(clients, kept["num_clients"], chosen.deadline_s, Origin(source), ensure_first_tier=ensure)
-
-
-def _best(groups: Sequence[Contender], table: pd.DataFrame, metric: Metric) -> list[Contender]:
-    order = metric.order(table[metric.last10])[:MAX_GROUPS]
-    return [groups[place] for place in sorted(order.tolist())]
+    origin = Origin("measured" if is_on_wall_clock(run) else file or f"seed {run.seed}")
+    columns, ensure = clients["clients"], chosen.ensure_first_tier
+    return explorer_data(columns, clients["num_clients"], chosen.deadline_s, origin, ensure_first_tier=ensure)

@@ -1,34 +1,31 @@
-"""The text of a study's report page: what was run, and the verdict."""
+"""The text of a study's report page: what was run, and cards that name the best."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from lesson.core.arrays import IntArray
-from lesson.experiments.measures import MIN_SEEDS, half_interval, sign_test_rank
+from lesson.experiments.measures import Estimate, difference, spent_until
 from lesson.experiments.run import Run
 from lesson.fleet.tiers import UNREACHABLE
 from lesson.learn.metric import Metric
-from lesson.report.metric_words import metric_column, target_text, unit_of
-from lesson.report.page.contender import Contender
+from lesson.report.groups import Group, is_on_wall_clock
 from lesson.report.page.work_data import tiers_of
-from lesson.report.study.compare_text import cell, reached_targets, surprises
-from lesson.report.study.groups import is_on_wall_clock
-from lesson.report.words import count
-
-TARGETS_SHOWN = 3
-"""Number of targets in the verdict's table: the highest that were reached. Another section shows all targets."""
+from lesson.report.results import estimate, score_cell, time_to
+from lesson.report.words import count, target_text
 
 
-def what_was_run(groups: Sequence[Contender]) -> str:
-    """Describe the study in one or two sentences; values that differ among runs are listed or left out."""
+def what_was_run(groups: Sequence[Group], clients: Sequence[Sequence[dict[str, Any]]], num_groups: int) -> str:
+    """Describe the study in one or two sentences; values that differ among runs are listed or left out.
+
+    `clients` are the stored clients of the runs of each group. There may be more groups than those given.
+    """
     runs = [run for group in groups for run in group.runs]
     limits, several = [run.settings.run for run in runs], [group.settings for group in groups]
-    names = "; ".join(group.label for group in groups[:6]) + ("; …" if len(groups) > 6 else "")
-    who = f"{names} was" if len(groups) == 1 else f"{len(groups)} configurations ({names}) were"
+    names = "; ".join(group.name for group in groups[:6]) + ("; …" if num_groups > 6 else "")
+    who = f"{names} was" if num_groups == 1 else f"{num_groups} configurations ({names}) were"
     lengths = _different(_length(run) for run in runs)
     num_clients = sorted({settings.fleet.num_clients for settings in several})
     many = " or ".join(f"{count:,}" for count in num_clients)
@@ -36,7 +33,7 @@ def what_was_run(groups: Sequence[Contender]) -> str:
         f"{who} trained on {_different(run.settings.data.dataset for run in runs)} for {lengths}, with "
         f"{count(len({one.seed for one in limits}), 'seed')} and {many} clients{_split(groups)}."
     )
-    return " ".join(filter(None, [first, _latencies(groups) if len(num_clients) == 1 else ""]))
+    return " ".join(filter(None, [first, _latencies(groups, clients) if len(num_clients) == 1 else ""]))
 
 
 def _length(run: Run) -> str:
@@ -49,7 +46,7 @@ def _length(run: Run) -> str:
     return " or ".join(told + ([count(limits.rounds, "round")] if limits.rounds else []))
 
 
-def _split(groups: Sequence[Contender]) -> str:
+def _split(groups: Sequence[Group]) -> str:
     """Describe how the data is split among clients; empty if the groups differ in this."""
     splits = {(group.settings.data.split, group.settings.data.beta) for group in groups}
     if len(splits) > 1:
@@ -62,10 +59,11 @@ def _split(groups: Sequence[Contender]) -> str:
     return " that hold IID data" if split == "iid" else f" that hold non-IID data (β = {beta:g})"
 
 
-def _latencies(groups: Sequence[Contender]) -> str:
+def _latencies(groups: Sequence[Group], clients: Sequence[Sequence[dict[str, Any]]]) -> str:
     """Describe the latencies over all runs and, if all runs have the same deadline, the tiers that result from it."""
-    kept = [(clients, group.settings) for group in groups for clients in group.clients if clients]
-    known = [value for clients, _ in kept for value in clients["clients"]["latency_s"] if value is not None]
+    pairs = zip(groups, clients, strict=True)
+    kept = [(stored, group.settings) for group, several in pairs for stored in several if stored]
+    known = [value for stored, _ in kept for value in stored["clients"]["latency_s"] if value is not None]
     if not known:
         return ""
     seconds = np.array(known)
@@ -79,7 +77,7 @@ def _latencies(groups: Sequence[Contender]) -> str:
     (deadline_s,) = deadlines
     if not math.isfinite(deadline_s):
         return f"{told}; there is no deadline."
-    found = [np.unique(tiers_of(clients, settings)) for clients, settings in kept]
+    found = [np.unique(tiers_of(stored, settings)) for stored, settings in kept]
     tiers = _tiers([one[one != UNREACHABLE] for one in found])
     return f"{told}; a deadline of {deadline_s:g} s sorts the clients into {tiers}."
 
@@ -93,132 +91,86 @@ def _tiers(found: Sequence[IntArray]) -> str:
     return many if slowest <= most else f"{many}, up to tier {slowest:,}"
 
 
-def verdict(
-    groups: Sequence[Contender], table: pd.DataFrame, drawn: Sequence[Contender], metric: Metric
-) -> dict[str, Any]:
-    """Return the verdict: cards that name the best contenders, and a table of all of them.
+def cards(groups: Sequence[Group], metric: Metric) -> list[dict[str, str]]:
+    """Return cards that name the group with the best metric, and those with the lowest costs of the hardest target.
 
-    Only the drawn contenders are ranked by their costs to a target.
+    That is the hardest target that some group reaches with every seed. Without one, there is only the first card. There
+    are none for runs of several tasks, whose results cannot be compared.
     """
-    reached = reached_targets(table, metric)
-    columns: list[tuple[str, str, float, int | None]] = [
-        (f"{metric.name}{unit_of(metric)}", *metric_column(metric, metric.last10))
-    ]
-    columns += [
-        (f"to {target_text(metric, target, ' ')} (s)", f"time_to_{target:g}", 1, 0)
-        for target in reached[-TARGETS_SHOWN:]
-    ]
-    columns += [("uploads", "uploads", 1, 0), ("uploaded (MB)", "bytes_up", 1e-6, 1)]
-    columns += [("energy (kJ)", "energy_j", 1e-3, 1)]
-    columns += [(label, name, 1, 0) for label, name in surprises(table).items()]
-    labels = [group.label for group in groups]
-    return {
-        "columns": ["seeds", *(heading for heading, *_ in columns)],
-        "rows": [
-            [label, f"{figures['seeds']:.0f}", *(cell(figures, *column[1:]) for column in columns)]
-            for label, (_, figures) in zip(labels, table.iterrows(), strict=True)
-        ],
-        "cards": [_best_card(groups, table, metric), *_target_cards(table, metric, drawn)],
-    }
-
-
-def _best_card(groups: Sequence[Contender], table: pd.DataFrame, metric: Metric) -> dict[str, str]:
-    """Return the card for the best value of the metric, with those of the next three contenders."""
-    labels = [group.label for group in groups]
-    order = metric.order(table[metric.last10]).tolist()
-    column, sign = metric_column(metric, metric.last10), " %" if metric.is_share else ""
-    shown = [f"{cell(table.iloc[place], *column)}{sign}" for place in order]
-    behind = "; ".join(f"{labels[place]}: {value}" for place, value in zip(order[1:4], shown[1:4], strict=True))
-    costs = {
-        groups[place].label: {
-            run.summary["seed"]: metric.cost(run.summary[metric.last10]) for run in groups[place].runs
-        }
-        for place in order
-    }
-    superlative = "Highest" if metric.higher_is_better else "Lowest"
-    return _card(f"{superlative} {metric.name}", shown[0], _leader(costs), behind)
-
-
-def _target_cards(table: pd.DataFrame, metric: Metric, drawn: Sequence[Contender]) -> list[dict[str, str]]:
-    """Return cards for the lowest time, energy and uploads to the hardest target that some contender always reaches.
-
-    "Always" means with every seed. If there is no such target, there are no cards.
-    """
-    certain = [target for target in reached_targets(table, metric) if table[f"time_to_{target:g}"].notna().any()]
-    if not certain:
+    if len({run.settings.data.dataset for group in groups for run in group.runs}) > 1:
         return []
-    costs_of = {
-        column: {group.label: _costs_by_seed(group, certain[-1], column) for group in drawn}
-        for column in ("time_s", "energy_j", "uploads")
-    }
-    reaching = {label: sum(map(math.isfinite, by_seed.values())) for label, by_seed in costs_of["time_s"].items()}
-    cards = []
-    for column, heading, scale, unit in (
-        ("time_s", "Shortest time to", 1, " s"),
-        ("energy_j", "Least energy to", 1e-3, " kJ"),
-        ("uploads", "Fewest uploads to", 1, ""),
-    ):
-        costs = costs_of[column]
-        means = {
-            label: scale * float(np.mean(list(values)))
-            for label, by_seed in costs.items()
-            if np.isfinite(values := list(by_seed.values())).all()
-        }
-        if means:
-            first, *others = sorted(means, key=lambda label: means[label])
-            later = [f"{label}: {means[label] / means[first]:.2f} ×" for label in others[:3]]
-            later += [
-                f"{label} reaches it with {number or 'none'} of {count(len(costs[label]), 'seed')}"
-                for label, number in reaching.items()
-                if number < len(costs[label])
-            ][:3]
-            digits = 1 if unit == " kJ" and means[first] < 10 else 0
-            leader = _leader({first: costs[first]} | costs)
-            cards.append(
-                _card(
-                    f"{heading} {target_text(metric, certain[-1], ' ')}",
-                    f"{means[first]:,.{digits}f}{unit}",
-                    leader,
-                    "; ".join(later),
-                )
-            )
-    return cards
+    certain = [one for one in metric.targets if any(_always_reaches(group, one) for group in groups)]
+    target_cards = [_target_card(groups, metric, certain[-1], *words) for words in _COSTS] if certain else []
+    return [_best_card(groups, metric), *filter(None, target_cards)]
 
 
-def _costs_by_seed(group: Contender, target: float, column: str) -> dict[int, float]:
-    """Return the cost of a target by seed; infinity if the run never reaches it or the cost is not known."""
-    found = (course.cost_of(target, column) for course in group.courses)
-    costs = [math.inf if cost is None or math.isnan(cost) else cost for cost in found]
-    return {int(run.summary["seed"]): cost for run, cost in zip(group.runs, costs, strict=True)}
+_COSTS = (
+    ("time_s", "Shortest time to", 1.0, " s"),
+    ("energy_j", "Least energy to", 1e-3, " kJ"),
+    ("uploads", "Fewest uploads to", 1.0, ""),
+)
 
 
-def _leader(costs: Mapping[str, Mapping[int, float]]) -> str:
-    """Name the contender with the lowest cost, which must be the first, and those that do not clearly cost more."""
-    first, *others = costs
-    tied = [label for label in others if not _is_clearly_less(costs[first], costs[label])]
+def _always_reaches(group: Group, target: float) -> bool:
+    return all(time_to(run, target) is not None for run in group.runs)
+
+
+def _best_card(groups: Sequence[Group], metric: Metric) -> dict[str, str]:
+    """Return the card for the best value of the metric, with those of the next three groups."""
+
+    def score(run: Run) -> float:
+        return float(run.summary[metric.last10])
+
+    def cost(runs: Sequence[Run]) -> Estimate:
+        return Estimate.of(np.array([-score(run) if metric.higher_is_better else score(run) for run in runs]))
+
+    order = [groups[place] for place in metric.order([estimate(group, score).mean for group in groups])]
+    sign = " %" if metric.is_share else ""
+    shown = [f"{score_cell(estimate(group, score), metric)}{sign}" for group in order]
+    behind = [f"{group.name}: {value}" for group, value in zip(order[1:4], shown[1:4], strict=True)]
+    superlative = "Highest" if metric.higher_is_better else "Lowest"
+    return _card(f"{superlative} {metric.name}", shown[0], leader(order, cost), behind)
+
+
+def _target_card(
+    groups: Sequence[Group], metric: Metric, target: float, column: str, heading: str, scale: float, unit: str
+) -> dict[str, str] | None:
+    """Return the card for the lowest cost of a target; None if no group reaches it always and at a known cost."""
+
+    def cost(runs: Sequence[Run]) -> Estimate:
+        return spent_until(runs, target, column)
+
+    means = {group: scale * cost(group.runs).mean for group in groups}
+    order = sorted(groups, key=lambda group: (math.isnan(means[group]), means[group]))
+    least = means[order[0]]
+    if math.isnan(least):
+        return None
+    later = [f"{group.name}: {means[group] / least:.2f} ×" for group in order[1:4] if not math.isnan(means[group])]
+    for group in [group for group in groups if not _always_reaches(group, target)][:3]:
+        number = sum(time_to(run, target) is not None for run in group.runs)
+        later.append(f"{group.name} reaches it with {number or 'none'} of {count(len(group.runs), 'seed')}")
+    value = f"{least:,.{1 if unit == ' kJ' and least < 10 else 0}f}{unit}"
+    return _card(f"{heading} {target_text(metric, target, ' ')}", value, leader(order, cost), later)
+
+
+def leader(groups: Sequence[Group], cost: Callable[[Sequence[Run]], Estimate]) -> str:
+    """Return the name of the first group, and of those whose cost is not distinguishable over the seeds in common."""
+    first, *others = groups
+    tied = [group.name for group in others if _difference(first, group, cost).verdict(0) != "lower"]
     if not tied:
-        return first
-    names = " or ".join([first, *tied]) if len(tied) < 3 else f"{first} and {len(tied)} others"
-    return f"{names}: not distinguishable with {count(len(costs[first]), 'seed')}"
+        return first.name
+    names = " or ".join([first.name, *tied]) if len(tied) < 3 else f"{first.name} and {len(tied)} others"
+    return f"{names}: not distinguishable with {count(len(first.runs), 'seed')}"
 
 
-def _is_clearly_less(ours: Mapping[int, float], theirs: Mapping[int, float]) -> bool:
-    """Return whether the 95 % interval of paired differences over at least MIN_SEEDS seeds is below zero.
-
-    A target that is never reached has infinite cost. If any cost is infinite, there is no such interval; ours must then
-    be lower by a two-sided sign test at the 5 % level, in which ties count against it. This takes at least six seeds.
-    """
-    pairs = np.array([(ours[seed], theirs[seed]) for seed in ours if seed in theirs]).reshape(-1, 2)
-    if len(pairs) < MIN_SEEDS:
-        return False
-    if not np.isfinite(pairs).all():
-        return int(np.count_nonzero(~(pairs[:, 0] < pairs[:, 1]))) < sign_test_rank(len(pairs))
-    differences = pairs[:, 0] - pairs[:, 1]
-    return bool(differences.mean() + half_interval(differences) < 0)
+def _difference(ours: Group, theirs: Group, cost: Callable[[Sequence[Run]], Estimate]) -> Estimate:
+    """Return the differences of pairs of runs with the same seed."""
+    pairs = [(run, other) for run in ours.runs for other in theirs.runs if run.seed == other.seed]
+    return difference(cost([run for run, _ in pairs]), cost([run for _, run in pairs]))
 
 
-def _card(label: str, value: str, who: str, note: str) -> dict[str, str]:
-    return {"label": label, "value": value, "who": who, "note": note}
+def _card(label: str, value: str, who: str, note: Sequence[str]) -> dict[str, str]:
+    return {"label": label, "value": value, "who": who, "note": "; ".join(note)}
 
 
 def _different(words: Any) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.fleet.fleet import reach_of
 from lesson.fleet.tiers import assign_tiers, client_to_promote
-from lesson.report.page.contender import Course
+from lesson.report.page.course import Course
 from lesson.report.panels import density
 from lesson.settings.settings import Settings
 

@@ -13,7 +13,7 @@ from lesson.paper.items import Item
 from lesson.paper.scale import Scale
 from lesson.report.bands import draw_band, points_of
 from lesson.report.files import PAGE_IN, in_paper_style
-from lesson.report.palette import series_colors
+from lesson.report.palette import line_looks
 from lesson.report.paper.fleets import draw_towards_zero
 
 AXES = {"round": "global rounds", "time_s": "simulated time (1000 s)"}
@@ -39,7 +39,8 @@ def draw_accuracy(item: Item, results: Series, scale: Scale) -> Figure:
 def draw_panel(axes: Axes, panel: Mapping[str, Any], results: Series, scale: Scale) -> None:
     """Draw one panel with a line per series."""
     over, lines = panel["over"], panel["lines"]
-    for place, ((label, series), color) in enumerate(zip(lines.items(), series_colors(list(lines)), strict=True)):
+    looks = line_looks([(label.lower(),) for label in lines])
+    for place, ((label, series), (color, _)) in enumerate(zip(lines.items(), looks, strict=True)):
         runs = results[scale.series(series)]
         until = panel.get("until_s" if over == "time_s" else "rounds", 0)
         points = [points_of(run.up_to(panel.get("rounds")), over, until if run.diverged else None) for run in runs]

@@ -11,7 +11,6 @@ from lesson.flight.advice import Advice
 from lesson.flight.check import Check
 from lesson.flight.fit import listed
 from lesson.flight.replay import Replay
-from lesson.report.metric_words import metric_column, target_text, unit_of
 from lesson.report.plan.text import percent
 from lesson.report.replay.tables import MAX_NAMED, check_table, strategy_table
 
@@ -43,24 +42,6 @@ def print_check(check: Check, name: str, console: Console) -> None:
     console.print(f"latencies within the predicted 95 % of their client: {percent(check.latency_coverage)}")
     if not math.isnan(check.round_coverage):
         console.print(f"rounds within the predicted 95 % of single rounds: {percent(check.round_coverage)}")
-
-
-def accuracy_rows(study: "Study") -> list[dict[str, str]]:
-    """Return the score of each strategy at the end of training, and its times to targets, as text."""
-    from lesson.report.study.compare_text import cell, reached_targets  # imports pandas, which takes a while
-
-    table, metric = study.table(), study.metric
-    targets = {
-        f"time to {target_text(metric, one)} (s)": f"time_to_{one:g}" for one in reached_targets(table, metric)[-2:]
-    }
-    return [
-        {
-            "strategy": str(name),
-            f"{metric.name} at the end{unit_of(metric)}": cell(table.loc[name], *metric_column(metric, metric.last10)),
-            **{heading: cell(table.loc[name], column, 1, 0) for heading, column in targets.items()},
-        }
-        for name in table.index
-    ]
 
 
 def accuracy_sentence(study: "Study", advice: Advice) -> str:

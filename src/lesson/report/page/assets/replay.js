@@ -1,7 +1,7 @@
 "use strict";
 /* The page of `lesson replay`. */
 (() => {
-  const { data, h, section, table, sortable, cards, list, chart, quoted, number, plain } = Page;
+  const { data, h, section, sortable, cards, list, chart, quoted, number, plain } = Page;
   const COLORS = { recorded: "#7f7f7f", best: "#0072b2", other: "#56b4e9" };
   const possible = data.outcomes.filter((outcome) => !outcome.problem);
 
@@ -88,18 +88,12 @@
   }
 
   function trained() {
-    if (!data.trained.length) return;
+    if (!data.trained) return;
     section(
       "trained",
       "Accuracy",
       "Models trained on the simulated clients; all runs use the same draw of their times.",
-    ).append(
-      table(
-        "Mean over seeds",
-        Object.keys(data.trained[0]),
-        data.trained.map((row) => Object.values(row)),
-      ),
-    );
+    ).append(sortable(data.trained.title, data.trained));
   }
 
   function clients() {

@@ -1,8 +1,8 @@
 "use strict";
 /* The page of a study: what was run, and the results. */
 (() => {
-  const { data, h, section, sections, table, quoted } = Page;
-  const { groups, several, contenders, strategyName, groupOf, metric } = Looks;
+  const { data, h, section, sections, sortable, quoted, swatch } = Page;
+  const { groups, groupOf, metric } = Looks;
   const IDEA = [
     "Federated learning trains one model on data that stays on many clients: each client trains on its own data and uploads the result to a server, which aggregates the results. Clients are unequal. Waiting for the slowest client in every round (FedAvg) takes a long time; leaving out slow clients (FedCS) loses their data.",
     "LESSON does neither. A deadline τ divides time into rounds. A client that needs at most one deadline is in tier 1 and uploads every round; one that needs up to two is in tier 2 and uploads every second round; and so on. At the end of a round the server aggregates the updates that are due. Slow clients use a larger step size, in proportion to their tier, to make up for uploading less often. The price is staleness: the update of a slow client starts from an older model.",
@@ -60,25 +60,12 @@
   }
 
   function verdict() {
-    const made = section(
-      "verdict",
-      "Results",
-      [
-        shownOver(groups.map((group) => group.seeds)),
-        `${metric.title} is the mean of the last ten evaluations, or of the last quarter of all evaluations if that is fewer. The time to a target is that of the first evaluation at which the mean of three consecutive evaluations reaches it; it is shown only if every seed reaches the target.`,
-        groups.length > 1
-          ? "A card names a single winner only if there are at least three seeds and, for each of the others, the 95 % confidence interval of the paired differences excludes 0. If a target is not always reached, there is no such interval; a two-sided sign test at the 5 % level, which takes at least six seeds, then decides."
-          : "",
-      ]
-        .filter(Boolean)
-        .join(" "),
-      "Results",
-    );
+    const made = section("verdict", "Results", shownOver(groups.map((group) => group.seeds)));
     made.append(
       h(
         "div",
         { class: "cards" },
-        data.verdict.cards.map((card) => {
+        data.cards.map((card) => {
           const place = groupOf(card.who);
           return h(
             "div",
@@ -91,15 +78,44 @@
         }),
       ),
     );
+    const caption = data.table.title + ". Click a heading to sort, or a name to see settings and commands.";
+    const rules = [
+      `${metric.title} at the end is the mean of the last ten evaluations, or of the last quarter of all evaluations if that is fewer. The time to a target is that of the first evaluation at which the mean of three consecutive evaluations reaches it.`,
+      groups.length > 1
+        ? "A card names a single winner only if there are at least three seeds and, for each of the others, the 95 % confidence interval of the paired differences excludes 0. If a target is not always reached, the interval is that of the median by the sign test, which takes at least six seeds."
+        : null,
+    ];
     made.append(
-      table(
-        "All configurations",
-        [contenders, ...data.verdict.columns],
-        data.verdict.rows.map(([label, ...rest]) => [
-          groupOf(label) >= 0 ? h("span", {}, strategyName(groupOf(label))) : label,
-          ...rest,
-        ]),
+      sortable(caption, data.table, { first, details }),
+      h(
+        "details",
+        {},
+        h("summary", {}, "How to read the results"),
+        rules.map((text) => text && h("p", {}, text)),
       ),
+    );
+  }
+
+  function first(row, text) {
+    const { color } = data.rows[row];
+    return color ? [swatch(color), text] : text;
+  }
+
+  /** The settings of a row that differ from the preset, and the commands that repeat its runs. */
+  function details(row) {
+    const { command, settings, seed } = data.rows[row],
+      name = data.table.rows[row][0][0];
+    return h(
+      "div",
+      { class: "inside" },
+      command
+        ? [
+            h("p", {}, "These commands repeat the runs, with bit-identical results on the same kind of machine:"),
+            quoted(command, `the commands of ${name}`),
+          ]
+        : null,
+      h("p", {}, `Settings of the run with seed ${seed} that differ from the preset, as a file for lesson run --scenario:`),
+      quoted(settings, `the settings of ${name}`),
     );
   }
 
@@ -114,18 +130,6 @@
     Explorer.mount(made, data.fleet);
   }
 
-  function settings() {
-    const again = data.command
-      ? "The same command gives bit-identical results on the same kind of machine. If you have only this page, save the settings below as config.toml and pass that file."
-      : "A run on real clients cannot be repeated exactly. These are its settings.";
-    const made = section("settings", "Settings and reproduction", again, "Settings");
-    if (data.command) made.append(quoted(data.command, "the command"));
-    made.append(
-      h("h3", {}, several ? `All settings of ${groups[0].label}` : "All settings"),
-      quoted(data.settings, "the settings"),
-    );
-  }
-
   const further = () => sections(data.sections);
   const parts = [
     whatWasRun,
@@ -138,7 +142,6 @@
     Clients.participation,
     Clients.fairness,
     Clients.costs,
-    settings,
   ];
   for (const draw of groups.length ? parts : [further]) draw();
 })();

@@ -63,5 +63,5 @@ window.Looks = (() => {
         axis: { tickformat: ".0%", rangemode: "tozero" },
       };
 
-  return { groups, several, contenders, strategyName, groupOf, tierName, tierAxis, fill, percent, metric };
+  return { groups, contenders, strategyName, groupOf, tierName, tierAxis, fill, percent, metric };
 })();
