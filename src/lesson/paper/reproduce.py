@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError
 
 from lesson.core.errors import InputError
 from lesson.core.toml import read_toml
-from lesson.experiments.folder import StudyFolder, StudyPlan
+from lesson.experiments.folder import Labels, StudyFolder, StudyPlan
 from lesson.paper.items import Item, wanted_runs
 from lesson.paper.scale import FULL, QUICK, Scale
 from lesson.runs.read_back import Shape, reason_of
@@ -30,7 +30,7 @@ def plan_reproduction(items: Iterable[Item], scale: Scale, out: Path | str) -> S
     before = StudyFolder(out).read()
     jitter = {"eval_jitter": scale.eval_jitter} if scale.eval_jitter else {}
     toml = tomli_w.dumps({"reproduction": {"quick": scale.quick, "seeds": scale.seeds} | jitter})
-    labels = {run["name"]: [{}] for run in before.runs} if before is not None else {}
+    labels: Labels = {run["name"]: [{}] for run in before.runs} if before is not None else {}
     return StudyPlan(KIND, wanted_runs(items, scale), (), labels, toml, archived=True)
 
 
