@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from helpers.flights import write_flight
@@ -57,13 +56,11 @@ def test_snippet_has_the_options_of_the_strategy(constant: str, capsys: pytest.C
     assert "LessonStrategy(deadline_s=30, strategy=FedCS(deadline_s=30))" in snippet
 
 
-def test_check_predicts_the_second_half(constant: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rng = np.random.default_rng(0)
-    path = write_flight(tmp_path / "f.jsonl", (np.array([5.0, 9.0]) * rng.lognormal(0, 0.1, (30, 2))).tolist())
-    assert main(["replay", str(path), "--check", "--replicates", "20"]) == 0
-    assert "100% of 1 pairs" in capsys.readouterr().out
+def test_check_takes_options_of_the_recorded_strategy(constant: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["replay", constant, "--check", "--set", "fedavg.fraction=0.4", *QUICK]) == 0
-    assert "fraction = 0.4" in " ".join(capsys.readouterr().out.split())
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "fraction = 0.4" in shown
+    assert "100% of 3 pairs" in shown
 
 
 def test_trained_runs_are_reused_only_for_the_same_recording(

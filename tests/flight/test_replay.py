@@ -137,7 +137,6 @@ def test_recommended_strategy_by_hand(
     assert advice.outcome.candidate.label.startswith(recommended)
     assert (0.0 if advice.gain is None else advice.gain.mean) == pytest.approx(gain, rel=0.02)
     assert advice.sentence.startswith("Use " if gain > 1 or strategy == "FedCS" else "Keep ")
-    assert ("has only" in advice.sentence) == (gain == 9 / 20)
 
 
 def test_recorded_run_without_updates_is_not_a_baseline(tmp_path: Path) -> None:
