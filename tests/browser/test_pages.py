@@ -1,16 +1,15 @@
-"""Reports, replays, boards and reproductions in a real browser: they load, draw all sections and can be used."""
+"""Reports, replays and reproductions in a real browser: they load, draw all sections and can be used."""
 
 import json
 from pathlib import Path
 
 import pytest
-from lesson.report.page.board import write_board
+from selenium.webdriver.common.keys import Keys
 
 from helpers.chromium import Browser
 from helpers.flights import flight
 from helpers.run_folders import RMSE, make_comparison_of, make_run
 from helpers.small_tasks import tiny_task
-from helpers.tuned import everything, small
 from lesson import compare
 from lesson.experiments.loading import load_study
 from lesson.flight.fit import fit
@@ -61,7 +60,6 @@ def test_report_draws_every_section(quiet_browser: Browser, report: Path, width:
     browser.screenshot(f"report-{width}-{'dark' if dark else 'light'}")
     assert browser.script(SECTIONS) == [
         "what", "verdict", "accuracy", "deadline", "schedule", "latency", "participation", "fairness", "costs",
-        "settings",
     ]  # fmt: skip
     assert browser.script(EMPTY_CHARTS) == 0
     assert browser.script("document.documentElement.scrollWidth") == width
@@ -74,7 +72,7 @@ def test_report_draws_every_section(quiet_browser: Browser, report: Path, width:
 
 
 def test_controls_of_a_report(quiet_browser: Browser, report: Path) -> None:
-    """Switch the axis, the strategy of the schedule and the theme, and copy the command."""
+    """Switch the axis, the strategy of the schedule and the theme; sort the table, open a row and copy its command."""
     browser = quiet_browser
     browser.open(report)
     axis, ink = text(browser, "#accuracy .xtitle"), "getComputedStyle(document.querySelector('#accuracy .xtitle')).fill"
@@ -89,8 +87,20 @@ def test_controls_of_a_report(quiet_browser: Browser, report: Path) -> None:
     browser.settle()
     assert browser.script(ink) != light
     browser.call("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
-    browser.click("#settings .quoted button")
-    assert browser.script("navigator.clipboard.readText()") == browser.script("Page.data.command")
+    rows, order = "#verdict tbody th", "document.querySelector('#verdict thead th:last-child').ariaSort"
+    first = texts(browser, rows)
+    browser.click("#verdict thead th:last-child button")
+    assert browser.script(order) == "ascending"
+    ascending = texts(browser, rows)
+    browser.press(Keys.ENTER)  # the button has kept the focus
+    assert browser.script(order) == "descending"
+    assert texts(browser, rows) == ascending[::-1]
+    assert first in (ascending, ascending[::-1])
+    browser.click("#verdict tbody button.open")
+    assert "time_budget_s = 900.0" in text(browser, "#verdict tr.more")
+    browser.click("#verdict .quoted button")
+    command = browser.script("navigator.clipboard.readText()")
+    assert command in browser.script("Page.data.rows.map((row) => row.command)")
 
 
 def test_report_of_a_real_time_run_with_hostile_names(tmp_path: Path, quiet_browser: Browser) -> None:
@@ -111,7 +121,7 @@ def test_report_of_a_regression(tmp_path: Path, quiet_browser: Browser) -> None:
     make_comparison_of(tmp_path / "runs", RMSE, (6.0, 5.0, 4.0, 3.0, 2.0, 1.5), worse=1.0, step=0.1)
     write_study_page(load_study([tmp_path / "runs"]), tmp_path / "report.html")
     quiet_browser.open(tmp_path / "report.html")
-    assert quiet_browser.script(SECTIONS) == ["what", "verdict", "metric", "deadline", "latency", "costs", "settings"]
+    assert quiet_browser.script(SECTIONS) == ["what", "verdict", "metric", "deadline", "latency", "costs"]
     assert quiet_browser.script(EMPTY_CHARTS) == 0
     ticks = texts(quiet_browser, "#metric .ytick")
     assert "6" in ticks
@@ -133,21 +143,6 @@ def test_replay(quiet_browser: Browser, tmp_path: Path, width: int, dark: bool) 
     assert "LessonStrategy(deadline_s=10)" in text(quiet_browser, "#advice")
     assert quiet_browser.script(EMPTY_CHARTS) == 0
     assert quiet_browser.script("document.documentElement.scrollWidth") == width
-
-
-def test_board(quiet_browser: Browser, tmp_path: Path) -> None:
-    design = small(tmp_path)
-    done = everything(design, lambda one: [0.3] * 4 + [0.6 if one.strategy.name == "fedavg" else 0.8] * 4)
-    write_board(design.study(done, {}), tmp_path / "board.html")
-    quiet_browser.open(tmp_path / "board.html")
-    names = "#board tbody button.name"
-    shown = texts(quiet_browser, names)
-    assert len(shown) == 4
-    assert "fedavg" in shown[-1]
-    quiet_browser.click("[data-key=entry]")
-    assert "fedavg" in texts(quiet_browser, names)[0]
-    quiet_browser.click(f"tbody tr:nth-child(1) {names.rpartition(' ')[2]}")
-    assert "lesson sweep" in text(quiet_browser, "tr.more")
 
 
 def test_reproduction(quiet_browser: Browser, tmp_path: Path) -> None:

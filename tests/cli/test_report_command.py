@@ -14,20 +14,24 @@ RADIO = EXPERIMENTS / "radio" / "results"
 
 
 @pytest.mark.slow
-def test_page_and_figures_of_tuned_results(tmp_path: Path) -> None:
-    """Two data sets on one page, and the figures of one; runs that several groups share count once."""
-    page, figures = tmp_path / "page.html", tmp_path / "figures"
-    assert main(["report", str(RADIO / "mnist"), str(RADIO / "cifar10"), "-o", str(page)]) == 0
-    assert data_of(page)["verdict"]["rows"]
-    assert main(["report", str(RADIO / "cifar10"), "--figures", str(figures), "--format", "svg"]) == 0
-    committed = {path.stem for path in (RADIO / "cifar10").glob("*.png")}
-    assert {path.name for path in figures.iterdir()} == {f"{name}.svg" for name in committed}
+def test_outputs_for_tuned_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two data sets on one page; runs that several groups share count once."""
+    folders = [str(RADIO / "mnist"), str(RADIO / "cifar10")]
+    assert main(["report", *folders, "--latex", "--figures", "svg", "--out", str(tmp_path / "both")]) == 0
+    data = data_of(tmp_path / "both" / "report.html")
+    assert data["cards"] == []
+    rows = data["table"]["rows"]
+    assert rows
+    table = (tmp_path / "both" / "table.tex").read_text()
+    assert table.count(r"\\") == len(rows) + 1
+    assert (tmp_path / "both" / "accuracy_time.svg").exists()
+    assert main(["report", *folders]) == 2
+    assert "--out" in capsys.readouterr().err
 
 
 def test_page_of_the_paper(tmp_path: Path) -> None:
-    page = tmp_path / "page.html"
-    assert main(["report", str(PAPER), "-o", str(page)]) == 0
-    claims, shown = data_of(page)["sections"]
+    assert main(["report", str(PAPER), "--out", str(tmp_path)]) == 0
+    claims, shown = data_of(tmp_path / "report.html")["sections"]
     assert claims["items"][0]["table"]["rows"]
     commands = {item["command"] for item in shown["items"]}
     assert commands >= {f"lesson reproduce {name}" for name in set(NAMES) - set(ON_REQUEST)}
@@ -37,11 +41,8 @@ def test_reproduction_without_runs_has_a_page_and_figures(tmp_path: Path) -> Non
     out = tmp_path / "out"
     assert main(["reproduce", "table1", "fig4", "--quick", "--out", str(out)]) == 0
     (out / "report.html").unlink()
-    assert main(["report", str(out)]) == 0
+    assert main(["report", str(out), "--figures", "pdf"]) == 0
     [section] = data_of(out / "report.html")["sections"]
-    assert [item["command"] for item in section["items"]] == [
-        "lesson reproduce table1 --quick",
-        "lesson reproduce fig4 --quick",
-    ]
-    assert main(["report", str(out), "--figures", str(tmp_path / "figures")]) == 0
-    assert [path.name for path in (tmp_path / "figures").iterdir()] == ["fig4.pdf"]
+    commands = [item["command"] for item in section["items"]]
+    assert commands == ["lesson reproduce table1 --quick", "lesson reproduce fig4 --quick"]
+    assert [path.name for path in out.glob("*.pdf")] == ["fig4.pdf"]

@@ -39,8 +39,9 @@ def study_data(study: Study) -> dict[str, Any]:
     known = next((place for place, stored in enumerate(clients) if stored[0]), None)
     times_vary = any(group.settings.varies for group in drawn)
     parts = list(zip(drawn, courses, clients, strict=True))
+    tasks = {run.settings.data.dataset for run in study.runs}
     return {
-        "what": what_was_run(drawn, clients, len(groups)),
+        "what": what_was_run(groups, [(one, group.settings) for group, _, stored in parts for one in stored if one]),
         **_metric(metric),
         "time": kind_of_time(study.runs),
         "times_vary": times_vary,
@@ -51,7 +52,7 @@ def study_data(study: Study) -> dict[str, Any]:
             for group in drawn
         ],
         "hidden": len(groups) - len(drawn),
-        "cards": cards(drawn, metric),
+        "cards": cards(drawn, metric) if len(tasks) == 1 else [],  # of other tasks, results cannot be compared
         "table": results_table(study).to_data(),
         "rows": [_row(group, drawn, study.path) for group in groups],
         "curves": [_curves(*three, metric) for three in zip(drawn, courses, merges, strict=True)],

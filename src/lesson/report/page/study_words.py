@@ -15,17 +15,18 @@ from lesson.report.groups import Group, is_on_wall_clock
 from lesson.report.page.work_data import tiers_of
 from lesson.report.results import estimate, score_cell, time_to
 from lesson.report.words import count, target_text
+from lesson.settings.settings import Settings
 
 
-def what_was_run(groups: Sequence[Group], clients: Sequence[Sequence[dict[str, Any]]], num_groups: int) -> str:
+def what_was_run(groups: Sequence[Group], stored: Sequence[tuple[dict[str, Any], Settings]]) -> str:
     """Describe the study in one or two sentences; values that differ among runs are listed or left out.
 
-    `clients` are the stored clients of the runs of each group. There may be more groups than those given.
+    `stored` are the stored clients of runs, with the settings of the runs.
     """
     runs = [run for group in groups for run in group.runs]
     limits, several = [run.settings.run for run in runs], [group.settings for group in groups]
-    names = "; ".join(group.name for group in groups[:6]) + ("; …" if num_groups > 6 else "")
-    who = f"{names} was" if num_groups == 1 else f"{num_groups} configurations ({names}) were"
+    names = "; ".join(group.name for group in groups[:6]) + ("; …" if len(groups) > 6 else "")
+    who = f"{names} was" if len(groups) == 1 else f"{len(groups)} configurations ({names}) were"
     lengths = _different(_length(run) for run in runs)
     num_clients = sorted({settings.fleet.num_clients for settings in several})
     many = " or ".join(f"{count:,}" for count in num_clients)
@@ -33,7 +34,7 @@ def what_was_run(groups: Sequence[Group], clients: Sequence[Sequence[dict[str, A
         f"{who} trained on {_different(run.settings.data.dataset for run in runs)} for {lengths}, with "
         f"{count(len({one.seed for one in limits}), 'seed')} and {many} clients{_split(groups)}."
     )
-    return " ".join(filter(None, [first, _latencies(groups, clients) if len(num_clients) == 1 else ""]))
+    return " ".join(filter(None, [first, _latencies(groups, stored) if len(num_clients) == 1 else ""]))
 
 
 def _length(run: Run) -> str:
@@ -59,16 +60,14 @@ def _split(groups: Sequence[Group]) -> str:
     return " that hold IID data" if split == "iid" else f" that hold non-IID data (β = {beta:g})"
 
 
-def _latencies(groups: Sequence[Group], clients: Sequence[Sequence[dict[str, Any]]]) -> str:
-    """Describe the latencies over all runs and, if all runs have the same deadline, the tiers that result from it."""
-    pairs = zip(groups, clients, strict=True)
-    kept = [(stored, group.settings) for group, several in pairs for stored in several if stored]
-    known = [value for stored, _ in kept for value in stored["clients"]["latency_s"] if value is not None]
+def _latencies(groups: Sequence[Group], stored: Sequence[tuple[dict[str, Any], Settings]]) -> str:
+    """Describe the latencies of stored clients and, if all groups have the same deadline, the tiers that result."""
+    known = [value for clients, _ in stored for value in clients["clients"]["latency_s"] if value is not None]
     if not known:
         return ""
     seconds = np.array(known)
     deadlines = {group.settings.strategy.deadline_s for group in groups}
-    varies = any(settings.varies for _, settings in kept)
+    varies = any(settings.varies for _, settings in stored)
     told = "According to first estimates, local" if varies else "Local"
     told += f" training and upload take the fastest client {seconds.min():.1f} s and the slowest "
     told += f"{seconds.max():.1f} s"
@@ -77,7 +76,7 @@ def _latencies(groups: Sequence[Group], clients: Sequence[Sequence[dict[str, Any
     (deadline_s,) = deadlines
     if not math.isfinite(deadline_s):
         return f"{told}; there is no deadline."
-    found = [np.unique(tiers_of(stored, settings)) for stored, settings in kept]
+    found = [np.unique(tiers_of(*one)) for one in stored]
     tiers = _tiers([one[one != UNREACHABLE] for one in found])
     return f"{told}; a deadline of {deadline_s:g} s sorts the clients into {tiers}."
 
@@ -94,11 +93,8 @@ def _tiers(found: Sequence[IntArray]) -> str:
 def cards(groups: Sequence[Group], metric: Metric) -> list[dict[str, str]]:
     """Return cards that name the group with the best metric, and those with the lowest costs of the hardest target.
 
-    That is the hardest target that some group reaches with every seed. Without one, there is only the first card. There
-    are none for runs of several tasks, whose results cannot be compared.
+    That is the hardest target that some group reaches with every seed. Without one, there is only the first card.
     """
-    if len({run.settings.data.dataset for group in groups for run in group.runs}) > 1:
-        return []
     certain = [one for one in metric.targets if any(_always_reaches(group, one) for group in groups)]
     target_cards = [_target_card(groups, metric, certain[-1], *words) for words in _COSTS] if certain else []
     return [_best_card(groups, metric), *filter(None, target_cards)]
