@@ -97,6 +97,8 @@ class SweepCommand:
         if self.dry_run:
             wanted, done = self._runs(changes)
             print(f"{count(wanted, 'run')}, {done:,} done")
+            if self.tune:
+                print("note: final runs are counted for entries whose tuning runs are done")
             return
         how: dict[str, Any] = {"out": self.out, "engine": engine, "resume": self.resume, "trackers": self.log}
         if self.tune:

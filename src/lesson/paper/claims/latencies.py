@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import numpy as np
-import torch
 
 from lesson.core.arrays import FloatArray
 from lesson.experiments.measures import Estimate, Series
@@ -94,13 +93,10 @@ def _deadline_tiers(_: Series) -> list[Part]:
 def _networks(_: Series) -> list[Part]:
     said = {"CIFAR-10": (1_144_650, CifarNet), "MNIST": (61_706, MnistNet)}
     return [
-        Part(label, Estimate.of(np.array([_num_parameters(network())])), near(value, 0), "count", exact=True)
+        Part(label, Estimate.of(np.array([float(count)])), near(value, 0), "count", exact=True)
         for label, (value, network) in said.items()
+        for count in [sum(one.numel() for one in network().parameters())]
     ]
-
-
-def _num_parameters(network: torch.nn.Module) -> float:
-    return float(sum(one.numel() for one in network.parameters()))
 
 
 def _table2_part(preset: str, strategy: str) -> Part:
