@@ -71,9 +71,8 @@ class Table:
     def to_rich(self, *, transposed: bool = False) -> rich.table.Table:
         """Return the table for a terminal; if transposed, the columns become lines and the first one the headings."""
         table = rich.table.Table(
-            title=self.title or None,
+            title=Text(self.title, "bold", no_wrap=True, overflow="ignore") if self.title else None,
             title_justify="left",
-            title_style="bold",
             box=SIMPLE_HEAD,
             pad_edge=False,
             collapse_padding=True,
