@@ -98,7 +98,7 @@ def test_controls_of_a_report(quiet_browser: Browser, report: Path) -> None:
     assert first in (ascending, ascending[::-1])
     browser.click("#verdict tbody button.open")
     assert "time_budget_s = 900.0" in text(browser, "#verdict tr.more")
-    browser.click("#verdict .quoted button")
+    browser.click("#verdict .quoted:last-child button")
     command = browser.script("navigator.clipboard.readText()")
     assert command in browser.script("Page.data.rows.map((row) => row.command)")
 

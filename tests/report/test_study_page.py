@@ -192,7 +192,7 @@ def test_actual_latency_of_a_promoted_client(tmp_path: Path) -> None:
 
 
 def test_rows_have_commands_and_settings(study: Study, tmp_path: Path) -> None:
-    """A run is repeated from its folder, an archived one from the study next to the page; others cannot be repeated."""
+    """Runs are repeated from their folders, archived ones from the settings on the page."""
     row = study_data(study)["rows"][1]
     first, *others = [shlex.split(line) for line in row["command"].splitlines()]
     assert first[:3] == ["lesson", "run", "--scenario"]
@@ -200,12 +200,9 @@ def test_rows_have_commands_and_settings(study: Study, tmp_path: Path) -> None:
     assert len({line[-1] for line in [first, *others]}) == 3, "different output folders"
     (tmp_path / "some.toml").write_text(row["settings"])
     assert load_settings(str(tmp_path / "some.toml")).differences(study.runs[3].settings) == []
-    first = study.runs[0]
-    archive = Archived(first.name, {}, first.curve, first.clients)
-    archived = Study([replace(first, path=None, archived=archive)], path=tmp_path)
-    assert study_data(archived)["rows"][0]["command"] == ""
-    (tmp_path / "study.toml").touch()
-    assert "study.toml" in study_data(archived)["rows"][0]["command"]
+    run = study.runs[0]
+    archived = replace(run, path=None, archived=Archived(run.name, {}, run.curve, run.clients))
+    assert "--strategies lesson --seed 0 --seeds 1" in study_data(Study([archived]))["rows"][0]["command"]
 
 
 def test_further_sections_need_no_runs(tmp_path: Path) -> None:

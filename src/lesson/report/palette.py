@@ -19,7 +19,7 @@ _STRATEGIES = (
     *("lesson-filled", "semisync-steps", "fedcs-greedy", "ca2fl", "fadas", "safa", "rennala"),
     *("malenia", "fedcompass", "fedqueue", "refl", "oort"),
 )
-_FIXED = {(name,): look for name, look in zip(_STRATEGIES, _LOOKS, strict=False)}
+_FIXED = dict(zip(_STRATEGIES, _LOOKS, strict=False))
 """Look of each built-in strategy, no matter which others are shown."""
 _Choice = TypeVar("_Choice")
 
@@ -50,7 +50,7 @@ def line_looks(labels: Sequence[Sequence[Any]]) -> list[Look]:
     """Return the look of each line, given the values of the settings in which the lines differ.
 
     The first setting decides the color and the others the style; if there are too few styles, the second setting takes
-    part in the color, and so on. Built-in strategies have the same color in every figure.
+    part in the color, and so on. Each built-in strategy has its own color in every figure.
     """
     looks: list[Look] = []
     for num_first in range(1, max(map(len, labels), default=0) + 1):
@@ -71,11 +71,13 @@ def _looks(firsts: Sequence[tuple[Any, ...]], others: Sequence[tuple[Any, ...]])
     return [(colors[first], styles[other]) for first, other in zip(firsts, others, strict=True)]
 
 
-def _assign(names: Sequence[Any], fixed: Mapping[Any, _Choice], choices: Sequence[_Choice]) -> dict[Any, _Choice]:
-    """Assign to each name its fixed choice if no earlier name has it, else one of the others, cyclically."""
-    assigned: dict[Any, _Choice] = {}
-    for name in names:
-        if name in fixed and fixed[name] not in assigned.values():
-            assigned[name] = fixed[name]
+def _assign(
+    firsts: Sequence[tuple[Any, ...]], fixed: Mapping[Any, _Choice], choices: Sequence[_Choice]
+) -> dict[tuple[Any, ...], _Choice]:
+    """Assign a choice to each of `firsts`: that of its strategy if it is not taken, else a free one, cyclically."""
+    assigned: dict[tuple[Any, ...], _Choice] = {}
+    for first in dict.fromkeys(firsts):
+        if first[0] in fixed and fixed[first[0]] not in assigned.values():
+            assigned[first] = fixed[first[0]]
     free = itertools.cycle([one for one in choices if one not in assigned.values()] or choices)
-    return {name: assigned[name] if name in assigned else next(free) for name in dict.fromkeys(names)}
+    return {first: assigned[first] if first in assigned else next(free) for first in dict.fromkeys(firsts)}

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from lesson.experiments.folder import MARKER
 from lesson.experiments.measures import spent_until
 from lesson.experiments.study import Study
 from lesson.learn.metric import Metric
@@ -54,7 +53,7 @@ def study_data(study: Study) -> dict[str, Any]:
         "hidden": len(groups) - len(drawn),
         "cards": cards(drawn, metric) if len(tasks) == 1 else [],  # of other tasks, results cannot be compared
         "table": results_table(study).to_data(),
-        "rows": [_row(group, drawn, study.path) for group in groups],
+        "rows": [_row(group, drawn) for group in groups],
         "curves": [_curves(*three, metric) for three in zip(drawn, courses, merges, strict=True)],
         # The explorer assumes constant times.
         "fleet": None if times_vary or known is None else _fleet(drawn[known], clients[known][0]),
@@ -83,27 +82,28 @@ def _notes(study: Study) -> list[str]:
     return [f"{name}: {note}" for note, name in first.items()]
 
 
-def _row(group: Group, drawn: Sequence[Group], folder: Path | None) -> dict[str, Any]:
+def _row(group: Group, drawn: Sequence[Group]) -> dict[str, Any]:
     """Return what a row of the table shows when it is opened, and the color of the group's line if it is drawn."""
     return {
         "color": group.look[0] if group in drawn else None,
-        "command": _command(group, folder),
+        "command": _command(group),
         "settings": tomli_w.dumps(_changed(group.settings)),
         "seed": group.runs[0].seed,
     }
 
 
-def _command(group: Group, folder: Path | None) -> str:
-    """Return the commands that repeat the runs of a group; empty for runs on real clients and if no file is known.
+def _command(group: Group) -> str:
+    """Return the commands that repeat the runs of a group; those of archived runs need the settings as config.toml.
 
-    Archived runs are repeated with the whole study in its folder.
+    Empty for runs on real clients, which cannot be repeated.
     """
     if any(is_on_wall_clock(run) for run in group.runs):
         return ""
     paths = [run.path for run in group.runs if run.path is not None]
     if len(paths) < len(group.runs):
-        marker = folder and folder / MARKER
-        return f"lesson sweep {shlex.quote(str(marker))} --out runs/again" if marker and marker.exists() else ""
+        seeds, name = [run.seed for run in group.runs], shlex.quote(group.settings.strategy.name)
+        given = f"--scenario config.toml --strategies {name} --seed {min(seeds)} --seeds {max(seeds) - min(seeds) + 1}"
+        return f"lesson compare {given} --out runs/again"
     configs = [(shlex.quote(str(RunFolder(path).config)), shlex.quote(path.name)) for path in paths]
     return "\n".join(f"lesson run --scenario {config} --out runs/again/{name}" for config, name in configs)
 

@@ -48,19 +48,8 @@
     );
   }
 
-  /** What the cells of a table show, given the numbers of seeds. */
-  function shownOver(seeds) {
-    const most = Math.max(...seeds),
-      same = Math.min(...seeds) === most;
-    if (most === 1) return "";
-    if (most === 2 && same) return "Both values are shown for the two seeds.";
-    return same
-      ? `Numbers are the mean and 95 % confidence interval over ${most} seeds (Student's t).`
-      : "Numbers are the mean and 95 % confidence interval over seeds (Student's t); for two seeds, both values are shown.";
-  }
-
   function verdict() {
-    const made = section("verdict", "Results", shownOver(groups.map((group) => group.seeds)));
+    const made = section("verdict", "Results");
     made.append(
       h(
         "div",
@@ -78,8 +67,9 @@
         }),
       ),
     );
-    const caption = data.table.title + ". Click a heading to sort, or a name to see settings and commands.";
+    const caption = `${data.table.title}. Click a heading to sort, or a name to see settings and commands.`;
     const rules = [
+      "Numbers are means with 95 % confidence intervals over seeds (Student's t); for two seeds, both values are shown.",
       `${metric.title} at the end is the mean of the last ten evaluations, or of the last quarter of all evaluations if that is fewer. The time to a target is that of the first evaluation at which the mean of three consecutive evaluations reaches it.`,
       groups.length > 1
         ? "A card names a single winner only if there are at least three seeds and, for each of the others, the 95 % confidence interval of the paired differences excludes 0. If a target is not always reached, the interval is that of the median by the sign test, which takes at least six seeds."
@@ -108,14 +98,14 @@
     return h(
       "div",
       { class: "inside" },
+      h("p", {}, `Settings of the run with seed ${seed} that differ from the preset, as a settings file, config.toml:`),
+      quoted(settings, `the settings of ${name}`),
       command
         ? [
-            h("p", {}, "These commands repeat the runs, with bit-identical results on the same kind of machine:"),
-            quoted(command, `the commands of ${name}`),
+            h("p", {}, "To repeat the runs, with bit-identical results on the same kind of machine:"),
+            quoted(command, `the command of ${name}`),
           ]
-        : null,
-      h("p", {}, `Settings of the run with seed ${seed} that differ from the preset, as a file for lesson run --scenario:`),
-      quoted(settings, `the settings of ${name}`),
+        : h("p", {}, "Runs on real clients cannot be repeated exactly."),
     );
   }
 

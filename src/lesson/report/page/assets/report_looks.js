@@ -3,8 +3,7 @@
 window.Looks = (() => {
   const { data, swatch } = Page;
   const groups = data.groups;
-  const several = groups.length > 1,
-    contenders = data.varies.join(", ");
+  const contenders = data.varies.join(", ");
 
   function strategyName(place) {
     return [swatch(groups[place].color), groups[place].label];
