@@ -45,7 +45,8 @@ def test_frame_has_one_row_per_run(study: Study) -> None:
 
 def test_curves_have_one_row_per_evaluation(study: Study) -> None:
     curves = study.curves()
-    assert list(curves) == ["strategy", "seed", "round", "time_s", "accuracy", "loss", "uploads", "bytes_up", "energy_j"]
+    columns = ["round", "time_s", "accuracy", "loss", "uploads", "bytes_up", "energy_j"]
+    assert list(curves) == ["strategy", "seed", *columns]
     curve = curves[(curves["strategy"] == "lesson") & (curves["seed"] == 1)]
     assert curve["accuracy"].tolist() == pytest.approx([0.31, 0.51, 0.61, 0.71, 0.81, 0.91])
     assert curve["uploads"].tolist() == [4, 8, 12, 16, 20, 24]
