@@ -26,10 +26,7 @@ def results_table(study: Study, title: str = "") -> Table:
     The default title names what all runs have in common. All tables of results are made here.
     """
     groups = groups_of(study)
-    if isinstance(study, TunedStudy):
-        columns, groups = _tuned_columns(study), sorted(groups, key=lambda group: group.settings.data.beta)
-    else:
-        columns = _columns(study, groups)
+    columns = _tuned_columns(study) if isinstance(study, TunedStudy) else _columns(study, groups)
     title = title or (title_of(*(run.settings for run in study.runs)) if groups else "no finished runs")
     return Table(columns, groups, f"{title}; {what_is_shown(groups)}" if groups else title)
 
@@ -40,9 +37,7 @@ def _columns(study: Study, groups: Sequence[Group]) -> list[Column]:
     return [
         *_label_columns(groups),
         Column("seeds", lambda group: len(group.runs)),
-        _score_column(
-            metric, f"{metric.name} at the end", lambda group: estimate(group, _in_summary(metric.last10))
-        ),
+        _score_column(metric, f"{metric.name} at the end", lambda group: estimate(group, _in_summary(metric.last10))),
         *(_time_column(metric, target) for target in reached_targets(study)),
         _column("uploads", _in_summary("uploads")),
         _column("uploaded (MB)", _in_summary("bytes_up"), 1e-6, 1),
@@ -79,7 +74,7 @@ def _tuned_columns(study: TunedStudy) -> list[Column]:
 
     return [
         Column("entry", lambda group: _entry(group, rules.final_s), align="left"),
-        Column("β", lambda group: group.settings.data.beta, in_words),
+        *([Column("β", lambda group: group.settings.data.beta, in_words)] if len(rules.betas) > 1 else []),
         Column("settings", lambda group: group.runs[0].labels["settings"], align="left"),
         *(_score_column(metric, f"{metric.name} at {time_s:,.0f} s", value_at(time_s)) for time_s in rules.looks_s),
         *(spent("time to {} (s)", "time_s", target) for target in rules.targets),

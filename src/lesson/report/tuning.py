@@ -22,9 +22,9 @@ def write_tuning(study: TunedStudy) -> None:
     """Write tuning.md, with the results and the settings that tuning tried, to the study's folder."""
     assert study.path is not None
     table, parts = results_table(study), list[str]()
+    by_beta = sorted(table.rows, key=lambda row: row.settings.data.beta)
     for group in study.groups_shown:
-        rows = [row for row in table.rows if row.runs[0].labels["group"] == group.name]
-        if rows:
+        if rows := [row for row in by_beta if row.runs[0].labels["group"] == group.name]:
             parts += [f"## {group.title}", replace(table, rows=rows).to_markdown()]
     if study.tuning:
         section = tuning_section(study)
@@ -39,7 +39,7 @@ def tuning_section(study: TunedStudy) -> Section:
     """Return the settings that tuning tried, with a table per group."""
     rules = study.rules
     seeds = f"seed{'s' if len(rules.tuning_seeds) > 1 else ''} {', '.join(map(str, rules.tuning_seeds))}"
-    lead = f"{rules.metric.capitalize()} at {rules.tuning_s:,.0f} s with {seeds}; the final runs have other seeds."
+    lead = f"Mean {rules.metric} at {rules.tuning_s:,.0f} s with {seeds}; the final runs have other seeds."
     if ends := _at_ends(study):
         lead += f" These chosen values are at an end of their lists, so better ones may lie beyond: {'; '.join(ends)}."
     items = [Item(group.title, table=tried_table(study, group)) for group in study.groups_shown]
@@ -51,11 +51,10 @@ def tried_table(study: TunedStudy, group: Group) -> Table:
     runs = _by_key([run for run in study.tuning if run.labels["group"] == group.name])
     chosen = _by_key(study.runs)
 
-    def result(beta: float) -> Column:
-        return Column(f"β = {beta:g}", lambda row: (*row, beta), lambda key: said(runs[key], key) if key in runs else "–")
-
-    def said(those: Sequence[Run], key: Key) -> str:
-        score = Score.of(those, study.rules)
+    def result(key: Key) -> str:
+        if key not in runs:
+            return "–"
+        score = Score.of(runs[key], study.rules)
         text = metric_text(study.rules.measured, score.value)
         if score.diverged == score.seeds:
             text = "diverged"
@@ -63,14 +62,12 @@ def tried_table(study: TunedStudy, group: Group) -> Table:
             text += " (collapsed)" if score.seeds == 1 else f" ({score.collapsed} of {score.seeds} collapsed)"
         return f"{text}, chosen" if key in chosen else text
 
-    return Table(
-        [
-            Column("entry", lambda row: row[0], align="left"),
-            Column("settings", lambda row: row[1], align="left"),
-            *(result(beta) for beta in study.rules.betas),
-        ],
-        list(dict.fromkeys(key[:2] for key in runs)),
-    )
+    columns = [
+        Column("entry", lambda row: row[0], align="left"),
+        Column("settings", lambda row: row[1], align="left"),
+        *(Column(f"β = {beta:g}", lambda row, beta=beta: (*row, beta), result) for beta in study.rules.betas),
+    ]
+    return Table(columns, list(dict.fromkeys(key[:2] for key in runs)))
 
 
 def _by_key(runs: Sequence[Run]) -> Mapping[Key, list[Run]]:
