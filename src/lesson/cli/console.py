@@ -41,8 +41,10 @@ def check_ended(summaries: Iterable[dict[str, Any]]) -> None:
 def show_study(study: "Study", title: str = "") -> None:
     """Print the results of a study, and write its tables and its report to its folder; raise if runs failed."""
     from lesson.experiments.study import write_table
+    from lesson.experiments.tuning.study import TunedStudy
     from lesson.report.page.study_page import REPORT, write_study_page
     from lesson.report.results import failure_table, results_table
+    from lesson.report.tuning import TUNING, write_tuning
 
     assert study.path is not None, "a study that was executed has a folder"
     console = PipedConsole()
@@ -50,9 +52,17 @@ def show_study(study: "Study", title: str = "") -> None:
     if study.failures:
         console.print(failure_table(study).to_rich())
     if study.runs:
-        console.print(results_table(study, title).to_rich(transposed=study.by == ("strategy",)))
+        table = results_table(study, title)
+        if study.by == ("strategy",):
+            console.print(table.to_rich(transposed=True))
+        else:
+            for part in table.parts(console.width):
+                console.print(part.to_rich())
     print_notes(note for run in study.runs for note in run.summary["notes"])
     write_table(study)
+    if isinstance(study, TunedStudy):
+        write_tuning(study)
+        print(f"tables: {study.path / TUNING}")
     if study.runs:
         with Console(stderr=True).status("Writing the report"):
             write_study_page(study, study.path / REPORT)

@@ -95,14 +95,16 @@ class Estimate:
             return float(low[middle].mean()), float(high[middle].mean())
         return float(low[middle[0]]), float(high[middle[1]])
 
-    def text(self, form: str, unit: str = "") -> str:
+    def text(self, form: str, unit: str = "", *, brief: bool = False) -> str:
         """Return the mean ± half its interval as text; if some values are bounds, that of each seed and the median.
+
+        If `brief`, values of seeds are left out.
 
         For example: "2.27 ± 0.74 ×" or "by seed 0.91, > 2.50, 0.80 ×; median 0.91 ×".
         """
         if self.is_bound.any():
             seeds = ", ".join(_between(*ends, form) for ends in zip(self.low, self.high, strict=True))
-            return f"by seed {seeds}{unit}; median {_between(*self.median, form)}{unit}"
+            return f"{'' if brief else f'by seed {seeds}{unit}; '}median {_between(*self.median, form)}{unit}"
         half = "" if math.isnan(self.half) else f" ± {form.replace('+', '').format(self.half)}"
         return f"{form.format(self.mean)}{half}{unit}"
 
@@ -120,7 +122,7 @@ def _between(low: float, high: float, form: str) -> str:
         return form.format(low)
     known = low not in (-math.inf, 0.0), high != math.inf
     if known == (True, True):
-        return f"{form.format(low)} to {form.format(high)}"
+        return " to ".join(dict.fromkeys((form.format(low), form.format(high))))
     return f"> {form.format(low)}" if known[0] else f"< {form.format(high)}" if known[1] else "unknown"
 
 

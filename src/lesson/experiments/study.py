@@ -228,9 +228,10 @@ def write_table(study: Study) -> None:
     """Write table.csv and table.json, by strategy or as a list of rows, to the study's folder."""
     assert study.path is not None
     frame = study.table()
-    by_name = study.by == ("strategy",)
-    table = json.loads(frame.to_json(orient="index") if by_name else frame.reset_index().to_json(orient="records"))
+    by_name, numbered = study.by == ("strategy",), isinstance(frame.index, pd.RangeIndex)
+    rows = frame.to_json(orient="index") if by_name else frame.reset_index(drop=numbered).to_json(orient="records")
+    table = json.loads(rows)
     for strategy, failures in study.failures_by_strategy().items() if by_name else ():
         table.setdefault(strategy, dict.fromkeys(frame.columns) | {"seeds": 0})["failures"] = failures
     write_whole(study.path / "table.json", (json.dumps(table, allow_nan=False, indent=2) + "\n").encode())
-    write_whole(study.path / "table.csv", frame.to_csv().encode())
+    write_whole(study.path / "table.csv", frame.to_csv(index=not numbered).encode())

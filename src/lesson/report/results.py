@@ -7,9 +7,10 @@ from typing import Literal
 import numpy as np
 
 from lesson.experiments.measures import MIN_SEEDS, Estimate
-from lesson.experiments.naming import short_name
+from lesson.experiments.naming import in_words, short_name
 from lesson.experiments.run import Run
 from lesson.experiments.study import Study
+from lesson.experiments.tuning.study import RATIO, TunedStudy, has_collapsed, metric_by
 from lesson.learn.metric import Metric
 from lesson.report.groups import MAX_LABELS, Group, groups_of, label_in_words, title_of
 from lesson.report.table import Column, Table
@@ -24,20 +25,76 @@ def results_table(study: Study, title: str = "") -> Table:
 
     The default title names what all runs have in common. All tables of results are made here.
     """
-    groups, metric = groups_of(study), study.metric
+    groups = groups_of(study)
+    columns = _tuned_columns(study) if isinstance(study, TunedStudy) else _columns(study, groups)
+    title = title or (title_of(*(run.settings for run in study.runs)) if groups else "no finished runs")
+    return Table(columns, groups, f"{title}; {what_is_shown(groups)}" if groups else title)
+
+
+def _columns(study: Study, groups: Sequence[Group]) -> list[Column]:
+    metric = study.metric
     there = [name for name in _IF_ANY if any(run.summary.get(name) for run in study.runs)]
-    columns = [
+    return [
         *_label_columns(groups),
         Column("seeds", lambda group: len(group.runs)),
-        _score_column(metric),
+        _score_column(metric, f"{metric.name} at the end", lambda group: estimate(group, _in_summary(metric.last10))),
         *(_time_column(metric, target) for target in reached_targets(study)),
         _column("uploads", _in_summary("uploads")),
         _column("uploaded (MB)", _in_summary("bytes_up"), 1e-6, 1),
         _column("energy (kJ)", _in_summary("energy_j"), 1e-3, 1),
         *(_column(_IF_ANY[name], _in_summary(name)) for name in there),
     ]
-    title = title or (title_of(*(run.settings for run in study.runs)) if groups else "no finished runs")
-    return Table(columns, groups, f"{title}; {what_is_shown(groups)}" if groups else title)
+
+
+def _tuned_columns(study: TunedStudy) -> list[Column]:
+    """Return the columns of a tuned comparison. Collapsed runs reach no target, and their metric is left out."""
+    rules, metric, last = study.rules, study.rules.measured, study.rules.targets[-1]
+    rows = study.table().to_dict("records")
+    references = {(row["entry"], row["beta"]): row["reference"] for row in rows}
+
+    def value_at(time_s: float) -> Callable[[Group], Estimate]:
+        return lambda group: Estimate.of(
+            np.array([metric_by(run, rules, time_s) for run in group.runs if not has_collapsed(run, rules.final_s)])
+        )
+
+    def spent(heading: str, column: str, target: float, scale: float = 1.0, digits: int = 0) -> Column:
+        heading = heading.format(target_text(metric, target))
+        values = lambda group: study.spent(group.runs, column, target)  # noqa: E731
+        return Column(heading, values, lambda one: cell(one, scale, digits))
+
+    def against(measure: str) -> Callable[[Group], Estimate | None]:
+        def compared(group: Group) -> Estimate | None:
+            entry, beta = group.runs[0].labels["entry"], group.settings.data.beta
+            than = references.get((entry, beta), "")
+            if than == entry:
+                return None
+            return study.compare(entry, than, beta)[measure] if than else Estimate.of(np.array([math.nan]))
+
+        return compared
+
+    return [
+        Column("entry", lambda group: _entry(group, rules.final_s), align="left"),
+        *([Column("β", lambda group: group.settings.data.beta, in_words)] if len(rules.betas) > 1 else []),
+        Column("settings", lambda group: group.runs[0].labels["settings"], align="left"),
+        *(_score_column(metric, f"{metric.name} at {time_s:,.0f} s", value_at(time_s)) for time_s in rules.looks_s),
+        *(spent("time to {} (s)", "time_s", target) for target in rules.targets),
+        spent("uploads to {}", "uploads", last),
+        spent("energy to {} (kJ)", "energy_j", last, 1e-3, 1),
+        Column("time ratio", against(RATIO), lambda one: ratio_cell(one) if one else "reference"),
+        Column(
+            f"{metric.name} gain{' (points)' if metric.is_share else ''}",
+            against(study.gain),
+            lambda one: gain_cell(one, metric) if one else "reference",
+        ),
+    ]
+
+
+def _entry(group: Group, time_s: float) -> str:
+    """Return the name of an entry, with the number of its runs that have collapsed."""
+    lost = sum(has_collapsed(run, time_s) for run in group.runs)
+    diverged = sum(bool(run.diverged) for run in group.runs)
+    counts = f" ({lost} of {len(group.runs)} collapsed{f', {diverged} diverged' if diverged else ''})" if lost else ""
+    return f"{group.runs[0].labels['entry']}{counts}"
 
 
 def failure_table(study: Study) -> Table:
@@ -83,7 +140,7 @@ def cell(values: Estimate, scale: float = 1.0, digits: int | None = 0, highest: 
     def number(value: float) -> str:
         return plain_number(scale * value, scale * mean) if digits is None else f"{scale * value:,.{digits}f}"
 
-    if known < len(values.low):
+    if known < len(values.low) or not known:
         return f"{known} of {count(len(values.low), 'seed')}" if known else "–"
     if known == MIN_SEEDS - 1:
         return " / ".join(map(number, sorted(values.low)))
@@ -98,6 +155,23 @@ def cell(values: Estimate, scale: float = 1.0, digits: int | None = 0, highest: 
 def score_cell(values: Estimate, metric: Metric) -> str:
     """Return the cell of values of the metric, an accuracy in percent."""
     return cell(values, 100, 1, highest=1.0) if metric.is_share else cell(values, digits=None)
+
+
+def ratio_cell(values: Estimate, margin: float = 0.0) -> str:
+    """Return the cell of a paired ratio with its verdict; two are equivalent if they differ by at most the margin."""
+    return _compared(values, "{:.2f}", 1.0, margin)
+
+
+def gain_cell(values: Estimate, metric: Metric, margin: float = 0.0) -> str:
+    """Return the cell of a paired difference of the metric with its verdict, that of an accuracy in points."""
+    scale, form = (100, "{:+.1f}") if metric.is_share else (1, "{:+.4g}")
+    return _compared(Estimate(scale * values.low, scale * values.high), form, 0.0, scale * margin).replace("-", "−")
+
+
+def _compared(values: Estimate, form: str, center: float, margin: float) -> str:
+    if values.median in ((0.0, math.inf), (-math.inf, math.inf)):
+        return "–"
+    return f"{values.text(form, brief=True)} ({values.verdict(center, margin)})"
 
 
 def what_is_shown(groups: Sequence[Group]) -> str:
@@ -123,13 +197,8 @@ def _label_column(key: str, align: Literal["left", "right"]) -> Column:
     return Column(short_name(key), lambda group: group.labels[key], label_in_words, align)
 
 
-def _score_column(metric: Metric) -> Column:
-    heading = f"{metric.name} at the end{unit_of(metric)}"
-    return Column(
-        heading,
-        lambda group: estimate(group, _in_summary(metric.last10)),
-        lambda values: score_cell(values, metric),
-    )
+def _score_column(metric: Metric, heading: str, values: Callable[[Group], Estimate]) -> Column:
+    return Column(f"{heading}{unit_of(metric)}", values, lambda one: score_cell(one, metric))
 
 
 def _time_column(metric: Metric, target: float) -> Column:

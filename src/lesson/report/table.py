@@ -4,7 +4,8 @@ import html
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any, Literal
 
 import rich.table
@@ -86,11 +87,27 @@ class Table:
                 table.add_row(*map(Text, line))
             return table
         for column in self.columns:
-            heading = re.sub(r" (?=(at|to|gain|per|of) |\(|/)", "\n", column.heading)  # keeps numeric columns narrow
-            table.add_column(Text(heading), justify=column.align, no_wrap=column.align == "right")
+            table.add_column(Text(_narrow(column.heading)), justify=column.align, no_wrap=column.align == "right")
         for row, cells in zip(self.rows, self.cells, strict=True):
             table.add_row(*map(Text, cells), style=self.row_style(row))
         return table
+
+    def parts(self, width: int) -> list["Table"]:
+        """Return the columns in tables that fit a terminal of this width, each with the first column."""
+        cells, parts, used = self.cells, list[list[int]](), 0
+        texts = [[*_narrow(heading).split("\n"), *rows] for heading, *rows in zip(self.headings, *cells, strict=True)]
+        widths = [max(map(len, lines)) + 2 for lines in texts]
+        for place in range(1, len(widths)):
+            if not parts or used + widths[place] > width:
+                parts.append([0])
+                used = widths[0]
+            parts[-1].append(place)
+            used += widths[place]
+        columns = [
+            [replace(self.columns[place], value=itemgetter(place), format=str) for place in part]
+            for part in parts or [[0]]
+        ]
+        return [Table(part, cells, "" if number else self.title) for number, part in enumerate(columns)]
 
     def to_markdown(self) -> str:
         """Return the table in Markdown, without its title."""
@@ -140,6 +157,11 @@ class Table:
         ]
         align = [column.align for column in self.columns]
         return {"title": self.title, "columns": self.headings, "align": align, "rows": rows}
+
+
+def _narrow(heading: str) -> str:
+    """Return a heading on several lines, which keeps numeric columns narrow."""
+    return re.sub(r" (?=(at|to|gain|per|of) |\(|/)", "\n", heading)
 
 
 def _sort_key(value: Any) -> float | None:

@@ -84,7 +84,7 @@ class TunedStudy(Study):
         seeds = {run.seed for run in ours} & {run.seed for run in theirs}
         ours, theirs = ([run for run in runs if run.seed in seeds] for runs in (ours, theirs))
         ratios = {
-            f"{name}_ratio": ratio(self._spent(ours, column, target), self._spent(theirs, column, target))
+            f"{name}_ratio": ratio(self.spent(ours, column, target), self.spent(theirs, column, target))
             for name, column in (("time", "time_s"), ("energy", "energy_j"))
         }
         pair = self._final(ours), self._final(theirs)
@@ -130,7 +130,7 @@ class TunedStudy(Study):
     def _lost(self, runs: Sequence[Run]) -> list[bool]:
         return [has_collapsed(run, self.rules.final_s) for run in runs]
 
-    def _spent(self, runs: Sequence[Run], column: str, target: float | None = None) -> Estimate:
+    def spent(self, runs: Sequence[Run], column: str, target: float | None = None) -> Estimate:
         """Return what runs spend until a target, by default the last one; a collapsed run reaches none."""
         cost = spent_until(runs, target or self.rules.targets[-1], column)
         lost = np.array(self._lost(runs), dtype=bool)
@@ -178,7 +178,7 @@ class TunedStudy(Study):
 
         def rank(name: str) -> tuple[float, int, float]:
             runs = self._of(name, beta)
-            lost, time_s = self._lost(runs), self._spent(runs, "time_s").mean
+            lost, time_s = self._lost(runs), self.spent(runs, "time_s").mean
             values = [value_by(run, self.rules.final_s) for run, gone in zip(runs, lost, strict=True) if not gone]
             final = self.rules.measured.cost(float(np.mean(values)) if values else math.nan)
             return math.inf if math.isnan(time_s) else time_s, sum(lost), final

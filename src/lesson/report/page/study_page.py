@@ -5,10 +5,12 @@ from pathlib import Path
 
 from lesson.core.errors import InputError
 from lesson.experiments.study import Study
+from lesson.experiments.tuning.study import TunedStudy
 from lesson.report.groups import groups_of
 from lesson.report.page.document import Section, write_document
 from lesson.report.page.explorer import EXPLORER
 from lesson.report.page.study_data import study_data
+from lesson.report.tuning import tuning_section
 
 SCRIPTS = ("report_looks.js", "report_course.js", "report_clients.js", "report.js")
 REPORT = "report.html"
@@ -25,7 +27,11 @@ def write_study_page(study: Study, path: Path | str, *, sections: Sequence[Secti
     if not study.runs and not sections:
         raise InputError("there is no finished run to report on")
     data = study_data(study) if study.runs else {"groups": [], "varies": []}
-    further = {"sections": [section.to_data() for section in sections]}
+    appendix = [tuning_section(study)] if isinstance(study, TunedStudy) and study.tuning else []
+    further = {
+        "sections": [section.to_data() for section in sections],
+        "appendix": [section.to_data() for section in appendix],
+    }
     write_document(path, f"LESSON: {title or _title(study)}", [*EXPLORER, *SCRIPTS], data | further)
 
 

@@ -132,6 +132,7 @@
     Clients.participation,
     Clients.fairness,
     Clients.costs,
+    () => sections(data.appendix),
   ];
   for (const draw of groups.length ? parts : [further]) draw();
 })();
