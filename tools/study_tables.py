@@ -14,6 +14,8 @@ import numpy as np
 from lesson import FedAvg, Settings, draw_fleet, load, simulate
 from lesson.experiments.measures import Estimate
 from lesson.experiments.tuning.study import COLLAPSED, TunedStudy
+from lesson.learn.metric import ACCURACY
+from lesson.report.results import gain_cell, ratio_cell
 
 EXPERIMENTS = Path(__file__).parent.parent / "experiments"
 BETAS = (0.1, 1.0)
@@ -86,7 +88,9 @@ def channels(dataset: str) -> Iterator[list[str]]:
         cells = [f"`{strategy}`{comma}{more}", _accuracy(study, f"{name}, no fading")]
         for level, none in CHANNELS.values():
             entry, than = f"{name}, {level}", f"{name}, {none}"
-            cells.append(_points(study.compare(entry, than, 0.1)[study.gain]) if entry in entries else "not run")
+            lost = f", {count} of 5 collapsed" if (count := study.collapsed(entry, 0.1)) else ""
+            gain = study.compare(entry, than, 0.1)[study.gain] if entry in entries else None
+            cells.append(f"{_points(gain)}{lost}" if gain else "not run")
         yield cells
 
 
@@ -108,13 +112,12 @@ def _load(experiment: str, dataset: str = "") -> TunedStudy:
 
 def _ratio(estimate: Estimate) -> str:
     """A ratio with its verdict; two are equivalent if they differ by at most 10 %."""
-    return f"{estimate.text('{:.2f}')} ({estimate.verdict(1.0, margin=0.1)})"
+    return ratio_cell(estimate, margin=0.1)
 
 
 def _points(estimate: Estimate) -> str:
     """A difference in points with its verdict; two are equivalent if they differ by at most 2 points."""
-    text = Estimate(100 * estimate.low, 100 * estimate.high).text("{:+.1f}").replace("-", "−")
-    return f"{text} ({estimate.verdict(0.0, margin=0.02)})"
+    return gain_cell(estimate, ACCURACY, margin=0.02)
 
 
 def _accuracy(study: TunedStudy, entry: str) -> str:
