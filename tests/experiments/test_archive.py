@@ -38,7 +38,6 @@ def test_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
         (lambda line: line[:20], "line 1"),
         (lambda line: json.dumps(json.loads(line) | {"settings": {"data": {"beta": -1}}}), "beta must be > 0"),
         (lambda line: json.dumps(json.loads(line) | {"curve": {"round": [1]}}), "line 1"),
-        (lambda line: f"{line}\n{line}", "the same name"),
     ],
 )
 def test_damaged_line_is_reported(damage, reason: str, tmp_path: Path) -> None:

@@ -12,11 +12,11 @@ from lesson.cli import main
 from lesson.core.errors import InputError
 from lesson.experiments.engines import InProcessEngine
 from lesson.experiments.folder import StudyFolder
-from lesson.experiments.measures import by_series
 from lesson.experiments.missing import run_missing
 from lesson.paper.items import load_item, wanted_runs
 from lesson.paper.reproduce import check_scale, plan_reproduction, read_scale
 from lesson.paper.scale import QUICK, make_scale
+from lesson.paper.series import by_series
 from lesson.report.paper.curves import draw_accuracy
 
 pytestmark = pytest.mark.usefixtures("few_test_images")

@@ -89,6 +89,8 @@ class Checked(BaseModel):
         first, name = errors[0], str(errors[0]["loc"][0]) if errors[0]["loc"] else ""
         if first["type"] == "extra_forbidden":
             return str(unknown("setting", name, cls.model_fields))
+        if first["type"] == "missing" and len(first["loc"]) == 1:
+            return f"{name} is missing"
         mine = [one for one in errors if one["loc"][:1] == first["loc"][:1]]  # one for each type that it may have
         for one in mine:
             if one["type"] == "value_error":
@@ -160,6 +162,7 @@ def wanted_by(error: ErrorDetails) -> str:
         "bool_parsing": "true or false",
         "string_type": "text",
         "string_too_short": "text that is not empty",
+        "string_pattern_mismatch": f"text that matches {context.get('pattern')}",
         "string_too_long": f"text of at most {context.get('max_length')} characters",
         "list_type": "a list",
         "tuple_type": "a list",

@@ -19,36 +19,11 @@ from lesson.core.files import write_whole
 from lesson.core.version import check_format
 from lesson.experiments.run import Archived, Run, curve_columns
 from lesson.learn.metric import Metric
-from lesson.runs.read_back import BriefSummary, Shape, reason_of
+from lesson.runs.read_back import reason_of
 from lesson.settings.settings import Settings
 
 ARCHIVE = "runs.jsonl.gz"
 FORMAT = 4
-_DAMAGED = (
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    OverflowError,
-    RecursionError,
-    OSError,
-    EOFError,
-    zlib.error,
-)
-"""What reading a damaged file may raise."""
-
-
-class _Line(Shape):
-    """Schema of a line."""
-
-    format: int
-    name: str
-    diverged: str
-    summary: BriefSummary
-    curve: dict[str, list[float | None]]
-    clients: dict[str, list[float | None]]
-    settings: dict[str, Any]
-    versions: dict[str, str]
 
 
 def read_archive(path: Path) -> list[Run]:
@@ -59,16 +34,12 @@ def read_archive(path: Path) -> list[Run]:
         with gzip.open(path) if path.exists() else io.BytesIO() as file:
             for line in file:
                 values = json.loads(line)
-                if (found := values.get("format")) != FORMAT:
+                if (found := values["format"]) != FORMAT:
                     break
                 runs.append(_parsed(values))
-        if len({run.name for run in runs}) < len(runs):
-            raise ValueError("two runs have the same name")
-    except _DAMAGED as error:
-        where = f"line {len(runs) + 1}: {getattr(error, 'strerror', None) or reason_of(error)}"
-        raise InputError(
-            f"{path} is damaged ({where}); restore a copy, or remove it to use only the folders of runs"
-        ) from None
+    except (OSError, EOFError, LookupError, TypeError, ValueError, zlib.error) as error:
+        remedy = "restore a copy, or remove it to use only the folders of runs"
+        raise InputError(f"{path} is damaged (line {len(runs) + 1}: {reason_of(error)}); {remedy}") from None
     check_format(path, found, FORMAT)
     return runs
 
@@ -95,9 +66,6 @@ def _line(run: Run) -> str:
 
 
 def _parsed(values: dict[str, Any]) -> Run:
-    _Line.model_validate(values)
-    if Path(values["name"]).name != values["name"]:
-        raise ValueError(f"name must be that of a folder, got {values['name']!r}")
     settings = Settings(**_with_infinity(values["settings"], "inf", math.inf))
     summary, metric = values["summary"], Metric.of(values["summary"])
     summary |= {name: math.nan for name in (metric.name, metric.last10) if summary[name] is None}

@@ -34,7 +34,11 @@ def load_grid(source: Path | str, changes: Sequence[str] = ()) -> StudyPlan:
     path = Path(source)
     if path.suffix != ".toml":
         raise InputError(f"a sweep must be a .toml file, got '{source}'")
-    sections = _read_tables(path)
+    wanted = "a sweep is a settings file with a table [sweep]"
+    if {"rules", "entries"} & read_toml(path, wanted).keys():
+        raise InputError(f"{path} defines a tuned comparison; set tune to run it")
+    sections = read_sections(path, wanted, (*SECTIONS, "sweep", "study"), also=STRATEGIES)
+    sections.pop("study", None)
     try:
         axes = flat_axes(sections.pop("sweep", {}))
         check_set_once(changes)
@@ -47,14 +51,6 @@ def load_grid(source: Path | str, changes: Sequence[str] = ()) -> StudyPlan:
         return make_grid(sections, axes, axes.pop("seeds", 1))
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
-
-
-def _read_tables(path: Path) -> dict[str, dict[str, Any]]:
-    wanted = "a sweep is a settings file with a table [sweep]"
-    if {"rules", "entries"} & read_toml(path, wanted).keys():
-        raise InputError(f"{path} defines a tuned comparison; set tune to run it")
-    tables = read_sections(path, wanted, (*SECTIONS, "sweep", "study"), also=STRATEGIES)
-    return {name: table for name, table in tables.items() if name != "study"}
 
 
 def make_grid(
@@ -165,25 +161,14 @@ def _points(sections: Sections, axes: Mapping[str, Sequence[Any]], own_task: boo
         strategy = values.get(STRATEGY, strategies[0])
         fixed = own.get(strategy, {})
         allowed = [*COMMON, *(name for name in setting_names(find_strategy(strategy)) if name not in fixed)]
-        values = {key: one for key, one in values.items() if _belongs(key, allowed)}
-        settings = _settings(sections, values, allowed, fixed, own_task)
+        known = {f"strategy.{name}" for name in allowed}
+        values = {key: one for key, one in values.items() if key in known or not key.startswith("strategy.")}
+        options = {name: value for name, value in given.items() if name in allowed}
+        settings = checked_settings({**sections, "strategy": {**options, **fixed}}, values, own_task=own_task)
         name = run_name(settings, values)
         if points.setdefault(name, (values, settings))[0] != values:
             raise InputError(f"two runs would have the same name, {name}; write their values differently")
     return [settings for _, settings in points.values()]
-
-
-def _belongs(key: str, options: Sequence[str]) -> bool:
-    section, _, name = key.partition(".")
-    return section != "strategy" or name in options
-
-
-def _settings(
-    sections: Sections, values: Mapping[str, Any], options: Sequence[str], own: Mapping[str, Any], own_task: bool
-) -> Settings:
-    """Return the settings of one combination, with the strategy's own options."""
-    strategy = {name: value for name, value in sections.get("strategy", {}).items() if name in options}
-    return checked_settings({**sections, "strategy": {**strategy, **own}}, values, own_task=own_task)
 
 
 def checked_settings(sections: Sections, values: Mapping[str, Any], *, own_task: bool = False) -> Settings:

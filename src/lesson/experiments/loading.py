@@ -8,7 +8,7 @@ from lesson.core.errors import InputError
 from lesson.experiments.folder import Marker, StudyFolder
 from lesson.experiments.run import Run
 from lesson.experiments.study import Study, tell_apart
-from lesson.experiments.tuning.file import read_rules
+from lesson.experiments.tuning.file import Tuning
 from lesson.experiments.tuning.study import KIND, TunedStudy
 from lesson.runs.folder import RunFolder
 
@@ -53,9 +53,9 @@ def study_of(folder: StudyFolder, marker: Marker, done: Mapping[str, Run]) -> St
     failures = {name: marker.failures[name] for name, _ in listed if name in marker.failures and name not in done}
     if marker.kind == KIND:
         final, tuning = ([run for run in runs if run.labels["phase"] == phase] for phase in ("final", "tuning"))
-        rules, groups = read_rules(folder.marker)
-        by = tuple(marker.by)
-        return TunedStudy(final, by, failures, folder.path, rules=rules, groups_shown=groups, tuning=tuning)
+        file = Tuning.read(folder.marker)
+        shown = {"rules": file.rules, "groups_shown": file.groups, "tuning": tuning}
+        return TunedStudy(final, tuple(marker.by), failures, folder.path, **shown)
     if not marker.by:
         return replace(tell_apart(runs, failures), path=folder.path)
     return Study(runs, tuple(marker.by), failures, folder.path)

@@ -9,7 +9,7 @@ the same side of the median in 2 · 2⁻⁵ = 6.25 % of all samples.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,31 +18,12 @@ import pandas as pd
 
 from lesson.core.arrays import BoolArray, FloatArray
 from lesson.experiments.run import Run
-from lesson.learn.metric import ACCURACY, IN_A_ROW
-from lesson.runs.summary import num_last
+from lesson.learn.metric import IN_A_ROW
 
 MIN_SEEDS = 3
 """Minimum number of seeds for a confidence interval, and for naming a winner."""
 
-Series = Mapping[str, Sequence[Run]]
-"""Runs by the name of their series, ordered by seed."""
-
-
 Verdict = Literal["higher", "lower", "equivalent", "undecided"]
-
-
-def verdict_of(interval: tuple[float, float] | None, center: float, margin: float = 0.0) -> Verdict:
-    """Return how a number compares with `center`, given its 95 % interval.
-
-    It is "equivalent" if the whole interval is within the margin, and otherwise "higher" or "lower" if the interval
-    excludes the center. Without an interval it is "undecided".
-    """
-    if interval is None:
-        return "undecided"
-    low, high = interval
-    if margin and center - margin <= low and high <= center + margin:
-        return "equivalent"
-    return "higher" if low > center else "lower" if high < center else "undecided"
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,8 +90,17 @@ class Estimate:
         return f"{form.format(self.mean)}{half}{unit}"
 
     def verdict(self, center: float, margin: float = 0.0) -> Verdict:
-        """Return `verdict_of` its interval."""
-        return verdict_of(self.interval, center, margin)
+        """Return how the number compares with `center`, given its interval.
+
+        It is "equivalent" if the whole interval is within the margin, and otherwise "higher" or "lower" if the interval
+        excludes the center. Without an interval it is "undecided".
+        """
+        if self.interval is None:
+            return "undecided"
+        low, high = self.interval
+        if margin and center - margin <= low and high <= center + margin:
+            return "equivalent"
+        return "higher" if low > center else "lower" if high < center else "undecided"
 
     def __float__(self) -> float:
         return self.mean
@@ -160,33 +150,6 @@ def spent_until(runs: Sequence[Run], target: float, column: str = "time_s", roun
     return Estimate(np.where(np.isnan(low), 0.0, low), np.where(np.isnan(spent), np.inf, spent))
 
 
-def by_series(runs: Iterable[Run]) -> Series:
-    """Return runs whose names differ only in the seed, by the name of their series and ordered by seed."""
-    series: dict[str, list[Run]] = {}
-    for run in sorted(runs, key=lambda run: run.seed):
-        series.setdefault(run.name.rpartition("-seed")[0], []).append(run)
-    return series
-
-
-def per_seed(runs: Series, series: str, measure: Callable[[Run], float]) -> FloatArray:
-    """Return a measure of every run of a series."""
-    return np.array([measure(run) for run in runs[series]])
-
-
-def last_accuracy(runs: Series, series: str, rounds: int) -> FloatArray:
-    """Return the mean accuracy of each run's last ten evaluations within `rounds`, but at most a quarter of them.
-
-    A run that diverged has the accuracy of guessing. The authors average the last ten evaluations, and the shortest
-    published curves have thirty.
-    """
-
-    def measure(run: Run) -> float:
-        accuracy = run.up_to(rounds)["accuracy"]
-        return run.metric.of_diverged if run.diverged else float(accuracy.tail(num_last(len(accuracy))).mean())
-
-    return per_seed(runs, series, measure)
-
-
 def value_by(run: Run, time_s: float) -> float:
     """Return the mean of the metric over the last three evaluations up to a time.
 
@@ -194,11 +157,6 @@ def value_by(run: Run, time_s: float) -> float:
     """
     values = run.curve[run.metric.name].to_numpy()[run.curve["time_s"].to_numpy() <= time_s]
     return float(values[-IN_A_ROW:].mean()) if len(values) and not run.diverged else run.metric.of_diverged
-
-
-def accuracy_at(runs: Series, series: str, time_s: float) -> FloatArray:
-    """Return `value_by` of every run of a series."""
-    return per_seed(runs, series, lambda run: value_by(run, time_s))
 
 
 def to_target(run: Run, target: float, column: str = "time_s", rounds: int | None = None) -> float:
@@ -210,23 +168,6 @@ def to_target(run: Run, target: float, column: str = "time_s", rounds: int | Non
     curve = run.up_to(rounds)
     at = run.metric.time_to(target, curve[run.metric.name], curve.get(column, np.full(len(curve), np.nan)))
     return math.inf if at is None else at
-
-
-def common_target(runs: Series, series: Iterable[str], rounds: int | None = None) -> float:
-    """Return the highest target accuracy that every run of these series reaches.
-
-    NaN if there is none: no run reaches this target.
-    """
-    chosen = [run for name in series for run in runs[name]]
-    for target in reversed(ACCURACY.targets):
-        if all(to_target(run, target, "time_s", rounds) < math.inf for run in chosen):
-            return target
-    return math.nan
-
-
-def client_figure(runs: Series, series: str, measure: Callable[[pd.DataFrame], float], rounds: int) -> FloatArray:
-    """Return a measure of every run's evaluations on its clients' own data, within `rounds` rounds."""
-    return per_seed(runs, series, lambda run: measure(run.clients[run.clients["round"] <= rounds]))
 
 
 def means(runs: pd.DataFrame, names: Sequence[str], times: Sequence[str]) -> dict[str, float]:

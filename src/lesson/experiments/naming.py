@@ -19,14 +19,11 @@ def run_name(settings: Settings, keys: Iterable[str] | None = None, usual: Setti
     """Return the name of a run, such as lesson-mnist-beta=0.1-seed0.
 
     `keys` are the settings, as section.key, that the name lists: by default the task and all that differ from `usual`
-    or, without it, from the preset. A strategy that does not have an option is named without it.
+    or, without it, from the preset. A strategy that does not have an option is named without it. Characters that some
+    file systems do not accept are replaced, and a long name is shortened.
     """
-    return _file_name(f"{_series(settings, keys, usual)}-seed{settings.run.seed}")
-
-
-def series_name(settings: Settings) -> str:
-    """Return the name that all seeds of a run share: `run_name` without the seed."""
-    return _series(settings)
+    name = re.sub(r"[^\w.=+-]", ".", f"{series_name(settings, keys, usual)}-seed{settings.run.seed}")
+    return name if len(name) <= MAX_NAME else f"{name[:MAX_NAME]}~{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def short_name(key: str) -> str:
@@ -53,7 +50,8 @@ def in_words(value: Any) -> str:
     return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
-def _series(settings: Settings, keys: Iterable[str] | None = None, usual: Settings | None = None) -> str:
+def series_name(settings: Settings, keys: Iterable[str] | None = None, usual: Settings | None = None) -> str:
+    """Return the name that all seeds of a run share: `run_name` without the seed."""
     tables = settings.to_sections()
     parts = [settings.strategy.name]
     if keys is None:
@@ -82,9 +80,3 @@ def _changed(settings: Settings, usual: dict[str, Any]) -> list[str]:
 @cache
 def _defaults(preset: str) -> dict[str, Any]:
     return Settings(preset=preset).to_sections()
-
-
-def _file_name(name: str) -> str:
-    """Replace characters that some file systems do not accept, and shorten the name."""
-    name = re.sub(r"[^\w.=+-]", ".", name)
-    return name if len(name) <= MAX_NAME else f"{name[:MAX_NAME]}~{hashlib.sha256(name.encode()).hexdigest()[:8]}"

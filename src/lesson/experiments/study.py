@@ -16,7 +16,7 @@ from lesson.experiments.naming import STRATEGY
 from lesson.experiments.run import Run, curve_columns
 from lesson.learn.metric import ACCURACY, Metric
 from lesson.runs.summary import VARYING_COUNTS
-from lesson.settings.settings import NAMES, SECTIONS, section_of
+from lesson.settings.settings import KINDS, NAMES, SECTIONS, placed
 from lesson.strategies import STRATEGIES, setting_names
 
 if TYPE_CHECKING:
@@ -104,15 +104,6 @@ class Study:
         counts = [name for name in ("rejected", *VARYING_COUNTS) if name in frame]
         return means(frame, [metric.last10, *FIGURES, *counts], metric.time_names)
 
-    def failures_by_strategy(self) -> dict[str, dict[str, str]]:
-        """Return the failures of a comparison by strategy, named as in its folders if it has no finished run."""
-        names = {name.replace(":", "."): name for name in (run.summary["strategy"] for run in self.runs)}
-        found: dict[str, dict[str, str]] = {}
-        for folder, reason in self.failures.items():
-            said = folder.rpartition("-seed")[0]
-            found.setdefault(names.get(said, said), {})[folder] = reason
-        return found
-
     def first_failure(self) -> str:
         """Return the first of the failures, as the name of the run and the reason."""
         name, reason = next(iter(self.failures.items()))
@@ -160,68 +151,48 @@ def _value(run: Run, key: str) -> Any:
     """
     if key in run.labels or key in ("strategy", "seed"):
         return {"strategy": run.settings.strategy.name, "seed": run.seed, **run.labels}[key]
-    section, _, name = (key if "." in key else f"{_section_of(key)}.{key}").partition(".")
-    known = section in NAMES.get(name, ()) or (section == "strategy" and _is_option(name))
-    if section in SECTIONS and not known and name not in run.sections[section]:
-        raise unknown("setting", name, run.sections[section], section=section)
-    return value_at(run.sections, f"{section}.{name}")
-
-
-def _section_of(name: str) -> str:
-    """Return the section of a setting; [strategy] for an option of a strategy."""
-    return "strategy" if name not in NAMES and _is_option(name) else section_of(name)
-
-
-def _is_option(name: str) -> bool:
-    return any(name in setting_names(kind) for kind in STRATEGIES.values())
+    options = {name for kind in STRATEGIES.values() for name in setting_names(kind)}
+    section, name = ("strategy", key) if key in options - NAMES.keys() else placed(key)
+    known = run.sections[section].keys() | KINDS[section].model_fields | (options if section == "strategy" else set())
+    if name not in known:
+        raise unknown("setting", name, known, section=section)
+    return _hashable(run.sections[section].get(name))
 
 
 def _meets(value: Any, condition: Any) -> bool:
     if callable(condition):
         return bool(condition(value))
     several = condition if isinstance(condition, list | tuple | set | range) else []
-    return value == hashable(condition) or value in [hashable(one) for one in several]
+    return value == _hashable(condition) or value in [_hashable(one) for one in several]
 
 
-def value_at(sections: Mapping[str, Mapping[str, Any]], key: str) -> Any:
-    """Return the value of section.key, with tuples for lists and tables; None if it is not set."""
-    section, _, name = key.partition(".")
-    if section not in SECTIONS:
-        raise unknown("section", section, SECTIONS)
-    return hashable(sections[section].get(name))
-
-
-def hashable(value: Any) -> Any:
+def _hashable(value: Any) -> Any:
     """Return a setting's value with tuples for lists and tables, for use as a key."""
     if isinstance(value, dict):
-        return tuple((name, hashable(one)) for name, one in value.items())
-    return tuple(map(hashable, value)) if isinstance(value, list | tuple) else value
+        return tuple((name, _hashable(one)) for name, one in value.items())
+    return tuple(map(_hashable, value)) if isinstance(value, list | tuple) else value
 
 
 def tell_apart(runs: Sequence[Run], failures: Mapping[str, str]) -> Study:
     """Return a study of runs, labeled by strategy and by the settings that are needed to tell them apart."""
     tables = [run.sections for run in runs]
     order = ("strategy", *(section for section in SECTIONS if section != "strategy"))
-    keys = dict.fromkeys(f"{section}.{key}" for section in order for table in tables for key in table[section])
+    keys = dict.fromkeys((section, key) for section in order for table in tables for key in table[section])
     by = [STRATEGY]
-    labels: list[tuple[Any, ...]] = [(value_at(table, STRATEGY),) for table in tables]
-    for key in (key for key in keys if key not in _BESIDES):
-        finer = [(*label, value_at(table, key)) for label, table in zip(labels, tables, strict=True)]
-        if len(set(finer)) > len(set(labels)):
-            by, labels = [*by, key], finer
-    _check_once(runs, labels)
-    return Study(runs, tuple(by) if len(by) > 1 else ("strategy",), failures)
-
-
-def _check_once(runs: Sequence[Run], labels: Sequence[tuple[Any, ...]]) -> None:
-    """Raise InputError if two runs have the same label and seed: the interval of their mean would be too narrow."""
-    seen: dict[tuple[Any, ...], Run] = {}
+    labels: list[tuple[Any, ...]] = [(run.settings.strategy.name,) for run in runs]
+    for section, key in keys:
+        values = [_hashable(table[section].get(key)) for table in tables]
+        finer = [(*label, value) for label, value in zip(labels, values, strict=True)]
+        if f"{section}.{key}" not in _BESIDES and len(set(finer)) > len(set(labels)):
+            by, labels = [*by, f"{section}.{key}"], finer
+    seen: dict[tuple[Any, ...], Run] = {}  # with a run twice, the interval of the mean would be too narrow
     for run, label in zip(runs, labels, strict=True):
         first = seen.setdefault((*label, run.seed), run)
         if first is not run:
             raise InputError(
                 f"{first.path or first.name} and {run.path or run.name} are the same run; give only one of them"
             )
+    return Study(runs, tuple(by) if len(by) > 1 else ("strategy",), failures)
 
 
 def write_table(study: Study) -> None:
@@ -231,7 +202,10 @@ def write_table(study: Study) -> None:
     by_name, numbered = study.by == ("strategy",), isinstance(frame.index, pd.RangeIndex)
     rows = frame.to_json(orient="index") if by_name else frame.reset_index(drop=numbered).to_json(orient="records")
     table = json.loads(rows)
-    for strategy, failures in study.failures_by_strategy().items() if by_name else ():
-        table.setdefault(strategy, dict.fromkeys(frame.columns) | {"seeds": 0})["failures"] = failures
+    names = {name.replace(":", "."): name for name in frame.index} if by_name else {}
+    for run, reason in study.failures.items() if by_name else ():
+        strategy = names.get(series := run.rpartition("-seed")[0], series)  # as in its folder if it has no finished run
+        row = table.setdefault(strategy, dict.fromkeys(frame.columns) | {"seeds": 0})
+        row.setdefault("failures", {})[run] = reason
     write_whole(study.path / "table.json", (json.dumps(table, allow_nan=False, indent=2) + "\n").encode())
     write_whole(study.path / "table.csv", frame.to_csv(index=not numbered).encode())

@@ -50,11 +50,10 @@ class Line(Shape):
     client_loss: list[float | None] = []
 
 
-class BriefSummary(Shape):
-    """Fields that every run has, including those that were archived without their summary.json.
+class Summary(Shape):
+    """The content of summary.json.
 
-    The metric has its value and its mean over the last evaluations in fields with its own name, which are null for a
-    run that diverged.
+    The metric has its value and its mean over the last evaluations in fields with its own name.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -73,19 +72,6 @@ class BriefSummary(Shape):
     notes: list[str]
     time_to_s: dict[str, float | None]
     clock: Literal["wall", "virtual"] = "virtual"
-
-    @model_validator(mode="after")
-    def _has_scores(self) -> Self:
-        metric = Metric.of({name: getattr(self, name) for name in ("metric", "higher_is_better", "time_to_s")})
-        for name in (metric.name, metric.last10):
-            if name not in (self.model_extra or {}):
-                raise ValueError(f"{name} is missing")
-        return self
-
-
-class Summary(BriefSummary):
-    """The content of summary.json."""
-
     loss: float | None
     bytes_up: int
     bytes_down: int
@@ -98,6 +84,14 @@ class Summary(BriefSummary):
     retiered: int = 0
     lost: int = 0
     ended_early: str
+
+    @model_validator(mode="after")
+    def _has_scores(self) -> Self:
+        metric = Metric.of({name: getattr(self, name) for name in ("metric", "higher_is_better", "time_to_s")})
+        for name in (metric.name, metric.last10):
+            if name not in (self.model_extra or {}):
+                raise ValueError(f"{name} is missing")
+        return self
 
 
 class ClientsFile(Shape):

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from lesson.core.arrays import FloatArray
-from lesson.experiments.measures import Series, accuracy_at, common_target, last_accuracy
 from lesson.paper.claims.base import BETAS, CALLED, DATASETS, ROUNDS, claim, final, longer, percent, slower
 from lesson.paper.items import STEP_SIZES, load_item
+from lesson.paper.series import Series, accuracy_at, common_target, last_accuracy
 from lesson.paper.verdicts import Part, above, below, near
 
 SIMILAR = {"cifar10": 0.02, "mnist": 0.005}

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from lesson.core.arrays import FloatArray
-from lesson.experiments.measures import Series, by_series, common_target, last_accuracy, ratio, spent_until
+from lesson.experiments.measures import ratio, spent_until
 from lesson.experiments.run import Run
 from lesson.paper.items import NAMES, load_item
 from lesson.paper.scale import Scale
+from lesson.paper.series import Series, by_series, common_target, last_accuracy
 from lesson.paper.verdicts import Part, Rule, above, verdict_on
 
 ROUNDS, DEADLINE_ROUNDS = 5000, 10_000

@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 
 from lesson.core.arrays import FloatArray
-from lesson.experiments.measures import Series, client_figure
 from lesson.learn.data import load_samples
 from lesson.learn.metric import GUESSED
 from lesson.learn.partition import make_partition
 from lesson.paper.claims.base import BETAS, CALLED, DATASETS, ROUNDS, claim
+from lesson.paper.series import Series, client_figure
 from lesson.paper.verdicts import Part, above, below
 from lesson.settings.settings import Settings
 

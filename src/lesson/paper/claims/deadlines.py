@@ -5,10 +5,11 @@ from dataclasses import replace
 import numpy as np
 
 from lesson.core.arrays import FloatArray
-from lesson.experiments.measures import Series, accuracy_at, common_target, last_accuracy, per_seed, to_target
+from lesson.experiments.measures import to_target
 from lesson.paper import fleets
 from lesson.paper.claims.base import BETAS, DEADLINE_ROUNDS, claim, longer, percent
 from lesson.paper.items import load_item
+from lesson.paper.series import Series, accuracy_at, common_target, last_accuracy, per_seed
 from lesson.paper.verdicts import Part, above, near
 
 LIMIT_S = 6000.0

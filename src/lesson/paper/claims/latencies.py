@@ -5,11 +5,12 @@ from dataclasses import replace
 import numpy as np
 
 from lesson.core.arrays import FloatArray
-from lesson.experiments.measures import Estimate, Series
+from lesson.experiments.measures import Estimate
 from lesson.learn.models import CifarNet, MnistNet
 from lesson.paper import fleets
 from lesson.paper.claims.base import CALLED, claim
 from lesson.paper.items import load_item
+from lesson.paper.series import Series
 from lesson.paper.verdicts import Part, Rule, above, near
 
 LITERAL = "close_early = false"

@@ -7,10 +7,10 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lesson.experiments.measures import Series
 from lesson.paper.fleets import towards_zero
 from lesson.paper.items import Item
 from lesson.paper.scale import Scale
+from lesson.paper.series import Series
 from lesson.report.bands import draw_band, points_of
 from lesson.report.files import PAGE_IN, in_paper_style
 from lesson.report.palette import line_looks

@@ -5,12 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from lesson.experiments.measures import Estimate, Series, last_accuracy, spent_until
+from lesson.experiments.measures import Estimate, spent_until
 from lesson.paper import fleets
 from lesson.paper.claims.base import CALLED
 from lesson.paper.items import STEP_SIZES, Item, base_settings
 from lesson.paper.parameters import PARAMETERS
 from lesson.paper.scale import Scale
+from lesson.paper.series import Series, last_accuracy
 from lesson.report.table import Column, Table
 
 MARKS = {"holds": "✓", "fails": "✗", "inconclusive": "?"}

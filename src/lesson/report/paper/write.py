@@ -11,12 +11,13 @@ from matplotlib.figure import Figure
 from pydantic import TypeAdapter
 
 from lesson.core.files import write_whole
-from lesson.experiments.measures import MIN_SEEDS, Series, by_series
+from lesson.experiments.measures import MIN_SEEDS
 from lesson.experiments.study import Study
 from lesson.paper.claims import check_claims
 from lesson.paper.items import NAMES, Item, load_item
 from lesson.paper.reproduce import read_scale
 from lesson.paper.scale import FULL, Scale
+from lesson.paper.series import Series, by_series
 from lesson.report.files import save_figures
 from lesson.report.page import document
 from lesson.report.page.study_page import REPORT, write_study_page
