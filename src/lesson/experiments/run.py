@@ -220,7 +220,7 @@ def clients_of(
 def summary_of(settings: Settings, curve: pd.DataFrame, diverged: str, metric: Metric = ACCURACY) -> dict[str, Any]:
     """Return the part of a summary that can be computed from a curve, for runs without a summary.json.
 
-    A run that diverged has the accuracy of guessing, or NaN for other metrics, and reaches no target.
+    A run that diverged has the accuracy of guessing, or NaN for other metrics; targets that it reached before count.
     """
     scores = curve[:0] if diverged else curve
     values = scores[metric.name]
@@ -240,7 +240,7 @@ def summary_of(settings: Settings, curve: pd.DataFrame, diverged: str, metric: M
         "energy_j": float(total["energy_j"]) if "energy_j" in total else None,
         "ended_early": diverged,
         "notes": [diverged] if diverged else [],
-        "time_to_s": metric.times_to(values, scores["time_s"]),
+        "time_to_s": metric.times_to(curve[metric.name], curve["time_s"]),
     }
 
 
