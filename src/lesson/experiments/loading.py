@@ -54,8 +54,8 @@ def study_of(folder: StudyFolder, marker: Marker, done: Mapping[str, Run]) -> St
     if marker.kind == KIND:
         final, tuning = ([run for run in runs if run.labels["phase"] == phase] for phase in ("final", "tuning"))
         file = Tuning.read(folder.marker)
-        shown = {"rules": file.rules, "groups_shown": file.groups, "tuning": tuning}
-        return TunedStudy(final, tuple(marker.by), failures, folder.path, **shown)
+        by = tuple(marker.by)
+        return TunedStudy(final, by, failures, folder.path, rules=file.rules, groups_shown=file.groups, tuning=tuning)
     if not marker.by:
         return replace(tell_apart(runs, failures), path=folder.path)
     return Study(runs, tuple(marker.by), failures, folder.path)

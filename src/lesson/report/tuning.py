@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from lesson.core.files import write_whole
 from lesson.experiments.run import Run
@@ -51,7 +52,8 @@ def tried_table(study: TunedStudy, group: Group) -> Table:
     runs = _by_key([run for run in study.tuning if run.labels["group"] == group.name])
     chosen = _by_key(study.runs)
 
-    def result(key: Key) -> str:
+    def result(beta: float, row: tuple[str, str]) -> str:
+        key = (*row, beta)
         if key not in runs:
             return "–"
         score = Score.of(runs[key], study.rules)
@@ -65,7 +67,7 @@ def tried_table(study: TunedStudy, group: Group) -> Table:
     columns = [
         Column("entry", lambda row: row[0], align="left"),
         Column("settings", lambda row: row[1], align="left"),
-        *(Column(f"β = {beta:g}", lambda row, beta=beta: (*row, beta), result) for beta in study.rules.betas),
+        *(Column(f"β = {beta:g}", partial(result, beta)) for beta in study.rules.betas),
     ]
     return Table(columns, list(dict.fromkeys(key[:2] for key in runs)))
 
