@@ -34,7 +34,7 @@ COMPILE = $(BIN)/python -c 'import lesson.cli, matplotlib.pyplot, pandas, scipy.
 setup: $(VENV)/.installed
 
 demo: setup
-	$(BIN)/lesson compare --beta 0.1 --time-budget 8000 --set eval_every_s=300 --out runs/demo --resume
+	$(BIN)/lesson compare --beta 0.1 --time-budget 8000 --set eval_every_s=300 --out runs/demo
 
 flower-demo: $(VENV)/.installed-flower
 	$(BIN)/python examples/flower_deployment/federation.py

@@ -34,9 +34,9 @@ def test_affinity_and_containers_limit_the_cores(
 
 
 def test_argument_error_can_be_sent_to_another_process() -> None:
-    error = pickle.loads(pickle.dumps(ArgumentError("num_processes", "must be >= 1, got 0")))
-    assert str(error) == "num_processes must be >= 1, got 0"
-    assert str(error.as_option()) == "--num-processes must be >= 1, got 0"
+    error = pickle.loads(pickle.dumps(ArgumentError("num_seeds", "must be >= 1, got 0")))
+    assert str(error) == "num_seeds must be >= 1, got 0"
+    assert str(error.as_option()) == "--seeds must be >= 1, got 0"
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_metrics_are_written_under_their_names(tmp_path: Path) -> None:
     assert isinstance(run, Run)
     assert run.metric == RMSE
     assert run.to_frame()["rmse"].tolist() == [6.0, 5.0, 4.0, 3.0, 1.0]
-    assert list(run.curve) == ["round", "time_s", "rmse", "loss", "uploads", "energy_j"]
+    assert list(run.curve) == ["round", "time_s", "rmse", "loss", "uploads", "bytes_up", "energy_j"]
     assert list(run.clients) == ["round", "time_s", "global_loss"]
     assert main(["report", str(tmp_path / "run")]) == 0
     for name in ("summary.json", "metrics.jsonl", "clients.json"):

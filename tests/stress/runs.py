@@ -44,10 +44,8 @@ class Command:
         return [*self.words, "--out", str(out)]
 
 
-RUN = Command("run", ("run", "--resume", "--rounds", "80", *SMALL))
-COMPARE = Command(
-    "compare", ("compare", "--resume", "--strategies", "lesson,fedavg", "--seeds", "1", "--rounds", "40", *SMALL)
-)
+RUN = Command("run", ("run", "--rounds", "80", *SMALL))
+COMPARE = Command("compare", ("compare", "--strategies", "lesson,fedavg", "--seeds", "1", "--rounds", "40", *SMALL))
 SWEEP = Command("sweep", ("sweep", "grid.toml", *SMALL))
 
 
