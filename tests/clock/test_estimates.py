@@ -27,18 +27,10 @@ def test_estimate_is_the_second_longest_of_five(seen_s: list[float], estimate_s:
     estimates = RecentLatencies(2)
     assert measured(estimates, *seen_s)[-1] == estimate_s
     assert np.isnan(estimates.seen_s[1]).all()
-    estimates.forget(0)
-    assert measured(estimates, 3.0) == [3.0]
+    assert estimates.are_known.tolist() == [True, False]
 
 
 def test_cold_first_reply_can_only_lower_the_estimate() -> None:
     """48 s on first contact are ignored. 4 s are believed, but not kept: the next latency, 12 s, is the only one."""
     assert measured(RecentLatencies(1, first_is_cold=True), 48.0, 9.0, 9.5) == [10.0, 9.0, 9.0]
     assert measured(RecentLatencies(1, first_is_cold=True), 4.0, 12.0) == [4.0, 12.0]
-
-
-def test_no_reply_is_cold_after_an_unanswered_first_contact() -> None:
-    estimates = RecentLatencies(1, first_is_cold=True)
-    assert estimates.see(0, 60.0, 10.0, is_complete=False) == 60.0
-    assert estimates.see(0, 9.0, 60.0) == 9.0
-    assert estimates.seen_s[0, -2:].tolist() == [60.0, 9.0]

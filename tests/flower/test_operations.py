@@ -18,10 +18,10 @@ import supervise_run
 from back_up import back_up
 from check_run import CONTENT, check
 from federation import APP, NAME
+from lesson.flower.config import check_config
 from local_processes import wait
 
 from lesson.clock.rejections import OF_CONTENT
-from lesson.flower.config import check_config
 
 FOLDER = APP.parent / "flower_deployment"
 

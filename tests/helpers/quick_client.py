@@ -9,7 +9,6 @@ from pathlib import Path
 
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-
 from lesson.flower.profile import answers_profile
 
 NUM_SAMPLES = 600

@@ -13,7 +13,7 @@ from lesson.clock.loop import RoundLoop
 from lesson.clock.records import RoundRecord
 from lesson.clock.worlds import Clients, Event, RemoteWorld, Reply, WallWorld, make_world
 from lesson.clock.worlds.clients import NO_REPLY, TOO_LATE
-from lesson.core.arrays import FloatArray, IntArray
+from lesson.core.arrays import FloatArray
 from lesson.fleet.fleet import Fleet
 from lesson.settings.settings import Settings
 from lesson.strategies.base import Strategy, Updates
@@ -85,13 +85,11 @@ class FakeClients(Holding):
         self.receive: Callable[[Reply], Reply] = lambda reply: reply
         """Called with each reply that the server pulls, and returns what arrives."""
         self.given_up: set[tuple[int, int]] = set()
-        self._working: dict[int, int] = {}
 
     def send(self, updates: Updates, round: int, patience_s: FloatArray) -> int:
         self.lr_scales.append(dict(zip(updates.client.tolist(), updates.lr_scale.tolist(), strict=True)))
         for (client, index), limit_s in zip(updates.keys, patience_s.tolist(), strict=True):
             took = self.takes[client][min(index, len(self.takes[client]) - 1)]
-            self._working[client] = index
             if took == "silent":
                 self.clock.after(limit_s, Reply(client, index, fault=NO_REPLY))
             elif isinstance(took, str):
@@ -113,8 +111,8 @@ class FakeClients(Holding):
                 events.append(Reply(event.client, event.index, fault=TOO_LATE, num_bytes=event.num_bytes))
         return events
 
-    def give_up(self, clients: IntArray) -> None:
-        self.given_up |= {(client, self._working[client]) for client in clients.tolist()}
+    def give_up(self, updates: Updates) -> None:
+        self.given_up.update(updates.keys)
 
 
 class Federation:

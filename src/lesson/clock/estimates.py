@@ -32,22 +32,19 @@ class RecentLatencies:
         self.is_cold: BoolArray = np.full(num_clients, first_is_cold)
         """Whether the next measurement of a client is its first one."""
 
-    def see(self, client: int, seconds: float, estimate_s: float, *, is_complete: bool = True) -> float:
-        """Add a measured latency; return the client's new estimate, which was `estimate_s` before.
+    @property
+    def are_known(self) -> BoolArray:
+        """Whether there is a measurement of each client."""
+        return np.asarray(~np.isnan(self.seen_s[:, -1]))
 
-        If the client did not reply, `is_complete` is false and `seconds` is how long the server waited. This is kept
-        even on first contact.
-        """
+    def see(self, client: int, seconds: float, estimate_s: float) -> float:
+        """Add a measured latency; return the client's new estimate, which was `estimate_s` before."""
         was_cold, self.is_cold[client] = self.is_cold[client], False
-        if was_cold and is_complete:
+        if was_cold:
             return min(seconds, estimate_s)
         self.seen_s[client] = np.append(self.seen_s[client, 1:], seconds)
         longest_last = np.sort(self.seen_s[client][~np.isnan(self.seen_s[client])])
         return float(longest_last[-2:][0])
-
-    def forget(self, client: int) -> None:
-        """Discard the measurements of a client."""
-        self.seen_s[client] = np.nan
 
 
 class LatencyEstimator:
@@ -119,7 +116,7 @@ def expected_latency_s(
     if np.any(np.isnan(compute_s + upload_s)):
         raise InputError(
             "this strategy needs compute_s and upload_s of every client, but only their sum is known; add both columns "
-            "to the file of latencies, or use another strategy"
+            "to the file of latencies or, on Flower, the mod report_times to the client app, or use another strategy"
         )
     if not in_turn:
         return compute_s + upload_s

@@ -271,6 +271,11 @@ class Ledger:
         self.excluded[clients] = True
         return dropped, released
 
+    def readmit(self, clients: IntArray) -> None:
+        """Let excluded clients take part again, once they are connected."""
+        self.excluded[clients] = False
+        self._in_a_row[clients] = 0
+
     def rebuild_queue(self) -> None:
         """Rebuild the queue of arrivals, which is not part of a checkpoint, after everything else was restored."""
         clients = self.clients_in_flight()

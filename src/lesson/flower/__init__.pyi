@@ -1,9 +1,18 @@
 """Names of this package and where they come from; `__init__.py` imports them when they are first used."""
 
-from .client import make_client_app
-from .recorder import RecordingGrid
-from .server import make_server_app, serve
+from .folder import RunFolder
+from .recorder import Recorder, RecordingGrid
 from .strategy import LessonStrategy
+from .tasks import TaskClient, evaluate_on_server, initial_arrays
 from .times import report_times
 
-__all__ = ["LessonStrategy", "RecordingGrid", "make_client_app", "make_server_app", "report_times", "serve"]
+__all__ = [
+    "LessonStrategy",
+    "Recorder",
+    "RecordingGrid",
+    "RunFolder",
+    "TaskClient",
+    "evaluate_on_server",
+    "initial_arrays",
+    "report_times",
+]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from flwr.app import MetricRecord
+from flwr.serverapp.strategy import Result
 
 from lesson.core.errors import InputError
 from lesson.flower.replies import warn
@@ -68,6 +69,18 @@ class AppMetrics:
 def numbers_in(line: Mapping[str, Any]) -> dict[str, float]:
     """Return what `AppMetrics.fields` has added to a line of metrics."""
     return {name: value for name, value in line.items() if name == LOSS or name not in RESERVED}
+
+
+def restore_metrics(result: Result, line: Mapping[str, Any]) -> None:
+    """Add the metrics in a line of metrics.jsonl to a result."""
+    number = int(line["round"])
+    scores: dict[str, Any] = {name: value for name, value in numbers_in(line).items() if name != AGGREGATED.name}
+    if scores:
+        result.evaluate_metrics_serverapp[number] = MetricRecord(scores)
+    if means := line.get("train_metrics"):
+        result.train_metrics_clientapp[number] = MetricRecord(means)
+    for evaluated, means in line.get("client_metrics", {}).items():
+        result.evaluate_metrics_clientapp[int(evaluated)] = MetricRecord(means)
 
 
 def _metric(name: str) -> Metric:

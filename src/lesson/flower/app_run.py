@@ -1,10 +1,11 @@
 """A run of an app with its own clients: what happens after each round, in a run folder or without one."""
 
-import time
+import copy
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,22 +14,25 @@ from flwr.serverapp.strategy import Result
 
 from lesson.clock.loop import RoundLoop
 from lesson.clock.records import RoundRecord
-from lesson.clock.worlds.clients import Reports
+from lesson.clock.worlds import RemoteWorld, WallWorld
 from lesson.core.errors import RunStoppedError
 from lesson.fleet.fleet import Fleet
-from lesson.flower.app_metrics import AGGREGATED, LOSS, AppMetrics, numbers_in
+from lesson.flower.app_metrics import AGGREGATED, LOSS, AppMetrics, numbers_in, restore_metrics
 from lesson.flower.arrays import Layout
+from lesson.flower.clients import GridClients
 from lesson.flower.evaluation import FederatedEvaluation
-from lesson.flower.identity import Roster
-from lesson.flower.post import weighted_means
-from lesson.flower.recorder import RecordingGrid
-from lesson.flower.replies import tell
+from lesson.flower.replies import tell, weighted_means
 from lesson.flower.watch import UpdateWatch
 from lesson.learn.metric import Metric
 from lesson.learn.pipeline import Pipeline
 from lesson.learn.scores import Score
 
+if TYPE_CHECKING:
+    from lesson.flower.folder import OpenFolder
+
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+QUANTILES = (0.1, 0.5, 0.9)
+"""Quantiles of the measured latencies in the metrics of a run in real time."""
 
 
 @dataclass(eq=False)
@@ -37,28 +41,42 @@ class AppRun:
 
     pipeline: Pipeline
     layout: Layout
-    reports: Reports
+    clients: GridClients
     evaluation: FederatedEvaluation
     result: Result
     num_rounds: int
     watch: UpdateWatch
     evaluate_fn: EvaluateFn | None = None
-    on_wall_clock: bool = False
-    roster: Roster | None = None
-    """Which node is which client; None on the virtual clock, where all clients are known from the start."""
-    kept_lines: Callable[[], Iterable[Mapping[str, Any]]] = tuple
-    """Returns the lines of metrics of the rounds before those of this process, if the run was resumed."""
+    keep_best: bool = False
+    """Whether the result is the model with the best metric of `evaluate_fn`, instead of the last one."""
+    folder: "OpenFolder | None" = None
 
     evaluator: ClassVar[None] = None
     rejected_by: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        self._metrics, self._num_aggregated, self._begin_s = AppMetrics(), 0, time.monotonic()
-        self._is_recalled = self._is_ended = False
+        self._metrics, self._num_aggregated, self._is_ended = AppMetrics(), 0, False
+        has_new_deadline = self.folder is not None and self.folder.has_new_deadline
+        self._fresh_strategy = copy.deepcopy(self.loop.strategy) if has_new_deadline else None
+        """Replaces the restored strategy of a resumed run if the deadline has changed."""
+        self._best_value = math.nan
+        self._best: ArrayRecord | None = None
         self._scores: dict[str, float] = {}
         """The last value of each metric."""
-        self._told_rounds: set[int] = set()
+        self._written_rounds: set[int] = set()
         """Rounds whose federated evaluation is in a line of metrics."""
+
+    @property
+    def on_wall_clock(self) -> bool:
+        """Whether times are measured."""
+        return isinstance(self.world, WallWorld)
+
+    @property
+    def world(self) -> "WallWorld | RemoteWorld":
+        """The world of the round loop."""
+        world = self.loop.world
+        assert isinstance(world, WallWorld | RemoteWorld)
+        return world
 
     @property
     def loop(self) -> RoundLoop:
@@ -68,19 +86,22 @@ class AppRun:
     @property
     def metric(self) -> Metric:
         """The metric by which models are compared."""
-        self._recall()
         return self._metrics.metric
 
     @property
     def fleet(self) -> Fleet:
         """The clients that have taken part; the number of their samples is the weight that they report."""
-        fleet = self.loop.fleet if self.roster is None else self.loop.fleet.first(len(self.roster.nodes))
+        roster = self.clients.roster
+        fleet = self.loop.fleet if roster is None else self.loop.fleet.first(len(roster.nodes))
         samples = np.maximum(1, np.rint(fleet.client_weight)).astype(np.int64)
         return replace(fleet, num_samples=samples, names=list(fleet.names))
 
-    def evaluate_initial(self) -> None:
-        """Evaluate the initial model on the server."""
+    def begin(self) -> None:
+        """Evaluate the initial model: on the server and, on the wall clock, on all clients, to warm them up."""
         self._evaluate(0)
+        if isinstance(self.world, WallWorld) and self.evaluation.fraction:
+            timeout_s = self.world.first_timeout_s
+            self.world.note_warm(self.evaluation.warm_up(self.result.arrays, self.loop.ledger, timeout_s))
 
     def run_rounds(self) -> None:
         """Run all rounds without a folder."""
@@ -90,39 +111,58 @@ class AppRun:
                 self.after_round(record)
         self.end()
 
+    def after_load(self) -> None:
+        """Continue from the state of a resumed run: restore the results of earlier rounds from their lines."""
+        if not self.loop.round:
+            return
+        assert self.folder is not None, "only runs in folders are resumed"
+        tell(f"resuming the run in {self.folder.given.path} after round {self.loop.round}")
+        if self._fresh_strategy is not None:
+            tell("the deadline has changed; the strategy starts without its earlier state")
+            self.loop.strategy = self._fresh_strategy
+        for line in self.folder.lines():
+            restore_metrics(self.result, line)
+            self._num_aggregated += len(line.get("merged", ()))
+            scores = numbers_in(line)
+            self._metrics.choose(scores)
+            self._scores |= {name: value for name, value in scores.items() if name != AGGREGATED.name}
+            self._is_better(scores)
+        self._best = self.folder.best(self.layout) if self.keep_best else None
+        self._written_rounds |= self.result.evaluate_metrics_clientapp.keys()
+
     def after_round(self, record: RoundRecord) -> dict[str, Any]:
         """Log a round, evaluate its model and return what was measured, as fields of its line of metrics.
 
         Raises RunStoppedError if the updates of too many rounds have failed.
         """
-        self._recall()
         note = f"; {record.note}" if record.note else ""
         tell(
             f"round {record.round}/{self.num_rounds}: {len(record.merged)} aggregated, {len(record.started)} started, "
             f"{record.end_s:.1f} s{note}"
         )
-        if isinstance(grid := self.evaluation.post.grid, RecordingGrid):
-            grid.note_round(record.round, record.end_s, record.merged.tolist(), record.staleness.tolist())
-        if self.roster is not None:
-            self.roster.save()
+        self._record_round(record)
+        if self.clients.roster is not None:
+            self.clients.roster.save()
         self.rejected_by.update(rejection.reason for rejection in record.rejections)
         self._num_aggregated += len(record.merged)
         fields = dict[str, Any]()
-        if (told := weighted_means(self.reports.of_round(record))) is not None:
-            self.result.train_metrics_clientapp[record.round] = told
-            fields["train_metrics"] = dict(told)
+        if (means := weighted_means(self.world.reports.of_round(record))) is not None:
+            self.result.train_metrics_clientapp[record.round] = means
+            fields["train_metrics"] = dict(means)
         self.result.arrays = self.layout.record(self.pipeline.lane.model.vector.numpy())
         fields |= self._evaluate(record.round)
         if self.loop.round < self.num_rounds and not self.loop.stop_reason:
             self.evaluation.after_round(self.loop.round, self.result.arrays, self.loop.ledger)
-        fields |= self._new_client_metrics()
+        fields |= self._new_client_metrics() | self._state_of_clients()
         self.watch.see(record, self.loop.ledger)
         return fields
 
     def end(self) -> None:
-        """Let clients evaluate the final model, and log what is known about each of them."""
+        """Choose the final model, and let clients evaluate it."""
         if not self._is_ended:
             self._is_ended = True
+            if self._best is not None:
+                self.result.arrays = self._best
             self.evaluation.after_last_round(self.loop.round, self.result.arrays, self.loop.ledger)
 
     def check_end(self) -> None:
@@ -133,13 +173,11 @@ class AppRun:
 
     def final_score(self) -> Score:
         """Return the last value of each metric, with the means of the clients' evaluations of the final model."""
-        self._recall()
         self.end()
         values = {name: value for name, value in self._scores.items() if name != LOSS}
         if self._metrics.metric == AGGREGATED:
             values[AGGREGATED.name] = float(self._num_aggregated)
-        told = self.result.evaluate_metrics_clientapp.get(self.loop.round)
-        by_clients = AppMetrics().fields(1, told)
+        by_clients = AppMetrics().fields(1, self.result.evaluate_metrics_clientapp.get(self.loop.round))
         values |= {f"clients_{name}"[:40]: value for name, value in by_clients.items()}
         return Score(values, self._scores.get(LOSS, np.nan))
 
@@ -152,42 +190,54 @@ class AppRun:
         """Evaluate the newest model on the server; return the fields for the line of metrics."""
         if self.evaluate_fn is None:
             return {AGGREGATED.name: float(self._num_aggregated)} if round else {}
-        if (told := self.evaluate_fn(round, self.result.arrays)) is None:
+        if (reported := self.evaluate_fn(round, self.result.arrays)) is None:
             return {}
-        tell(f"round {round}: {', '.join(f'{name} {value}' for name, value in told.items())}")
-        self.result.evaluate_metrics_serverapp[round] = told
-        fields = self._metrics.fields(round, told)
+        tell(f"round {round}: {', '.join(f'{name} {value}' for name, value in reported.items())}")
+        self.result.evaluate_metrics_serverapp[round] = reported
+        fields = self._metrics.fields(round, reported)
         self._scores |= fields
+        if round and self._is_better(fields) and self.keep_best:
+            self._best = self.result.arrays
+            if self.folder is not None:
+                self.folder.save_best(self._best)
         return fields
+
+    def _is_better(self, scores: Mapping[str, float]) -> bool:
+        """Return whether the metric of an evaluation is the best so far, and remember it if it is."""
+        metric, value = self._metrics.metric, scores.get(self._metrics.metric.name, math.nan)
+        better = value > self._best_value if metric.higher_is_better else value < self._best_value
+        if better := better or (math.isnan(self._best_value) and not math.isnan(value)):
+            self._best_value = value
+        return better
+
+    def _record_round(self, record: RoundRecord) -> None:
+        """Write the end of a round, and whose updates were aggregated, to the recording."""
+        if not isinstance(self.world, WallWorld):
+            return
+        nodes = [self.clients.node_of[client] for client in record.merged.tolist() if client in self.clients.node_of]
+        are_known = len(nodes) == len(record.merged)  # after a resume, a client may not be back yet
+        ago_s = self.world.elapsed_s - record.end_s
+        self.clients.mailbox.recorder.note_round(
+            record.round, ago_s, nodes if are_known else None, record.staleness.tolist()
+        )
+
+    def _state_of_clients(self) -> dict[str, Any]:
+        """Return how many clients are connected and in each tier, and quantiles of their measured latencies."""
+        if not isinstance(self.world, WallWorld):
+            return {}
+        there, ledger = self.loop.ledger.connected & self.world.are_measured, self.loop.ledger
+        tiers = Counter(ledger.tier[there & (ledger.tier > 0)].tolist())
+        latency_s = self.loop.fleet.latency_s[there]
+        quantiles = np.quantile(latency_s, QUANTILES).round(3).tolist() if len(latency_s) else []
+        return {
+            "connected": ledger.num_connected,
+            "tiers": {str(tier): count for tier, count in sorted(tiers.items())},
+            "latency_s": dict(zip(map(str, QUANTILES), quantiles, strict=False)),
+        }
 
     def _new_client_metrics(self) -> dict[str, Any]:
         """Return the results of federated evaluations since the last line, by round."""
         results = self.result.evaluate_metrics_clientapp
-        new = {str(number): dict(told) for number, told in results.items() if number not in self._told_rounds}
-        self._told_rounds |= results.keys()
+        new = {str(number): dict(means) for number, means in results.items() if number not in self._written_rounds}
+        self._written_rounds |= results.keys()
         return {"client_metrics": new} if new else {}
-
-    def _recall(self) -> None:
-        """After a resume, restore the results of earlier rounds from their lines of metrics, once."""
-        if self._is_recalled or not self.loop.round:
-            return
-        self._is_recalled = True
-        for line in self.kept_lines():
-            restore_metrics(self.result, line)
-            self._num_aggregated += len(line.get("merged", ()))
-            scores = numbers_in(line)
-            self._metrics.choose(scores)
-            self._scores |= {name: value for name, value in scores.items() if name != AGGREGATED.name}
-        self._told_rounds |= self.result.evaluate_metrics_clientapp.keys()
-
-
-def restore_metrics(result: Result, line: Mapping[str, Any]) -> None:
-    """Add the metrics in a line of metrics.jsonl to a result."""
-    number = int(line["round"])
-    scores: dict[str, Any] = {name: value for name, value in numbers_in(line).items() if name != AGGREGATED.name}
-    if scores:
-        result.evaluate_metrics_serverapp[number] = MetricRecord(scores)
-    if told := line.get("train_metrics"):
-        result.train_metrics_clientapp[number] = MetricRecord(told)
-    for evaluated, means in line.get("client_metrics", {}).items():
-        result.evaluate_metrics_clientapp[int(evaluated)] = MetricRecord(means)

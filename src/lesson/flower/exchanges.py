@@ -15,7 +15,7 @@ from lesson.flight.recording import MAX_NAME
 from lesson.flight.writer import FlightWriter
 from lesson.flower.arrays import num_bytes
 from lesson.flower.replies import tell
-from lesson.flower.times import Times
+from lesson.flower.times import Times, read_times
 
 TRAIN = "train"
 KINDS = (TRAIN, "evaluate", "query")
@@ -117,21 +117,16 @@ class ExchangeLog:
                 why = "not sent: the node is not connected, or the message is too large"
                 writer.write("failed", client=client, job=job, reason=why)
 
-    def clients_of(self, numbers: Iterable[str]) -> dict[str, str]:
-        """Return the client of each training message that awaits a reply, by the id of the message."""
-        asked = {number: self._asked[number] for number in numbers if number in self._asked}
-        return {number: job.client for number, job in asked.items() if job.kind == TRAIN}
-
-    def note_reply(self, reply: Message, times: Times | None) -> None:
-        """Record a reply, or an error in its place."""
+    def note_reply(self, reply: Message, ago_s: float = 0.0) -> None:
+        """Record a reply received `ago_s` seconds ago, or an error in its place."""
         number = reply.metadata.reply_to_message_id
         if reply.has_error():
             self.note_failed(number, _reason(reply.error))
         elif (asked := self._asked.pop(number, None)) is not None:
-            now_s = self._writer.now_s
-            told = _told(reply.content) | ({} if times is None else _plausible(times, asked, now_s))
+            now_s, times = max(0.0, self._writer.now_s - ago_s), read_times(reply.content)
+            reported = _reported(reply.content) | ({} if times is None else _plausible(times, asked, now_s))
             size = _array_bytes(reply)
-            self._writer.write("arrived", now_s, client=asked.client, job=asked.job, bytes=size, **told)
+            self._writer.write("arrived", now_s, client=asked.client, job=asked.job, bytes=size, **reported)
 
     def note_failed(self, number: str, reason: str) -> None:
         """Record that there will be no reply to a message."""
@@ -158,17 +153,17 @@ def _plausible(times: Times, asked: _Asked, now_s: float) -> dict[str, float]:
     return fields
 
 
-def _told(content: RecordDict) -> dict[str, int | float]:
+def _reported(content: RecordDict) -> dict[str, int | float]:
     """Return the number of samples and the energy that a client reports in its metrics, as far as they are valid."""
     records = content.metric_records.values()
     metrics = {name: value for record in records for name, value in record.items() if isinstance(value, int | float)}
-    told = dict[str, int | float]()
+    reported = dict[str, int | float]()
     num_samples = next((metrics[name] for name in SAMPLES if name in metrics), 0)
     if 1 <= num_samples <= MAX_SAMPLES and num_samples == int(num_samples):
-        told["num_samples"] = int(num_samples)
+        reported["num_samples"] = int(num_samples)
     if 0 <= metrics.get(ENERGY, -1) <= MAX_J:
-        told["energy_j"] = float(metrics[ENERGY])
-    return told
+        reported["energy_j"] = float(metrics[ENERGY])
+    return reported
 
 
 def _array_bytes(message: Message) -> int:

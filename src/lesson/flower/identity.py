@@ -35,6 +35,9 @@ class Node(Protocol):
     @property
     def public_key(self) -> bytes: ...
 
+    @property
+    def registered_at(self) -> str: ...
+
 
 def names_of(nodes: Iterable[Node]) -> dict[int, str]:
     """Return the name of each node, by node id: its registered name, else a fingerprint of its key, else its id.
@@ -52,12 +55,6 @@ def _name(node: Node, *, is_shared: bool) -> str:
         return short
     name = printable(node.name, MAX_NAME)
     return f"{name} ({short})" if is_shared else name
-
-
-def given_names(nodes: Iterable[Node]) -> dict[int, str]:
-    """Return the names of the nodes that were registered with one that is not just a number, by node id."""
-    named = [node for node in nodes if node.name and not node.name.isdigit()]
-    return names_of(named)
 
 
 def key_of(node: Node) -> str:

@@ -1,19 +1,22 @@
 """Who takes part in a run of an app with its own clients, and which latencies are assumed until they are measured."""
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from flwr.serverapp import Grid
 
 from lesson.core.arrays import FloatArray
-from lesson.core.errors import InputError
+from lesson.core.errors import InputError, unknown
 from lesson.fleet.fleet import Fleet, draw_fleet, make_fleet
 from lesson.flower.identity import Node, Roster, latencies_by_name, names_of
 from lesson.flower.replies import tell, warn
 from lesson.settings.settings import Settings
 
+WAIT_EVERY_S = 5.0
 SPARE = 16
 """On the wall clock, this many clients can join later, plus as many as there are nodes at the start."""
 Latencies = FloatArray | dict[str, float] | None
@@ -34,10 +37,34 @@ class Participants:
     assumed_s: Callable[[int], float] = lambda _: math.nan
     """Returns the latency to assume for a client that joins later."""
 
-    def fleet(self) -> Fleet:
+    def fleet(self, local_steps: int) -> Fleet:
         """Return a fleet with the assumed latencies; every client has one sample, as its replies give its weight."""
         unknown, once = np.full(len(self.latency_s), np.nan), np.ones(len(self.latency_s), dtype=np.int64)
-        return make_fleet(Settings(), self.names, once, unknown, unknown.copy(), self.latency_s)
+        settings = Settings(training={"local_steps": local_steps})
+        return make_fleet(settings, self.names, once, unknown, unknown.copy(), self.latency_s)
+
+    def numbers_of(self, names: Sequence[str]) -> list[int]:
+        """Return the numbers of clients; raise InputError for an unknown name."""
+        known = list(map(str, self.names))
+        for name in names:
+            if name not in known:
+                raise unknown("client", name, known)
+        return [known.index(name) for name in names]
+
+
+def wait_for_nodes(grid: Grid, min_nodes: int, timeout_s: float) -> list[Node]:
+    """Return the connected nodes, in order of registration, as soon as there are `min_nodes`.
+
+    Raises InputError if there are still too few after `timeout_s`.
+    """
+    until_s = time.monotonic() + timeout_s
+    while len(nodes := list(grid.get_nodes())) < min_nodes:
+        wait = f"min_available_nodes is {min_nodes}, but only {len(nodes)} nodes are connected"
+        if (left_s := until_s - time.monotonic()) <= 0:
+            raise InputError(wait)
+        tell(f"waiting for nodes: {wait}")
+        time.sleep(min(WAIT_EVERY_S, left_s))
+    return sorted(nodes, key=lambda node: (node.registered_at, node.node_id))
 
 
 def checked_latencies(given: Sequence[float] | FloatArray | Mapping[str, float] | None) -> Latencies:

@@ -5,8 +5,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
@@ -21,16 +20,16 @@ from lesson.core.arrays import FloatArray
 from lesson.core.errors import InputError, RunStoppedError
 from lesson.core.random import RepeatedStream
 from lesson.core.validation import Count, Positive, PositiveOrInf, Share, check_value
+from lesson.fleet.fleet import Fleet
 from lesson.flower.app_run import AppRun, EvaluateFn
 from lesson.flower.arrays import Layout, num_bytes
+from lesson.flower.clients import LOCAL_STEPS, GridClients
 from lesson.flower.evaluation import FederatedEvaluation, aggregate_replies, evaluate_content, sample
-from lesson.flower.participants import checked_latencies, in_simulated_time, on_the_wall
-from lesson.flower.post import FieldNames, GridClients
-from lesson.flower.profile import wait_for_nodes
-from lesson.flower.recorder import RecordingGrid, record_run
-from lesson.flower.replies import logger, tell, tell_clients, warn
-from lesson.flower.run_folder import AppFolder, app_settings
-from lesson.flower.server import Clock, clock_of
+from lesson.flower.folder import OpenFolder, RunFolder, app_settings
+from lesson.flower.identity import Node
+from lesson.flower.mailbox import Mailbox
+from lesson.flower.participants import Participants, checked_latencies, in_simulated_time, on_the_wall, wait_for_nodes
+from lesson.flower.replies import FieldNames, logger, tell, tell_clients, warn
 from lesson.flower.watch import MAX_ROUNDS_WITHOUT_UPDATE, UpdateWatch
 from lesson.learn.executor import Executor
 from lesson.learn.guards import InvalidUpdateError
@@ -38,12 +37,12 @@ from lesson.learn.lane import Lane
 from lesson.learn.optimizers import ServerOptimizer
 from lesson.learn.pipeline import Pipeline
 from lesson.learn.remote import Received, as_tensor
-from lesson.runs.trackers import Tracker, checked_trackers
 from lesson.settings.sections import GuardSettings, ServerSettings, TrainingSettings
 from lesson.strategies.base import Merge, RoundPlan, ServerView, Strategy, Updates
 from lesson.strategies.fedavg import FedAvg
 from lesson.strategies.lesson import Lesson
 
+Clock = Literal["wall", "virtual"]
 CAPPED_TIER = 4
 """By default, no step size is larger than in this tier: the highest of the paper's clients at a deadline of 20 s."""
 
@@ -71,13 +70,36 @@ class LessonStrategy(FlowerStrategy):
     """Replaces FedAvg in a Flower app: rounds last `deadline_s` seconds, and slower clients upload in fewer of them.
 
     Clients receive `server-round` and their own `lr`, which is that of the train config times their tier, and reply as
-    they would to FedAvg. On the wall clock, the first round is a round of FedAvg, which measures latencies, unless
-    `latency_s` is given. On the virtual clock, for Flower's simulation, `latency_s` is the latency of each partition;
-    by default, latencies are drawn as for the paper's clients.
+    they would to FedAvg. On the wall clock, all clients evaluate the initial model, which warms them up, and the first
+    round is a round of FedAvg, which measures their latencies, unless `latency_s` is given. `start` raises
+    RunStoppedError if `max_rounds_without_update` rounds have aggregated nothing because updates failed; `result` then
+    holds the result so far.
 
-    With `out`, the run is written to a run folder with checkpoints, and `resume` continues the run in this folder,
-    optionally with more rounds than before. `start` raises RunStoppedError if `max_rounds_without_update` rounds have
-    aggregated nothing because updates failed; `result` then holds the result so far.
+    Args:
+        deadline_s: Deadline τ: the length of a round in seconds.
+        strategy: Strategy of this package that replaces LESSON, such as `FedBuff(buffer_size=5)`.
+        clock: "wall" measures times. "virtual" simulates them: clients train as soon as they can, and updates arrive
+            after the latencies in `latency_s`, for example in Flower's simulation.
+        latency_s: Latency of each client in seconds, in order of registration or by name. By default, measured on the
+            wall clock, and drawn as for the paper's wireless clients on the virtual clock.
+        first_round_timeout_s: Seconds to wait for the replies of clients whose latency has not been measured, as in the
+            first round; by default, the `timeout` of `start`.
+        lr_cap: Largest step size of a client; by default, that of tier 4.
+        server: Server optimizer, and how updates are aggregated.
+        guards: Which updates are rejected, and when clients are excluded.
+        min_available_nodes: Number of nodes to wait for before the first round.
+        fraction_evaluate: Share of the connected clients that evaluate the model; 0 turns federated evaluation off, and
+            with it the warm-up.
+        evaluate_every: Number of rounds between two federated evaluations; 0 for only one after the last round.
+        keep_best: Whether the result is the model with the best metric of `evaluate_fn`, instead of the last model.
+        sends_index: Whether clients receive `update`, the number of local trainings that they have started before.
+        seed: Random seed of the strategy's choices.
+        folder: Run folder with checkpoints, metrics, a recording and a report; by default, nothing is written.
+        max_rounds_without_update: Number of failed rounds in a row after which the run stops.
+        weighted_by_key: Metric with which clients report their weight.
+        arrayrecord_key: Name of the record with the model in messages.
+        configrecord_key: Name of the record with the config in messages.
+        lr_key: Name of the step size in the config.
     """
 
     result: Result
@@ -86,55 +108,56 @@ class LessonStrategy(FlowerStrategy):
     def __init__(
         self,
         deadline_s: float = 20.0,
-        *,
         strategy: Strategy | None = None,
-        clock: Clock | None = None,
+        *,
+        clock: Clock = "wall",
         latency_s: Sequence[float] | FloatArray | Mapping[str, float] | None = None,
+        first_round_timeout_s: float | None = None,
         lr_cap: float | None = None,
         server: ServerSettings | None = None,
         guards: GuardSettings | None = None,
         min_available_nodes: int = 2,
         fraction_evaluate: float = 1.0,
         evaluate_every: int = 0,
+        keep_best: bool = False,
+        sends_index: bool = False,
+        seed: int = 0,
+        folder: RunFolder | None = None,
+        max_rounds_without_update: int = MAX_ROUNDS_WITHOUT_UPDATE,
         weighted_by_key: str = "num-examples",
         arrayrecord_key: str = "arrays",
         configrecord_key: str = "config",
         lr_key: str = "lr",
-        seed: int = 0,
-        out: Path | str | None = None,
-        resume: bool = False,
-        trackers: Sequence[Tracker | str] = (),
-        max_rounds_without_update: int = MAX_ROUNDS_WITHOUT_UPDATE,
     ) -> None:
         check_value("deadline_s", deadline_s, PositiveOrInf)
+        check_value("first_round_timeout_s", first_round_timeout_s, Positive | None)
         check_value("lr_cap", lr_cap, PositiveOrInf | None)
         check_value("max_rounds_without_update", max_rounds_without_update, Count)
         check_value("min_available_nodes", min_available_nodes, Count)
         check_value("fraction_evaluate", fraction_evaluate, Share)
         check_value("evaluate_every", evaluate_every, Annotated[int, Field(ge=0, strict=True)])
-        if clock not in (None, "virtual", "wall"):
-            raise InputError(f"clock must be 'virtual' or 'wall', got {clock!r}")
+        if clock not in ("wall", "virtual"):
+            raise InputError(f"clock must be 'wall' or 'virtual', got {clock!r}")
         if isinstance(strategy, type) or not (strategy is None or hasattr(strategy, "open_round")):
             raise InputError(f"strategy must be an object of lesson.strategies, such as FedAvg(), got {strategy!r}")
-        if not isinstance(server, ServerSettings | None):
-            raise InputError(f"server must be ServerSettings(…), got {server!r}")
-        if not isinstance(guards, GuardSettings | None):
-            raise InputError(f"guards must be GuardSettings(…), got {guards!r}")
+        for name, given, kind in (
+            ("server", server, ServerSettings),
+            ("guards", guards, GuardSettings),
+            ("folder", folder, RunFolder),
+        ):
+            if not isinstance(given, kind | None):
+                raise InputError(f"{name} must be {kind.__name__}(…), got {given!r}")
         self.deadline_s = float(deadline_s)
         self.strategy = strategy or Lesson(self.deadline_s)
-        self.clock, self.lr_cap, self.seed = clock, None if lr_cap is None else float(lr_cap), seed
+        self.clock, self.latency_s = clock, checked_latencies(latency_s)
+        self.first_round_timeout_s = first_round_timeout_s
+        self.lr_cap = None if lr_cap is None else float(lr_cap)
         self.server, self.guards = server or ServerSettings(), guards or GuardSettings()
-        self.latency_s = checked_latencies(latency_s)
-        if not isinstance(out, Path | str | None) or out == "":
-            raise InputError(f"out must be the path of a folder, got {out!r}")
-        for name, given in (("resume", resume), ("trackers", trackers)):
-            if given and out is None:
-                raise InputError(f"{name} has no effect without out, the folder of the run; pass both")
-        self.out, self.resume, self.trackers = out, resume, checked_trackers(trackers)
-        self.max_rounds_without_update = max_rounds_without_update
         self.min_available_nodes = min_available_nodes
         self.fraction_evaluate, self.evaluate_every = float(fraction_evaluate), evaluate_every
-        self.words = FieldNames(arrayrecord_key, configrecord_key, weighted_by_key, lr_key)
+        self.keep_best, self.sends_index, self.seed, self.folder = keep_best, sends_index, seed, folder
+        self.max_rounds_without_update = max_rounds_without_update
+        self.fields = FieldNames(arrayrecord_key, configrecord_key, weighted_by_key, lr_key)
 
     def start(
         self,
@@ -153,75 +176,72 @@ class LessonStrategy(FlowerStrategy):
         """
         check_value("timeout", timeout, Positive)
         config = dict(train_config or {})
-        lr = config.get(self.words.lr)
+        lr = config.get(self.fields.lr)
         if not isinstance(lr, float | int) or isinstance(lr, bool) or not 0 < lr < math.inf:
             raise InputError(
-                f"train_config must have '{self.words.lr}', the step size of a client in tier 1, got {lr!r}"
+                f"train_config must have '{self.fields.lr}', the step size of a client in tier 1, got {lr!r}"
             )
         if not isinstance(initial_arrays, ArrayRecord) or not len(initial_arrays):
             raise InputError(f"initial_arrays must be an ArrayRecord that holds a model, got {initial_arrays!r:.80}")
-        layout, result = Layout.of(initial_arrays), Result(arrays=initial_arrays)
-        self.result, begin_s = result, time.monotonic()
-        folder = self._folder(num_rounds, float(lr), initial_arrays)
-        if folder is not None and (ended := folder.finished(layout)) is not None:
-            return ended
-        pipeline, world, post = self._pipeline(grid, initial_arrays, layout, config, timeout, folder)
-        self.summary()
-        evaluation = FederatedEvaluation(
-            post,
-            pipeline.loop.fleet.latency_s,
-            dict(evaluate_config or {}),
-            result.evaluate_metrics_clientapp,
-            self.evaluate_every,
-            self.fraction_evaluate,
-            isinstance(world, WallWorld),
-            self.deadline_s,
-            timeout,
-            self.seed,
-            tell,
-        )
-        again = "start the run again" if folder is None else "resume the run with resume=True"
-        run = AppRun(
-            pipeline,
-            layout,
-            world.reports,
-            evaluation,
-            result,
-            num_rounds,
-            UpdateWatch(self.max_rounds_without_update, f"check the logs of the clients, fix the cause and {again}"),
-            evaluate_fn,
-            on_wall_clock=isinstance(world, WallWorld),
-            roster=post.roster,
-            kept_lines=tuple if folder is None else folder.lines,
-        )
+        if self.keep_best and evaluate_fn is None:
+            raise InputError("keep_best requires evaluate_fn, whose metric says which model is the best")
+        layout, begin_s = Layout.of(initial_arrays), time.monotonic()
+        if not isinstance(steps := config.get(LOCAL_STEPS, 1), int) or steps < 1:
+            raise InputError(f"train_config must have a whole number >= 1 as '{LOCAL_STEPS}', got {steps!r}")
+        self.result = Result(arrays=initial_arrays)
+        folder = self._open_folder(num_rounds, float(lr), initial_arrays)
+        if folder is not None and (result := folder.finished(layout)) is not None:
+            self.result = result
+            return result
+        nodes = wait_for_nodes(grid, self.min_available_nodes, timeout)
+        participants = self._participants(nodes, folder)
+        recorder = None if folder is None or self.clock == "virtual" else folder.recorder()
+        mailbox = Mailbox(grid, recorder)
         try:
+            pipeline, clients = self._pipeline(mailbox, participants, initial_arrays, config, timeout, folder)
+            world, evaluation = pipeline.loop.world, self._evaluation(pipeline, clients, evaluate_config, timeout)
+            run = AppRun(
+                pipeline,
+                layout,
+                clients,
+                evaluation,
+                self.result,
+                num_rounds,
+                self._watch(folder),
+                evaluate_fn,
+                self.keep_best,
+                folder,
+            )
+            self.summary()
             if folder is None or not folder.is_begun:
-                run.evaluate_initial()
+                run.begin()
             if folder is None:
                 run.run_rounds()
             else:
-                folder.execute(run, len(post.node_of))
-            tell_clients(run.fleet, self.deadline_s, run.rejected_by)
-            tell(f"{pipeline.loop.round} rounds in {time.monotonic() - begin_s:.1f} s")
+                folder.execute(run, len(participants.node_of))
+            measured = world.are_measured if isinstance(world, WallWorld) else None
+            tell_clients(run.fleet, self.deadline_s, run.rejected_by, measured)
+            tell(f"{run.loop.round} rounds in {time.monotonic() - begin_s:.1f} s")
             run.check_end()
         except RunStoppedError as error:
             logger.error(f"error: {error}")
             raise
-        return result
+        finally:
+            mailbox.close()
+        return self.result
 
     def summary(self) -> None:
         """Log the strategy and its options."""
-        tell(f"{type(self).__name__}: {self.strategy}")
+        tell(f"{type(self).__name__}: {self.strategy}, on the {self.clock} clock")
 
-    def _folder(self, num_rounds: int, lr: float, arrays: ArrayRecord) -> AppFolder | None:
-        """Return the run folder; None without `out`. Raises InputError if it holds another run."""
-        if self.out is None:
+    def _open_folder(self, num_rounds: int, lr: float, arrays: ArrayRecord) -> OpenFolder | None:
+        """Return the run folder, if there is one. Raises InputError if it holds another run."""
+        if self.folder is None:
             return None
-        deadline_s = getattr(self.strategy, "deadline_s", self.deadline_s)
         settings = partial(
             app_settings,
             self.strategy,
-            deadline_s,
+            getattr(self.strategy, "deadline_s", self.deadline_s),
             num_rounds=num_rounds,
             seed=self.seed,
             lr=lr,
@@ -230,57 +250,98 @@ class LessonStrategy(FlowerStrategy):
             server=self.server,
             guards=self.guards,
         )
-        return AppFolder(Path(self.out), self.resume, self.trackers, lambda count: settings(num_clients=count))
+        return self.folder.open(lambda num_clients: settings(num_clients=num_clients))
 
     def _cap(self, lr: float) -> float:
         """Return the upper bound of the step size of a client."""
         return CAPPED_TIER * lr if self.lr_cap is None else self.lr_cap
 
+    def _participants(self, nodes: Sequence[Node], folder: OpenFolder | None) -> Participants:
+        if self.clock == "virtual":
+            return in_simulated_time(nodes, self.latency_s, self.deadline_s, self.seed)
+        before = (None, None) if folder is None else (folder.num_nodes, folder.nodes)
+        return on_the_wall(nodes, self.latency_s, self.deadline_s, *before)
+
     def _pipeline(
         self,
-        grid: Grid,
+        mailbox: Mailbox,
+        participants: Participants,
         arrays: ArrayRecord,
-        layout: Layout,
         config: Mapping[str, Any],
-        timeout: float,
-        folder: AppFolder | None,
-    ) -> tuple[Pipeline, WallWorld | RemoteWorld, GridClients]:
-        ids = wait_for_nodes(grid, "min_available_nodes", self.min_available_nodes, timeout, lambda ids: (ids, ""))
-        clock = self.clock or clock_of("auto", grid, timeout)
-        there = {node.node_id: node for node in grid.get_nodes()}
-        nodes = [there[node] for node in ids if node in there]
+        timeout_s: float,
+        folder: OpenFolder | None,
+    ) -> tuple[Pipeline, GridClients]:
+        """Return the round loop and what computes its models, and the clients that train for it."""
+        layout, received, lr = Layout.of(arrays), Received(), float(config[self.fields.lr])
         try:
             initial = as_tensor(layout.vector(arrays))
         except InvalidUpdateError as error:
             raise InputError(f"initial_arrays must hold numbers: {error.detail}") from None
-        received, lr = Received(), float(config[self.words.lr])
-        training = TrainingSettings(learning_rate=lr, lr_cap=self._cap(lr))
         optimizer = ServerOptimizer.of(self.server, self.strategy)
-        lane = Lane(initial, training, optimizer, self.guards)
+        lane = Lane(initial, TrainingSettings(learning_rate=lr, lr_cap=self._cap(lr)), optimizer, self.guards)
         if optimizer.note:
             tell(f"note: {optimizer.note}")
-        if clock == "wall":
-            kept = (None, None) if folder is None else (folder.num_nodes, folder.nodes)
-            who = on_the_wall(nodes, self.latency_s, self.deadline_s, *kept)
-        else:
-            who = in_simulated_time(nodes, self.latency_s, self.deadline_s, self.seed)
-        if folder is not None and clock == "wall":
-            grid = record_run(grid, folder.path, *folder.recorded)
-        parts = grid, len(who.latency_s), who.node_of, layout, lane, received, config, self.words
-        post = GridClients(*parts, roster=who.roster, assumed_s=who.assumed_s, names=who.names, tell=tell, warn=warn)
-        fleet = replace(who.fleet(), model_bits=8.0 * num_bytes(arrays))
-        world: WallWorld | RemoteWorld
-        if clock == "wall":
-            world = wall = WallWorld(fleet, post, tell, warn=warn, first_is_cold=True, timeout_s=timeout)
-            if isinstance(grid, RecordingGrid):
-                grid.follow(post.node_of, lambda: wall.elapsed_s)
-        else:
-            world = RemoteWorld(NominalWorld(fleet), post, warn, counts_bytes=True, timeout_s=timeout)
-        measured_first = clock == "wall" and self.latency_s is None
-        strategy = MeasuredFirst(self.strategy) if measured_first else self.strategy
+        clients = GridClients(
+            mailbox,
+            participants.node_of,
+            participants.names,
+            layout,
+            lane,
+            received,
+            config,
+            self.fields,
+            participants.roster,
+            participants.assumed_s,
+            self.sends_index,
+        )
+        fleet = replace(participants.fleet(config.get(LOCAL_STEPS, 1)), model_bits=8.0 * num_bytes(arrays))
+        strategy, world = self.strategy, self._world(fleet, clients, timeout_s, participants, folder)
+        if self.clock == "wall" and self.latency_s is None:
+            strategy = MeasuredFirst(strategy)
         exclude_after = self.guards.exclude_after_rejections
         loop = RoundLoop(strategy, world, seed=self.seed, exclude_after=exclude_after, tell=warn)
-        return Pipeline(loop, lane, Executor(received, None)), world, post
+        return Pipeline(loop, lane, Executor(received, None)), clients
+
+    def _world(
+        self,
+        fleet: Fleet,
+        clients: GridClients,
+        timeout_s: float,
+        participants: Participants,
+        folder: OpenFolder | None,
+    ) -> WallWorld | RemoteWorld:
+        if self.clock == "virtual":
+            return RemoteWorld(NominalWorld(fleet), clients, warn, counts_bytes=True, timeout_s=timeout_s)
+        return WallWorld(
+            fleet,
+            clients,
+            tell,
+            warn=warn,
+            timeout_s=timeout_s,
+            first_timeout_s=self.first_round_timeout_s,
+            first_is_cold=True,
+            readmitted=() if folder is None else participants.numbers_of(folder.given.readmit),
+        )
+
+    def _evaluation(
+        self, pipeline: Pipeline, clients: GridClients, config: ConfigRecord | None, timeout_s: float
+    ) -> FederatedEvaluation:
+        world = pipeline.loop.world
+        return FederatedEvaluation(
+            clients,
+            dict(config or {}),
+            self.result.evaluate_metrics_clientapp,
+            self.evaluate_every,
+            self.fraction_evaluate,
+            timeout_s,
+            world.usual_patience_s if isinstance(world, WallWorld) else None,
+            self.deadline_s,
+            self.seed,
+        )
+
+    def _watch(self, folder: OpenFolder | None) -> UpdateWatch:
+        again = "start the run again" if folder is None else "resume the run with resume=True"
+        return UpdateWatch(self.max_rounds_without_update, f"check the logs of the clients, fix the cause and {again}")
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -288,7 +349,7 @@ class LessonStrategy(FlowerStrategy):
         """Return the requests to evaluate a model, as Flower's FedAvg does; `start` does not use this method."""
         if not self.fraction_evaluate:
             return []
-        content = evaluate_content(arrays, config, server_round, self.words)
+        content = evaluate_content(arrays, config, server_round, self.fields)
         random = RepeatedStream(self.seed, "federated evaluation")
         nodes, group = sorted(grid.get_node_ids()), str(server_round)
         chosen = sample(np.arange(len(nodes)), self.fraction_evaluate, random, server_round)
@@ -296,7 +357,7 @@ class LessonStrategy(FlowerStrategy):
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:  # noqa: ARG002
         """Return the weighted means of the metrics in replies; replies that cannot be used are logged."""
-        return aggregate_replies(replies, self.words, tell)
+        return aggregate_replies(replies, self.fields)
 
     def configure_train(self, *_: Any, **__: Any) -> NoReturn:
         """Raise InputError: rounds overlap, so a strategy that wraps this one would run rounds of FedAvg instead."""

@@ -1,4 +1,4 @@
-"""Reports from clients when they worked on a message and for how long, for recordings of a federation.
+"""Reports from clients when they worked on a message and for how long, for estimates of latencies and for recordings.
 
 This module is imported by every process that Flower starts for a message to a client, so it imports nothing heavy.
 """
@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from flwr.app import ConfigRecord, Context, Message
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 TIMES = "lesson.times"
 """Name of the record in a reply. Flower's strategies require the same metrics from all clients, but ignore records of
-this type. Clients may therefore report times even if others do not, or if nothing is recorded."""
+this type. Clients may therefore report times even if others do not, or if nobody reads them."""
 BEGAN, ENDED, COMPUTE_S = "began", "ended", "compute-s"
 
 
@@ -30,8 +30,7 @@ class Times:
 def report_times(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
     """Add to each reply when the work on the message began and ended: `ClientApp(mods=[report_times, …])`.
 
-    As the first mod, it includes the time of the others. `RecordingGrid` removes the times from the reply before
-    the strategy sees it.
+    As the first mod, it includes the time of the others.
     """
     began, begin_s = time.time(), time.perf_counter()
     reply = call_next(message, context)
@@ -41,12 +40,9 @@ def report_times(message: Message, context: Context, call_next: Callable[[Messag
     return reply
 
 
-def take_times(reply: Message) -> Times | None:
-    """Remove the reported times from a reply and return them; None if there are none, or if they are invalid."""
-    if not reply.has_content() or TIMES not in reply.content:
-        return None
-    told = reply.content[TIMES]
-    del reply.content[TIMES]
-    values = [told.get(name) for name in (BEGAN, ENDED, COMPUTE_S)] if isinstance(told, ConfigRecord) else []
+def read_times(content: RecordDict) -> Times | None:
+    """Return the times reported in a reply; None if there are none, or if they are invalid."""
+    record = content.config_records.get(TIMES)
+    values = [record.get(name) for name in (BEGAN, ENDED, COMPUTE_S)] if record is not None else []
     numbers = [value for value in values if isinstance(value, float) and math.isfinite(value)]
     return Times(*numbers) if len(numbers) == 3 else None

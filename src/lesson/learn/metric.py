@@ -28,7 +28,7 @@ RESERVED = frozenset(
         merged merged_staleness merged_started_s merged_arrived_s merged_expected_s misses retiered lost
         rejected rejections rejected_by excluded note notes
         strategy dataset device seed seeds metric metrics higher_is_better time_to_s wall_s ended_early clock
-        train_metrics client_metrics
+        train_metrics client_metrics connected tiers latency_s
         wall_trainer limits done error kind killed diverged collapsed name group entry beta settings reference
         """,
     )

@@ -20,7 +20,7 @@ from lesson.learn.template import Template
 from lesson.learn.workload import Workload
 
 
-def initial_arrays(task: Task, seed: int) -> dict[str, npt.NDArray[np.float32]]:
+def first_arrays(task: Task, seed: int) -> dict[str, npt.NDArray[np.float32]]:
     """Return the exchanged values, by name, with which a run of this task starts for this seed."""
     template = Template(task, seed)
     return template.named_arrays(template.initial_vector())

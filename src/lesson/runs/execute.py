@@ -3,7 +3,7 @@
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -132,15 +132,18 @@ def execute_in(
     *,
     resume: bool = False,
     may_extend: bool = False,
+    may_change: Collection[str] = (),
+    after_load: Callable[[], None] = lambda: None,
     progress: Progress | None = None,
     trackers: Sequence[Tracker] = (),
 ) -> dict[str, Any]:
     """Execute a run in a folder and return its summary; a finished run is not executed again.
 
     With `may_extend`, a finished run keeps its last checkpoint, and if `resume` is set, a run may be continued with
-    more rounds or a larger time budget than before.
+    more rounds or a larger time budget than before, and with other values of the settings in `may_change`. `after_load`
+    is called when the state of a resumed run has been restored, or when a new run begins.
     """
-    begun = folder.check(settings, resume, may_extend)
+    begun = folder.check(settings, resume, may_extend, may_change)
     if begun is not None and not begun.is_shorter and (summary := folder.finished()) is not None:
         if not may_extend:
             folder.delete_checkpoints()  # a kill may have come before this was done
@@ -150,9 +153,10 @@ def execute_in(
     settings, run = start(None if begun is None else begun.settings)
     pipeline, evaluator = run.pipeline, run.evaluator
     try:
-        folder.begin(settings, option_values(pipeline.loop.strategy), may_extend)
+        folder.begin(settings, option_values(pipeline.loop.strategy), may_extend, may_change)
         with folder.owned(), folder.withdrawn_if_rejected():
             folder.load(pipeline)
+            after_load()
             earlier = read_metrics(folder.metrics) if trackers else []
             with Tracking(trackers, settings, folder.path, earlier) as tracking:
                 _run_rounds(settings, run, folder, tracking, progress)

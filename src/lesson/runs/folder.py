@@ -13,7 +13,7 @@ import math
 import os
 import platform
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,10 +67,13 @@ class RunFolder:
         self.clients, self.recording = path / "clients.json", path / "flight.jsonl"
         self.checkpoint, self.before = path / "checkpoint.safetensors", path / "checkpoint-before.safetensors"
 
-    def check(self, settings: Settings, resume: bool, may_extend: bool = False) -> Begun | None:
+    def check(
+        self, settings: Settings, resume: bool, may_extend: bool = False, may_change: Collection[str] = ()
+    ) -> Begun | None:
         """Return the run in the folder, if any; raise InputError if it is another run, or needs `resume`.
 
-        With `may_extend`, these settings may have more rounds or a larger time budget than the folder's run.
+        With `may_extend`, these settings may have more rounds or a larger time budget than the folder's run, and those
+        in `may_change` may be others.
         """
         if (found := self.begun) is None:
             if self.path.exists() and not self.path.is_dir():
@@ -80,7 +83,7 @@ class RunFolder:
             return None
         has_summary = self.summary.exists()
         longer = may_extend and _is_longer(settings.run, found.run)
-        if different := settings.differences(found, ignored=LIMITS if longer else ()):
+        if different := settings.differences(found, ignored=(*may_change, *(LIMITS if longer else ()))):
             raise InputError(f"{self.path} holds a run with other settings ({different[0]}); {self._another}")
         if (has_summary or self.is_resumable) and (changed := self.changed_input(settings)):
             raise InputError(
@@ -125,11 +128,17 @@ class RunFolder:
         except OSError as error:
             raise InputError(f"{self.path} cannot be created: {error.strerror}; {self._another}") from None
 
-    def begin(self, settings: Settings, options: Mapping[str, Any], may_extend: bool = False) -> None:
+    def begin(
+        self,
+        settings: Settings,
+        options: Mapping[str, Any],
+        may_extend: bool = False,
+        may_change: Collection[str] = (),
+    ) -> None:
         """Create the folder of this run or check an existing one; raise InputError if another process is writing it.
 
         `options` are all options of the strategy: config.toml lists those that are unset in a table of their own. With
-        `may_extend`, the limits of an existing run become those of the settings.
+        `may_extend` and `may_change`, an existing run gets the limits and these values of the settings.
         """
         self.make()
         unset = {name: value for name, value in options.items() if name not in settings.strategy.options}
@@ -140,13 +149,15 @@ class RunFolder:
         }
         with self.owned():
             # Another process may have started a run here since the first check.
-            begun = self.check(settings, resume=True, may_extend=may_extend)
+            begun = self.check(settings, True, may_extend, may_change)
             remove_leftovers(self.path)
             if begun is not None and self.is_resumable:
                 self._note_other_versions(here["versions"])
             if begun is not None and begun.is_shorter:
                 # Without a summary, the run counts as unfinished, whatever happens before its limits are written.
                 self.summary.unlink(missing_ok=True)
+                self._write_config(settings, self._tables())
+            elif begun is not None and not self.summary.exists() and settings.differences(begun.settings):
                 self._write_config(settings, self._tables())
             elif not self.is_resumable and not self.summary.exists():
                 self._write_config(settings, here)

@@ -15,7 +15,7 @@ from helpers.wall import FakeClients, FakeClock, Federation, Holding, in_simulat
 from lesson import FedAvg, Lesson, RoundLoop, Settings, make_loop
 from lesson.clock.worlds import Event, RemoteWorld, Reply, make_world
 from lesson.clock.worlds.clients import TOO_LATE
-from lesson.core.arrays import FloatArray, IntArray
+from lesson.core.arrays import FloatArray
 from lesson.strategies import Safa
 from lesson.strategies.base import Updates
 
@@ -44,9 +44,9 @@ class Somewhere(Holding):
         self.held |= {reply.key: np.array([reply.index]) for reply in replies if not reply.fault}
         return replies
 
-    def give_up(self, clients: IntArray) -> None:
+    def give_up(self, updates: Updates) -> None:
         self._pending = [
-            replace(reply, fault=TOO_LATE) if reply.client in clients else reply for reply in self._pending
+            replace(reply, fault=TOO_LATE) if reply.key in updates.keys else reply for reply in self._pending
         ]
 
 

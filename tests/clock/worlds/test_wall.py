@@ -144,12 +144,12 @@ BY_HAND: dict[str, tuple[Any, list[float], list[list[Took]], dict[float, list[Ev
         [(710.0, [0, 1], []), (715.0, [0], [0])],
         {LOST: 2},
     ),
-    # Client 1, unknown at first, connects at 12 s and says that it takes 13 s: tier 2, from 15 to 35 s.
-    "a client that joins late brings its latency": (
+    # Client 1, unknown at first, connects at 12 s and is assumed to take 13 s: tier 2, from 15 to 35 s.
+    "a client joins late": (
         Lesson(10.0),
         [5.0, math.inf],
         [[5.0], [13.0]],
-        {12.0: [Joined(1, 13.0, 6.0)]},
+        {12.0: [Joined(1, assumed_s=13.0)]},
         [(5.0, [0], [0]), (10.0, [0], [0]), (15.0, [0], [0]), (25.0, [0, 1], [0]), (35.0, [0], [1, 0])],
         {},
     ),
@@ -209,32 +209,56 @@ def test_transferred_bytes_are_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("estimate_s", "timeout_s", "waited_s"), [(5.0, math.inf, 60.0), (20.0, math.inf, 80.0), (20.0, 30.0, 30.0)]
+    ("latency_s", "timeout_s", "waits_s"), [(5.0, math.inf, (60.0, 120.0)), (20.0, 90.0, (80.0, 90.0))]
 )
-def test_silent_client_is_given_up_and_estimated_slow(estimate_s: float, timeout_s: float, waited_s: float) -> None:
-    """After 4 times the estimate, or 60 s."""
-    fleet = make_fleet([5.0, estimate_s])
-    federation, _ = on_the_wall(FedAvg(), fleet, [[5.0], ["silent", 6.0]], timeout_s=timeout_s)
+def test_silent_client_is_given_up(latency_s: float, timeout_s: float, waits_s: tuple[float, float]) -> None:
+    """After 4 times its latency, or 60 s; then after twice that. Its estimate stays, until it replies more slowly."""
+    takes: list[list[Took]] = [[latency_s, "silent", "silent", 50.0, 50.0]]
+    federation, _ = on_the_wall(FedAvg(), make_fleet([9.0]), takes, timeout_s=timeout_s)
+    assert federation.step().end_s == latency_s
+    for wait_s in waits_s:
+        begin_s, record = federation.now_s, federation.step()
+        assert (record.end_s - begin_s, reasons(record)) == (wait_s, [(0, NO_REPLY)])
+        assert federation.fleet.latency_s.tolist() == [latency_s]
+    federation.step()
+    assert federation.fleet.latency_s.tolist() == [latency_s], "the second longest of two"
+    federation.step()
+    assert federation.fleet.latency_s.tolist() == [50.0]
+
+
+def test_client_that_was_never_measured_has_more_time() -> None:
+    """The first round of a cold fleet: 250 s, where a client of 5 s would have 60 s. A client that does not reply is
+    not measured, and still has more time in the next round."""
+    takes: list[list[Took]] = [[250.0, 5.0], ["silent", 6.0]]
+    federation, _ = on_the_wall(FedAvg(), make_fleet([5.0, 5.0]), takes, timeout_s=900.0, first_timeout_s=300.0)
     first = federation.step()
-    assert (outline(first), reasons(first)) == ((waited_s, [0, 1], [0]), [(1, NO_REPLY)])
-    assert federation.fleet.latency_s.tolist() == [5.0, waited_s]
-    assert outline(federation.step()) == (waited_s + 6, [0, 1], [0, 1])
-    assert federation.fleet.latency_s.tolist() == [5.0, 6.0]
+    assert (outline(first), reasons(first)) == ((300.0, [0, 1], [0]), [(1, NO_REPLY)])
+    assert federation.fleet.latency_s.tolist() == [250.0, 5.0]
+    assert federation.world.are_measured.tolist() == [True, False]
+    assert federation.world.patience_s(ids(0, 1), np.array([250.0, 5.0])).tolist() == [900.0, 300.0]
 
 
-def test_reported_latency_replaces_the_estimate() -> None:
-    """Client 1 takes 50 s, and rejoins with 4 s, of which 3 s are compute time. Client 2 reports nothing, and is
-    assumed to take 7 s."""
-    federation, clients = on_the_wall(FedAvg(), make_fleet([5.0, 50.0, math.inf]), [[5.0], [50.0, 4.0], [7.0]])
-    federation.step()
-    for at_s, event in ((51.0, Left(1)), (52.0, Joined(1, 4.0, 3.0)), (52.0, Joined(2, assumed_s=7.0))):
-        clients.clock.at(at_s, event)
-    federation.step()
-    fleet = federation.fleet
-    assert fleet.latency_s.tolist() == [5.0, 4.0, 7.0]
-    assert (fleet.compute_s[1], fleet.upload_s[1], fleet.shared_upload_s[1]) == (3.0, 1.0, 1.0)
-    (record,) = steps(federation, 1)
-    assert (record.merged.tolist(), record.compute_j) == ([1, 0, 2], None)
+def test_excluded_client_is_readmitted_when_the_run_is_resumed() -> None:
+    takes: list[list[Took]] = [[5.0], ["wrong shape", "wrong shape", 6.0]]
+    before, _ = on_the_wall(FedAvg(), make_fleet([5.0, 6.0]), takes, exclude_after=2)
+    assert steps(before, 2)[-1].excluded == (1,)
+    for readmitted, merged in (((), [0]), ((1,), [0, 1])):
+        after, _ = on_the_wall(FedAvg(), make_fleet([5.0, 6.0]), takes, exclude_after=2, readmitted=readmitted)
+        resume(before, after)
+        assert outline(after.step())[-1] == merged
+
+
+def test_reported_compute_time_is_its_part_of_the_latency() -> None:
+    """Of 20 s, 12 s are compute time: 8 s are left for transfers. With three times the local steps, 44 s and 36 s are
+    the same. A client cannot compute for longer than it took."""
+    plans = [RoundPlan(ids(0), AllOf(ids(0)), local_steps=ids(steps)) for steps in (1, 3, 1)]
+    federation, clients = on_the_wall(Scripted(*plans), make_fleet([5.0]), [[20.0, 44.0, 20.0]])
+    for compute_s, parts_s in ((12.0, [12.0, 8.0]), (36.0, [12.0, 8.0]), (99.0, [20.0, 0.0])):
+        clients.receive = lambda reply, compute_s=compute_s: replace(reply, compute_s=compute_s)  # type: ignore[misc]
+        federation.step()
+        fleet = federation.fleet
+        assert [fleet.compute_s[0], fleet.upload_s[0]] == pytest.approx(parts_s)
+        assert fleet.latency_s[0] == pytest.approx(20.0)
 
 
 @pytest.mark.parametrize(("parts_s", "scale"), [((0.0, 6.0, 4.0), 2.2), ((2.0, 5.0, 3.0), 2.0)])
@@ -329,12 +353,12 @@ def test_restarted_server_gives_up_updates_in_flight_and_keeps_arrivals() -> Non
 
 
 def test_restarted_server_continues_with_connected_clients() -> None:
-    """Of clients 0 and 1 only 1 is connected again; 0 joins later, with a new latency."""
+    """Of clients 0 and 1 only 1 is connected again; 0 joins later, and is faster than before."""
     before, _ = on_the_wall(FedAvg(), make_fleet([5.0, 6.0]), [[5.0], [6.0]])
     before.step()
     after, clients = on_the_wall(FedAvg(), make_fleet([math.inf, 6.5]), [[4.0], [6.0]])
     resume(before, after)
-    clients.clock.after(2.0, Joined(0, 4.0, 2.0))
+    clients.clock.after(2.0, Joined(0))
     assert [outline(after.step()) for _ in range(2)] == [(12.0, [1], [1]), (18.0, [0, 1], [0, 1])]
     assert after.fleet.latency_s.tolist() == [4.0, 6.0]
 
@@ -356,7 +380,7 @@ def test_run_continues_while_clients_join_and_leave(name: str) -> None:
             clients.clock.at(at_s, Left(client))
     for client in gone:
         clients.clock.at(300.0, Joined(client))
-    clients.clock.at(40.0, Joined(4, 36.0, 18.0))
+    clients.clock.at(40.0, Joined(4, assumed_s=36.0))
     merged = set[int]()
     while federation.now_s < 450 and not federation.stop_reason and federation.round < 1000:
         (record,) = steps(federation, 1)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from lesson.clock.ledger import Ledger
 from lesson.clock.records import RoundRecord
 from lesson.clock.rejections import Rejection
-from lesson.core.arrays import FloatArray, IntArray, with_prefix
+from lesson.core.arrays import FloatArray, with_prefix
 from lesson.core.state import Arrays
 from lesson.strategies.base import Updates
 
@@ -38,6 +38,8 @@ class Reply:
     """Size of the arrays in the reply."""
     received: float | None = field(default=None, compare=False)
     """When the reply was received, on the clock of the world; if None, when it is handled."""
+    compute_s: float | None = field(default=None, compare=False)
+    """Duration of the local training as the client measured it, if it reports this."""
 
     @property
     def key(self) -> "Key":
@@ -56,11 +58,9 @@ class Reply:
 
 @dataclass(frozen=True)
 class Joined:
-    """A client has connected. Its latency and compute time are NaN if they were not measured."""
+    """A client has connected."""
 
     client: int
-    latency_s: float = math.nan
-    compute_s: float = math.nan
     assumed_s: float = math.nan
     """Latency to assume if none was ever measured."""
 
@@ -101,8 +101,8 @@ class Clients(Protocol):
         """Return the events since the last call without waiting; every fault is reported as a reply."""
         ...
 
-    def give_up(self, clients: IntArray) -> None:
-        """Stop waiting for the updates of these clients."""
+    def give_up(self, updates: Updates) -> None:
+        """Stop waiting for these updates."""
         ...
 
     def forget(self, updates: Updates) -> None:

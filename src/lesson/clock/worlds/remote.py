@@ -124,7 +124,7 @@ class RemoteWorld:
 
     def _give_up(self, updates: Updates) -> None:
         if len(updates):
-            self._clients.give_up(updates.client)
+            self._clients.give_up(updates)
             for key in updates.keys:
                 self._early.pop(key, None)
 

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,15 +29,14 @@ from lesson.clock.worlds.clients import (
     restore_waiting_models,
     waiting_models,
 )
-from lesson.core.arrays import BoolArray, FloatArray
+from lesson.core.arrays import BoolArray, FloatArray, IntArray
 from lesson.core.errors import RunStoppedError
 from lesson.core.state import Arrays, restore_state, state_of
 from lesson.fleet.fleet import Fleet
 from lesson.strategies.base import NO_UPDATES, Closing, Updates
 
 PATIENCE, MIN_PATIENCE_S = 4.0, 60.0
-"""The server waits for an update for PATIENCE times its expected latency, and for MIN_PATIENCE_S at least, but not
-longer than the `timeout_s` of the world."""
+"""The server waits for an update for PATIENCE times its expected latency, and for MIN_PATIENCE_S at least."""
 POLL_S = 0.1
 NOBODY_S = 600.0
 """A run stops when no client has been connected for this many seconds."""
@@ -46,19 +45,25 @@ LAG_S, MIN_ROUND_S = 0.5, 1.0
 client trains lasts at least MIN_ROUND_S, unless its deadline comes first."""
 
 
-def patience_s(expected_s: FloatArray, timeout_s: float = math.inf) -> FloatArray:
-    """Return how long the server waits for replies that are expected after these times, in seconds."""
-    return np.minimum(timeout_s, np.maximum(MIN_PATIENCE_S, PATIENCE * expected_s))
-
-
 class WallWorld:
     """Remote clients in real time. The server estimates latencies from the arrivals it observes.
 
-    `tell` is called with log lines, and `warn` with those about rejected updates and disconnected clients; by default,
-    both are the same. `first_is_cold` says that nobody has been contacted yet; see `RecentLatencies`.
+    A reply that does not come in time is no measurement, but the next time, the server waits twice as long for this
+    client.
+
+    Args:
+        fleet: Clients with the latencies to assume until they are measured.
+        clients: Connection to the clients.
+        tell: Called with log lines.
+        warn: Called with log lines about rejected updates and disconnected clients; by default, `tell`.
+        timeout_s: Longest time to wait for a reply, in seconds.
+        first_timeout_s: Time to wait for a reply of a client whose latency has not been measured; by default,
+            `timeout_s`.
+        first_is_cold: Whether nobody has been contacted yet; see `RecentLatencies`.
+        readmitted: Clients that were excluded before the run is resumed, and take part again.
     """
 
-    SAVED = ("_round", "_measured", "reports")
+    SAVED = ("_round", "_measured", "_num_timeouts", "reports")
     varies = False
 
     def __init__(
@@ -68,8 +73,10 @@ class WallWorld:
         tell: Callable[[str], None] = lambda _: None,
         *,
         timeout_s: float = math.inf,
+        first_timeout_s: float | None = None,
         warn: Callable[[str], None] | None = None,
         first_is_cold: bool = False,
+        readmitted: Sequence[int] = (),
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -80,8 +87,11 @@ class WallWorld:
         self.reports = Reports(self.fleet.client_weight)
         self._clients, self._tell, self._clock, self._sleep = clients, tell, clock, sleep
         self._timeout_s = timeout_s
-        self._warn = warn or tell
+        self.first_timeout_s = timeout_s if first_timeout_s is None else first_timeout_s
+        self._warn, self._readmitted = warn or tell, np.array(readmitted, dtype=np.int64)
         self._measured = RecentLatencies(len(fleet), first_is_cold=first_is_cold)
+        self._num_timeouts: IntArray = np.zeros(len(fleet), dtype=np.int64)
+        """Number of times in a row that the server stopped waiting for each client."""
         self._round = 0
         self._zero_s = clock()
         self._last_connected_s = 0.0
@@ -96,6 +106,24 @@ class WallWorld:
         """Bytes of updates that have arrived and have not been collected."""
 
     @property
+    def are_measured(self) -> BoolArray:
+        """Whether the latency of each client has been measured."""
+        return self._measured.are_known
+
+    def patience_s(self, clients: IntArray, expected_s: FloatArray) -> FloatArray:
+        """Return how long the server waits for replies of clients that are expected after these times, in seconds."""
+        usual_s = np.maximum(MIN_PATIENCE_S, PATIENCE * expected_s) * 2.0 ** self._num_timeouts[clients]
+        return np.minimum(self._timeout_s, np.where(self.are_measured[clients], usual_s, self.first_timeout_s))
+
+    def usual_patience_s(self, clients: IntArray) -> FloatArray:
+        """Return how long the server waits for replies of clients that may take as long as a local training."""
+        return self.patience_s(clients, self.fleet.latency_s[clients])
+
+    def note_warm(self, clients: IntArray) -> None:
+        """Record that these clients have replied before, so that their first update is a measurement."""
+        self._measured.is_cold[clients] = False
+
+    @property
     def elapsed_s(self) -> float:
         """Real seconds since the run began, including those before a restart, but not the downtime."""
         return self._clock() - self._zero_s
@@ -108,6 +136,7 @@ class WallWorld:
         """
         self._round = round
         self.reports.open_round()
+        self._assume_parts()
         if round == 1:
             self._zero_s = self._clock()
         elif ledger.is_deserted and ledger.excluded[np.isfinite(self.fleet.latency_s)].all():
@@ -117,12 +146,12 @@ class WallWorld:
     def start(self, updates: Updates, ledger: Ledger, now_s: float) -> FloatArray:  # noqa: ARG002
         """Ask clients to train these updates; return inf for each, as its arrival time is not known."""
         if len(updates):
-            wait_s = patience_s(updates.expected_s, self._timeout_s)
+            wait_s = self.patience_s(updates.client, updates.expected_s)
             self._bytes_down += self._clients.send(updates, self._round, wait_s)
         return np.full(len(updates), np.inf)
 
     def cancel(self, updates: Updates) -> None:
-        self._clients.give_up(updates.client)
+        self._clients.give_up(updates)
 
     def wait(self, closes: Closing, ledger: Ledger, now_s: float, until_s: float) -> tuple[float, str]:
         """Wait until the round closes; return when that was, and a note. The time is inf if `until_s` passes first.
@@ -177,6 +206,7 @@ class WallWorld:
         self._zero_s, self._last_connected_s = self._clock() - now_s, now_s
         restore_state(self, values, arrays)
         restore_waiting_models(self._clients, ledger, arrays)
+        ledger.readmit(self._readmitted)
         ledger.disconnect(np.flatnonzero(~self.connected))
         ledger.connect(np.flatnonzero(self.connected))
         known = np.isfinite(arrays["latency_s"])  # also of clients that are not connected, for when they are
@@ -187,11 +217,6 @@ class WallWorld:
         for client, index in lost.keys:
             self._note_rejected(Rejection(client, index, RESTARTED))
         ledger.reconsider(np.flatnonzero(ledger.idle))
-
-    def observe_latency(self, client: int, seconds: float, *, is_complete: bool = True) -> None:
-        """Update a client's latency estimate with a measured latency; `is_complete` is false if there was no reply."""
-        latency_s = self.fleet.latency_s
-        latency_s[client] = self._measured.see(client, seconds, float(latency_s[client]), is_complete=is_complete)
 
     def _is_nobody_connected(self, ledger: Ledger, elapsed_s: float) -> bool:
         """Return whether no client is connected; raise RunStoppedError if none has been for NOBODY_S seconds."""
@@ -223,22 +248,21 @@ class WallWorld:
             ledger.arrive(client, now_s)
             self._bytes_of[reply.key] = reply.num_bytes
             self.reports.add(reply)
-            self._measure(client, ledger, now_s)
+            self._measure(reply, ledger, now_s)
         else:
             self._bytes_up += reply.num_bytes
             self._note_rejected(reply.rejection("" if reply.fault else TOO_LATE))
             if current:
-                self._reject(reply, ledger, now_s)
+                self._reject(reply, ledger)
 
     def _note_rejected(self, rejection: Rejection) -> None:
         """Log a rejected update, and keep it for the record of the round."""
         self._rejections.append(rejection)
         self._warn(rejection_line(self._round, self.fleet.names, rejection))
 
-    def _reject(self, reply: Reply, ledger: Ledger, now_s: float) -> None:
+    def _reject(self, reply: Reply, ledger: Ledger) -> None:
         """Drop an update in flight because of the fault in its reply."""
-        if reply.fault == NO_REPLY:
-            self._measure(reply.client, ledger, now_s, is_complete=False)
+        self._num_timeouts[reply.client] += reply.fault == NO_REPLY
         update = ledger.drop(np.array([reply.client]))
         self.release(update)
         if reply.fault in OF_CONTENT:
@@ -247,36 +271,48 @@ class WallWorld:
     def _disconnect(self, client: int, ledger: Ledger, now_s: float) -> None:
         who = np.array([client])
         if ledger.last_arrival_s(who) == np.inf:  # training, and its update has not arrived
-            self._clients.give_up(who)
-            self._handle_reply(Reply(client, int(ledger.updates_of(who).index[0]), fault=LOST), ledger, now_s)
+            update = ledger.updates_of(who)
+            self._clients.give_up(update)
+            self._handle_reply(Reply(client, int(update.index[0]), fault=LOST), ledger, now_s)
         ledger.disconnect(who)
         self._warn(f"round {self._round}: client {self.fleet.names[client]} disconnected")
 
     def _connect(self, joined: Joined, ledger: Ledger) -> None:
         client = joined.client
-        if not math.isnan(joined.latency_s):
-            self._measured.forget(client)
-            self.observe_latency(client, joined.latency_s)
-            self._divide(client, joined.compute_s / joined.latency_s)
-        elif not math.isfinite(self.fleet.latency_s[client]):
+        if not math.isfinite(self.fleet.latency_s[client]):
             self.fleet.latency_s[client] = joined.assumed_s
             self._divide(client, math.nan)
         ledger.connect(np.array([client]))
         self._tell(f"round {self._round}: client {self.fleet.names[client]} connected")
 
-    def _measure(self, client: int, ledger: Ledger, now_s: float, *, is_complete: bool = True) -> None:
+    def _measure(self, reply: Reply, ledger: Ledger, now_s: float) -> None:
         """Update a client's latency estimate with the time since its start, scaled to the usual local training.
 
-        The compute time keeps its share of the estimated latency.
+        Unless the client reports its compute time, this keeps its share of the estimated latency.
         """
-        update, fleet = ledger.updates_of(np.array([client])), self.fleet
-        took_s = max(now_s - update.started_s[0], 1e-3)
-        estimated_s = fleet.download_s[client] + fleet.compute_s[client] + fleet.upload_s[client]
-        share = fleet.compute_s[client] / estimated_s if estimated_s != 0 else 0.0
-        if update.compute_scale[0] != 1:
-            took_s /= 1 + share * (update.compute_scale[0] - 1)
-        self.observe_latency(client, took_s, is_complete=is_complete)
-        self._divide(client, share)
+        client, fleet = reply.client, self.fleet
+        update = ledger.updates_of(np.array([client]))
+        took_s, scale = max(now_s - update.started_s[0], 1e-3), update.compute_scale[0]
+        if reply.compute_s is not None:
+            compute_s = min(reply.compute_s, took_s)
+        else:
+            estimated_s = fleet.download_s[client] + fleet.compute_s[client] + fleet.upload_s[client]
+            share = fleet.compute_s[client] / estimated_s if estimated_s != 0 else 0.0
+            compute_s = took_s * scale * share / (1 + share * (scale - 1))
+        usual_s = took_s if scale == 1 else took_s - compute_s * (1 - 1 / scale)
+        self._num_timeouts[client] = 0
+        fleet.latency_s[client] = self._measured.see(client, usual_s, float(fleet.latency_s[client]))
+        self._divide(client, compute_s / scale / usual_s)
+
+    def _assume_parts(self) -> None:
+        """Split the latency of clients whose compute time is not known like that of the others, if it is known."""
+        compute_s, latency_s = self.fleet.compute_s, self.fleet.latency_s
+        present = np.isfinite(latency_s) & (latency_s > 0)
+        known, unknown = present & np.isfinite(compute_s), present & np.isnan(compute_s)
+        if known.any():
+            share = float(np.mean(compute_s[known] / latency_s[known]))
+            for client in np.flatnonzero(unknown).tolist():
+                self._divide(client, share)
 
     def _divide(self, client: int, share: float) -> None:
         """Split a client's estimated latency: `share` of it is compute time, the rest download and upload time.

@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from lesson.flower.config import DEFAULTS, check_config, deadline_of, settings_of
+from lesson.flower.profile import Profile, Profiler
+from lesson.flower.server import clock_of, find_clients
 
 from helpers.any_tasks import Mlp, feature_task
 from helpers.flower_runs import KilledError, kill_after
@@ -19,9 +22,6 @@ from helpers.local_grid import LocalGrid, MakeGrid, fail
 from lesson import InputError
 from lesson.flight.recording import ARRIVED, read_recording
 from lesson.flower import LessonStrategy, make_client_app, make_server_app, serve
-from lesson.flower.config import DEFAULTS, check_config, deadline_of, settings_of
-from lesson.flower.profile import Profile, Profiler
-from lesson.flower.server import clock_of, find_clients
 from lesson.learn.remote import initial_arrays
 from lesson.runs.execute import execute
 

@@ -14,10 +14,14 @@ from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 
 from helpers.local_grid import LocalGrid, MakeGrid
+from lesson import InputError
 from lesson.clock.worlds import Event, Joined, Left, Reply
 from lesson.clock.worlds.clients import LOST, NO_REPLY, TOO_LATE
 from lesson.flower.arrays import Layout
-from lesson.flower.post import LOOK_EVERY_S, FieldNames, GridClients, weighted_means
+from lesson.flower.clients import LOOK_EVERY_S, GridClients
+from lesson.flower.mailbox import Mailbox
+from lesson.flower.replies import FieldNames, weighted_means
+from lesson.flower.times import report_times
 from lesson.learn.lane import Lane
 from lesson.learn.optimizers import ServerOptimizer
 from lesson.learn.remote import Received
@@ -31,7 +35,7 @@ def arrays_of(**changed: np.ndarray) -> ArrayRecord:
     return ArrayRecord({name: Array(values) for name, values in (MODEL | changed).items()})
 
 
-def updates_of(*clients: int, index: int = 0, lr_scale: float = 1.0) -> Updates:
+def updates_of(*clients: int, index: int = 0, lr_scale: float = 1.0, local_steps: int = 1, batches: int = 1) -> Updates:
     number = len(clients)
     whole, real = np.full(number, 0), np.zeros(number)
     return Updates(
@@ -44,8 +48,8 @@ def updates_of(*clients: int, index: int = 0, lr_scale: float = 1.0) -> Updates:
         arrived_s=real + np.inf,
         index=whole + index,
         lr_scale=real + lr_scale,
-        local_steps=whole + 2,
-        batches=whole + 3,
+        local_steps=whole + local_steps,
+        batches=whole + batches,
         tier=whole,
         compute_scale=real + 6,
         in_turn=whole > 0,
@@ -53,30 +57,30 @@ def updates_of(*clients: int, index: int = 0, lr_scale: float = 1.0) -> Updates:
 
 
 class Asking:
-    """A post on a grid of two nodes that answer with `answer`, and a clock of its own."""
+    """Two clients on a grid of nodes that answer with `answer`, and a clock of its own."""
 
     def __init__(self, make_grid: MakeGrid, answer: Callable[[Message], Message | None], **options: Any) -> None:
         self.grid: LocalGrid = make_grid(ClientApp(), 2)
         self.grid.handle = lambda message, _: answer(message)
         self.now_s = 0.0
-        self.log: list[str] = []
         record = arrays_of()
         layout, self.received = Layout.of(record), Received()
         settings = Settings()
         parts = settings.training, ServerOptimizer(settings.server), settings.guards
         lane = Lane(torch.from_numpy(layout.vector(record)), *parts)
         node_of = dict(enumerate(sorted(self.grid.nodes)))
-        options = {"tell": self.log.append, "warn": self.log.append} | options
-        self.post = GridClients(self.grid, 2, node_of, layout, lane, self.received, clock=lambda: self.now_s, **options)
+        mailbox = Mailbox(self.grid)
+        options |= {"clock": lambda: self.now_s}
+        self.clients = GridClients(mailbox, node_of, [0, 1, 2], layout, lane, self.received, **options)
 
     def send(self, *clients: int, patience_s: float = 60.0, **options: Any) -> int:
-        return self.post.send(updates_of(*clients, **options), 5, np.full(len(clients), patience_s))
+        return self.clients.send(updates_of(*clients, **options), 5, np.full(len(clients), patience_s))
 
     def events(self, count: int = 1) -> list[Event]:
         """Wait for this many events."""
         events, until_s = list[Event](), time.monotonic() + 60
         while len(events) < count and time.monotonic() < until_s:
-            events += self.post.poll()
+            events += self.clients.poll()
             time.sleep(0.002)
         return events
 
@@ -88,7 +92,7 @@ class Asking:
     def look(self) -> list[Event]:
         """Poll when the connected nodes are checked again."""
         self.now_s += LOOK_EVERY_S
-        return list(self.post.poll())
+        return list(self.clients.poll())
 
 
 def good(message: Message, **changed: Any) -> Message:
@@ -104,10 +108,10 @@ def test_what_a_client_receives(make_grid: MakeGrid) -> None:
         seen.append(message)
         return good(message)
 
-    asking = Asking(make_grid, answer, config={"lr": 9.0, "epochs": 3, "batches": 50})
-    asking.send(1, index=6, lr_scale=4.0)
+    asking = Asking(make_grid, answer, config={"lr": 9.0, "epochs": 3, "local-steps": 2})
+    asking.send(1, index=6, lr_scale=4.0, local_steps=2)
     assert asking.reply() == Reply(1, 6, weight=20.0, metrics={"train_loss": 0.5})
-    expected = {"lr": 0.4, "epochs": 3, "server-round": 5, "local-steps": 2, "batches": 50, "update": 6}
+    expected = {"lr": 0.4, "epochs": 3, "local-steps": 2, "server-round": 5}
     assert dict(seen[0].content["config"]) == expected
     assert list(seen[0].content) == ["arrays", "config"]
     assert seen[0].content["arrays"]["w"].numpy().tolist() == [1.0, 2.0]
@@ -121,7 +125,7 @@ def test_records_and_fields_can_have_other_names(make_grid: MakeGrid) -> None:
         assert message.content["orders"]["eta"] == 0.1
         return good(message, samples=7)
 
-    asking = Asking(make_grid, answer, words=FieldNames("model", "orders", "samples", "eta"))
+    asking = Asking(make_grid, answer, fields=FieldNames("model", "orders", "samples", "eta"))
     asking.send(0)
     assert asking.reply().weight == 7.0
 
@@ -131,12 +135,12 @@ def test_sizes_of_messages(make_grid: MakeGrid) -> None:
     rejected for its shape and has been uploaded all the same. Node 4711 is not connected."""
 
     def answer(message: Message) -> Message:
-        if message.metadata.dst_node_id == asking.post.node_of[0]:
+        if message.metadata.dst_node_id == asking.clients.node_of[0]:
             return good(message)
         return Message(content(arrays_of(b=np.ones(2, dtype=np.float32)), **{"num-examples": 1}), reply_to=message)
 
     asking = Asking(make_grid, answer)
-    asking.post.node_of[2] = 4711
+    asking.clients.node_of[2] = 4711
     assert asking.send(0, 1, 2) == 2 * (136 + 132)
     sizes = {event.client: (event.fault, event.num_bytes) for event in asking.events(3) if isinstance(event, Reply)}
     assert sizes == {0: ("", 136 + 132), 1: ("wrong shape", 136 + 136), 2: ("not sent", 0)}
@@ -185,16 +189,42 @@ def test_rejected_replies(make_grid: MakeGrid, reply: Any, fault: str, detail: s
     assert not asking.received.held
 
 
-def test_weights_known_to_the_server_need_not_be_reported(make_grid: MakeGrid) -> None:
-    """Metrics of several records count as one, without lists."""
+def test_local_training_whose_size_the_strategy_sets(make_grid: MakeGrid) -> None:
+    """Numbers that differ from the usual ones, and the index if the server asks for it."""
+    seen: list[Message] = []
 
     def answer(message: Message) -> Message:
-        parts = {"a": MetricRecord({"own": 3}), "b": MetricRecord({"loss": 1.0, "all": [1.0, 2.0]})}
+        seen.append(message)
+        return good(message)
+
+    asking = Asking(make_grid, answer, config={"local-steps": 4}, sends_index=True)
+    asking.send(0, local_steps=2, batches=3, index=6)
+    asking.reply()
+    assert dict(seen[0].content["config"]) == {
+        "local-steps": 2,
+        "batches": 3,
+        "update": 6,
+        "server-round": 5,
+        "lr": 0.1,
+    }
+    with pytest.raises(InputError, match="train_config must have 'local-steps'"):
+        Asking(make_grid, answer).send(0, local_steps=2)
+
+
+def test_reported_compute_time(make_grid: MakeGrid) -> None:
+    """The mod of the client measures it; metrics of several records count as one, without lists."""
+
+    def answer(message: Message) -> Message:
+        parts = {"a": MetricRecord({"num-examples": 3}), "b": MetricRecord({"loss": 1.0, "all": [1.0, 2.0]})}
         return Message(RecordDict({"arrays": arrays_of(), **parts}), reply_to=message)
 
-    asking = Asking(make_grid, answer, clients_report_weight=False)
+    context = Context(1, 1, {}, RecordDict(), {})
+    asking = Asking(make_grid, lambda message: report_times(message, context, lambda message, _: answer(message)))
     asking.send(0)
-    assert asking.reply() == Reply(0, 0, None, {"own": 3.0, "loss": 1.0})
+    reply = asking.reply()
+    assert reply == Reply(0, 0, 3.0, {"loss": 1.0})
+    assert reply.compute_s is not None
+    assert 0 <= reply.compute_s < 60
 
 
 def test_late_reply_of_a_given_up_update_is_discarded(make_grid: MakeGrid) -> None:
@@ -207,35 +237,35 @@ def test_late_reply_of_a_given_up_update_is_discarded(make_grid: MakeGrid) -> No
 
     asking = Asking(make_grid, answer)
     asking.send(0, 1, index=4)
-    asking.post.give_up(np.array([0]))
+    asking.clients.give_up(updates_of(0, index=4))
     given_up.set()
     events = sorted(asking.events(2), key=lambda event: event.client)
     assert [event.fault for event in events if isinstance(event, Reply)] == [TOO_LATE, ""]
     assert asking.received.held.keys() == {(1, 4)}
-    assert list(asking.post.poll()) == []
+    assert list(asking.clients.poll()) == []
 
 
 def test_late_error_of_a_given_up_update_is_ignored(make_grid: MakeGrid) -> None:
     asking = Asking(make_grid, lambda _: None)
     asking.send(0, patience_s=0.02)
-    asking.post.give_up(np.array([0]))
-    time.sleep(0.03)
-    assert list(asking.post.poll()) == []
+    asking.clients.give_up(updates_of(0))
+    time.sleep(0.2)
+    assert list(asking.clients.poll()) == []
 
 
 def test_nodes_disconnect_and_reconnect(make_grid: MakeGrid) -> None:
-    """The server looks every two seconds, and leaves nodes of no client alone."""
+    """The server looks every five seconds, and leaves nodes of no client alone."""
     asking = Asking(make_grid, good)
     asking.grid.nodes[4711] = Context(1, 4711, {}, RecordDict(), {})
-    asking.grid.offline.add(asking.post.node_of[1])
-    assert list(asking.post.poll()) == []
+    asking.grid.offline.add(asking.clients.node_of[1])
+    assert list(asking.clients.poll()) == []
     assert asking.look() == [Left(1)]
-    assert not asking.post.is_connected(1)
+    assert not asking.clients.is_connected(1)
     asking.grid.offline.clear()
     (event,) = asking.look()
     assert isinstance(event, Joined)
-    assert (event.client, math.isnan(event.latency_s)) == (1, True)
-    assert asking.post.is_connected(1)
+    assert (event.client, math.isnan(event.assumed_s)) == (1, True)
+    assert asking.clients.is_connected(1)
 
 
 def test_means_by_hand() -> None:

@@ -1,0 +1,204 @@
+"""The clients of a run on Flower: sends them models, collects their updates, and notices who joins and leaves."""
+
+import math
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+
+from lesson.clock.worlds import Event, Joined, Left, Reply, Returned
+from lesson.clock.worlds.clients import TOO_LATE, Key
+from lesson.core.arrays import FloatArray, IntArray
+from lesson.core.errors import InputError
+from lesson.flower.arrays import Layout, Vector
+from lesson.flower.identity import Node, Roster
+from lesson.flower.mailbox import Answer, Mailbox
+from lesson.flower.replies import FieldNames, content_bytes, read_arrays, read_report, unreadable, warn
+from lesson.flower.times import read_times
+from lesson.learn.guards import InvalidUpdateError
+from lesson.learn.lane import Lane
+from lesson.learn.remote import Received
+from lesson.strategies.base import Updates
+
+LOOK_EVERY_S = 5.0
+"""Seconds between two checks of which nodes are connected."""
+LOCAL_STEPS = "local-steps"
+NOT_SENT = "the node is not connected, or the model is too large"
+
+
+@dataclass(eq=False)
+class GridClients:
+    """Implements `lesson.clock.worlds.Clients` on Flower's grid."""
+
+    mailbox: Mailbox
+    node_of: dict[int, int]
+    """Node of each known client."""
+    names: Sequence[int | str]
+    layout: Layout
+    lane: Lane
+    received: Received
+    config: Mapping[str, object] = field(default_factory=dict)
+    """Config that every client gets, in addition to the round and its step size."""
+    fields: FieldNames = field(default_factory=FieldNames)
+    roster: Roster | None = None
+    """Knows which client an unknown node is; without it, nobody can join later."""
+    assumed_s: Callable[[int], float] = lambda _: math.nan
+    """Returns the latency to assume for a client of the roster until it is measured, in seconds."""
+    sends_index: bool = False
+    """Whether clients get `update`, the number of local trainings that they have started before."""
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self._given_up = set[Key]()
+        """Updates that the server no longer waits for."""
+        self.events = list[Event]()
+        """What has happened and was not returned by `poll` yet."""
+        self._connected = set(self.node_of.values())
+        self._ignored = set[int]()
+        """Nodes that cannot be clients."""
+        self._looked_s = self.clock()
+        self._warned_capped: set[tuple[int, float]] = set()
+        """Clients and step-size factors whose step size was logged as limited."""
+
+    def send(self, updates: Updates, round: int, patience_s: FloatArray) -> int:
+        """Ask clients to train these updates, each from its base version; messages expire after `patience_s`.
+
+        Returns the size of the arrays that were sent, in bytes.
+        """
+        bases = {version: self._record(version) for version in set(updates.base_version.tolist())}
+        rates = self.lane.step_sizes(updates).tolist()
+        self._warn_capped(updates, rates)
+        messages = []
+        for row, (client, index) in enumerate(updates.keys):
+            config = ConfigRecord(
+                {
+                    **self.config,  # type: ignore[dict-item]  # checked by Flower
+                    **self._work(int(updates.local_steps[row]), int(updates.batches[row])),
+                    **({"update": index} if self.sends_index else {}),
+                    "server-round": round,
+                    self.fields.lr: rates[row],
+                }
+            )
+            arrays = bases[int(updates.base_version[row])]
+            content, ttl = RecordDict({self.fields.arrays: arrays, self.fields.config: config}), float(patience_s[row])
+            messages.append(Message(content, self.node_of[client], MessageType.TRAIN, ttl=ttl, group_id=str(round)))
+        sent = self.mailbox.send(messages, [partial(self._reply, update) for update in updates.keys])
+        for update, is_sent in zip(updates.keys, sent, strict=True):
+            if not is_sent:
+                self.events.append(Reply(*update, fault="not sent", detail=NOT_SENT))
+        return sum(content_bytes(message.content) for message, is_sent in zip(messages, sent, strict=True) if is_sent)
+
+    def poll(self) -> Sequence[Event]:
+        """Return what has happened since the last call; does not wait."""
+        self.mailbox.dispatch()
+        if self.clock() - self._looked_s >= LOOK_EVERY_S:
+            self.events += self._look()
+        events, self.events = self.events, []
+        return events
+
+    def take_returned(self) -> IntArray:
+        """Return the clients that can train again, and remove their events."""
+        returned = [event.client for event in self.events if isinstance(event, Returned)]
+        self.events = [event for event in self.events if not isinstance(event, Returned)]
+        return np.array(returned, dtype=np.int64)
+
+    def is_connected(self, client: int) -> bool:
+        """Return whether a client's node was connected when the server last looked."""
+        return self.node_of.get(client) in self._connected
+
+    def give_up(self, updates: Updates) -> None:
+        """Stop waiting for these updates; those that still arrive are reported as too late."""
+        self._given_up.update(updates.keys)
+
+    def forget(self, updates: Updates) -> None:
+        """Drop the models of these updates."""
+        for update in updates.keys:
+            self.received.held.pop(update, None)
+
+    def models_of(self, updates: Updates) -> Sequence[Vector]:
+        """Return the models of these updates, which must have arrived."""
+        return [self.received.held[update] for update in updates.keys]
+
+    def put_back(self, updates: Updates, models: Sequence[Vector]) -> None:
+        """Restore the models of updates that had arrived, when a run is resumed."""
+        self.received.held |= dict(zip(updates.keys, models, strict=True))
+
+    def _work(self, local_steps: int, batches: int) -> dict[str, int]:
+        """Return the size of a local training as far as the strategy has changed it."""
+        work = {LOCAL_STEPS: local_steps} if local_steps != self.config.get(LOCAL_STEPS, 1) else {}
+        if work and LOCAL_STEPS not in self.config:
+            raise InputError(
+                f"train_config must have '{LOCAL_STEPS}', the usual number of minibatches of a local training, because "
+                "this strategy sets other numbers"
+            )
+        return work | ({"batches": batches} if batches != 1 else {})
+
+    def _record(self, version: int) -> ArrayRecord:
+        return self.layout.record(self.lane.versions[version].cpu().numpy())
+
+    def _reply(self, update: Key, answer: Answer, received_s: float) -> None:
+        """Convert the answer to a request to train. Anything wrong with it becomes a fault of this reply."""
+        content = None if isinstance(answer, Exception) or not answer.has_content() else answer.content
+        size = 0
+        try:
+            size = 0 if content is None else content_bytes(content)
+            if update in self._given_up:
+                self._given_up.remove(update)
+                if content is not None:
+                    why = "the server had stopped waiting for it"
+                    self.events.append(Reply(*update, fault=TOO_LATE, detail=why, num_bytes=size))
+                return
+            weight, metrics = read_report(answer, self.fields)
+            assert content is not None, "otherwise, there is no report"
+            vector, times = self.layout.vector(read_arrays(content)), read_times(content)
+        except Exception as error:
+            unfit = error if isinstance(error, InvalidUpdateError) else unreadable(error)
+            reply = Reply(*update, fault=unfit.reason, detail=unfit.detail, num_bytes=size, received=received_s)
+        else:
+            self.received.held[update] = vector
+            compute_s = times.compute_s if times is not None and times.compute_s >= 0 else None
+            reply = Reply(*update, weight, metrics, num_bytes=size, received=received_s, compute_s=compute_s)
+        self.events.append(reply)
+
+    def _warn_capped(self, updates: Updates, rates: Sequence[float]) -> None:
+        """Log that lr_cap limits the step size of a client, once for each factor, which is the tier for LESSON."""
+        uncapped_rates = self.lane.uncapped_step_sizes(updates).tolist()
+        for client, scale, lr, uncapped in zip(
+            updates.client.tolist(), updates.lr_scale.tolist(), rates, uncapped_rates, strict=True
+        ):
+            if lr < uncapped and (client, scale) not in self._warned_capped:
+                self._warned_capped.add((client, scale))
+                warn(
+                    f"client {self.names[client]}: the step size is limited to {lr:g} by lr_cap; "
+                    f"{scale:g} times that of tier 1 would be {uncapped:g}"
+                )
+
+    def _look(self) -> list[Event]:
+        """Return which clients have joined and left since the last check; admit unknown nodes."""
+        self._looked_s = self.clock()
+        if (found := self.mailbox.nodes()) is None:
+            return []
+        nodes = {node.node_id: node for node in found}
+        connected, client_of = set(nodes), {node: client for client, node in self.node_of.items()}
+        left = sorted(self._connected - connected)
+        events: list[Event] = [Left(client_of[node]) for node in left if node in client_of]
+        events += [Joined(client_of[node]) for node in sorted(connected - self._connected) if node in client_of]
+        unknown = sorted(connected - client_of.keys())
+        if self.roster is not None and unknown:
+            events += self._admit(self.roster, [nodes[node] for node in unknown], connected)
+        self._connected = connected
+        return events
+
+    def _admit(self, roster: Roster, nodes: Sequence[Node], connected: Collection[int]) -> list[Event]:
+        """Make unknown nodes the clients that they were before, or new ones if there is room."""
+        clients = roster.admit(nodes, connected)
+        self.node_of |= {client: node for node, client in clients.items()}
+        for node in (node.node_id for node in nodes if node.node_id not in clients.keys() | self._ignored):
+            self._ignored.add(node)
+            full = f"the run already has its maximum of {roster.num_clients} clients"
+            why = full if len(roster.nodes) == roster.num_clients else "another node with its key is connected"
+            warn(f"ignoring node {node}: {why}")
+        return [Joined(client, assumed_s=self.assumed_s(client)) for client in clients.values()]

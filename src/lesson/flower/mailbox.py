@@ -1,0 +1,173 @@
+"""Sends messages and receives replies, with one request to the SuperLink per poll for all replies that are awaited.
+
+The SuperLink hands out a reply as soon as the client has begun to upload it, and Flower's `pull_messages` then waits
+until the upload is complete. Requests therefore run in threads: while one of them waits for a slow upload, the rounds
+go on, and the next request gets the replies that arrive meanwhile.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import httpx
+from flwr.app import Message
+from flwr.common.constant import ErrorCode
+from flwr.serverapp import Grid
+
+from lesson.core.errors import describe
+from lesson.flower.exchanges import Moment
+from lesson.flower.identity import Node
+from lesson.flower.recorder import Recorder, RecordingGrid
+from lesson.flower.replies import warn
+
+FIRST_POLL_S, POLL_S, GROWTH = 0.02, 0.5, 1.5
+"""Seconds until the first request after messages were sent, and the longest interval between requests; each interval is
+GROWTH times the previous one."""
+SLOW_S, MAX_PULLS = 2.0, 8
+"""If a request takes longer than SLOW_S, the next one is sent nevertheless, up to MAX_PULLS at a time."""
+OUTAGE_S = 120.0
+"""Requests that fail are repeated; the run stops if all of them fail for this many seconds."""
+ONE_BY_ONE_S = 600.0
+"""After an unreadable reply, replies are pulled one by one for this many seconds."""
+
+Answer = Message | Exception
+"""A reply, or the exception with which Flower failed to decode it."""
+Handler = Callable[[Answer, float], None]
+"""Called with a reply, and when it was received on the monotonic clock."""
+
+
+@dataclass
+class _Pull:
+    """A request that is under way."""
+
+    ids: frozenset[str]
+    begun_s: float
+    future: Future[tuple[list[tuple[str, Answer]], float]]
+
+
+class Mailbox:
+    """Exchanges messages over a grid and records them. Every reply is passed, once, to the handler of its message."""
+
+    def __init__(
+        self, grid: Grid, recorder: Recorder | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.grid, self.recorder, self._clock = grid, recorder or Recorder(None), clock
+        if isinstance(grid, RecordingGrid):  # the user's recording, which the mailbox writes itself
+            self.grid, self.recorder = grid.wrapped, grid.recorder
+        self._handlers: dict[str, Handler] = {}
+        self._pulls: list[_Pull] = []
+        self._threads = ThreadPoolExecutor(MAX_PULLS, thread_name_prefix="mailbox")
+        self._interval_s, self._pull_at_s, self._one_by_one_until_s = POLL_S, 0.0, 0.0
+        self._failing_since_s: float | None = None
+
+    def send(self, messages: Sequence[Message], handlers: Sequence[Handler]) -> list[bool]:
+        """Send messages; return for each of them whether the SuperLink has accepted it."""
+        began, ids = Moment.now(), list[str]()
+        with self._tolerating_outages():
+            ids = list(self.grid.push_messages(messages) if messages else ())
+        self.recorder.note_asked(messages, ids, began)
+        accepted = {number for number in ids if number}  # for an unknown node, some grids return '' and others nothing
+        sent = [message.metadata.message_id in accepted for message in messages]
+        for message, handler, is_sent in zip(messages, handlers, sent, strict=True):
+            if is_sent:
+                self._handlers[message.metadata.message_id] = handler
+        self._interval_s = FIRST_POLL_S
+        self._pull_at_s = self._clock() + FIRST_POLL_S
+        return sent
+
+    def dispatch(self) -> None:
+        """Call the handlers of the replies that have arrived since the last call, without waiting."""
+        for pull in [pull for pull in self._pulls if pull.future.done()]:
+            self._pulls.remove(pull)
+            replies, received_s = list[tuple[str, Answer]](), 0.0
+            with self._tolerating_outages():
+                replies, received_s = pull.future.result()
+            for number, answer in replies:
+                # Of a reply that another request is waiting for, the SuperLink says that it is not available.
+                elsewhere = any(number in other.ids for other in self._pulls) and _is_unavailable(answer)
+                if not elsewhere and (handler := self._handlers.pop(number, None)) is not None:
+                    self.recorder.note_answer(number, answer, self._clock() - received_s)
+                    handler(answer, received_s)
+        self._begin_pull()
+
+    def nodes(self) -> Sequence[Node] | None:
+        """Return the connected nodes; None if they cannot be requested now."""
+        nodes: list[Node] | None = None
+        with self._tolerating_outages():
+            nodes = list(self.grid.get_nodes())
+        if nodes is not None:
+            self.recorder.note_nodes([node.node_id for node in nodes], lambda: nodes or [])
+        return nodes
+
+    def close(self) -> None:
+        """Stop waiting for replies."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    @contextlib.contextmanager
+    def _tolerating_outages(self) -> Iterator[None]:
+        """Log an error of the connection to the SuperLink, or of the SuperLink itself; raise it if it persists."""
+        try:
+            yield
+            self._failing_since_s = None
+        except (httpx.HTTPError, OSError) as error:
+            if self._failing_since_s is None:
+                self._failing_since_s = self._clock()
+                warn(f"a request to the SuperLink has failed and is repeated: {describe(error)}")
+            elif self._clock() - self._failing_since_s > OUTAGE_S:
+                raise
+
+    def _begin_pull(self) -> None:
+        """Request the awaited replies if it is time."""
+        now_s = self._clock()
+        is_slow = len(self._pulls) < MAX_PULLS and all(now_s - pull.begun_s > SLOW_S for pull in self._pulls)
+        if not self._handlers or now_s < self._pull_at_s or not is_slow:
+            return
+        ids = frozenset(self._handlers)
+        self._pulls.append(_Pull(ids, now_s, self._threads.submit(self._pull, ids)))
+        self._interval_s = min(POLL_S, GROWTH * self._interval_s)
+        self._pull_at_s = now_s + self._interval_s
+
+    def _pull(self, ids: Collection[str]) -> tuple[list[tuple[str, Answer]], float]:
+        """Return the replies that have arrived, and when.
+
+        Flower decodes either all replies of a request or none, and delivers each only once. So an unreadable reply
+        takes those that were requested with it along: the SuperLink reports them as unavailable. To prevent a repeat,
+        replies are then pulled one by one.
+        """
+        if self._clock() >= self._one_by_one_until_s:
+            try:
+                return _by_id(self.grid.pull_messages(list(ids)), ids), self._clock()
+            except (httpx.HTTPError, OSError):  # the connection to the SuperLink, not a reply
+                raise
+            except Exception as error:
+                self._one_by_one_until_s = self._clock() + ONE_BY_ONE_S
+                if len(ids) == 1:
+                    return [(number, error) for number in ids], self._clock()
+                warn(f"a reply cannot be decoded ({type(error).__name__}); other replies may be lost with it")
+        replies = list[tuple[str, Answer]]()
+        for number in ids:
+            try:
+                replies += _by_id(self.grid.pull_messages([number]), [number])
+            except (httpx.HTTPError, OSError):
+                raise
+            except Exception as error:
+                replies.append((number, error))
+        return replies, self._clock()
+
+
+def _by_id(messages: Iterable[Message], ids: Collection[str]) -> list[tuple[str, Answer]]:
+    """Return replies with the ids they reply to; ignore second replies and replies to other messages."""
+    wanted, replies = set(ids), list[tuple[str, Answer]]()
+    for message in messages:
+        if (number := message.metadata.reply_to_message_id) in wanted:
+            wanted.remove(number)
+            replies.append((number, message))
+    return replies
+
+
+def _is_unavailable(answer: Answer) -> bool:
+    return (
+        not isinstance(answer, Exception) and answer.has_error() and answer.error.code == ErrorCode.MESSAGE_UNAVAILABLE
+    )

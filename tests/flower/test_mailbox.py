@@ -1,0 +1,159 @@
+"""Replies: when they are requested, and what happens to slow uploads, undecodable replies and failing requests."""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from typing import Any
+
+import httpx
+import pytest
+from flwr.app import ArrayRecord, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from local_processes import wait
+
+from helpers.local_grid import LocalGrid, MakeGrid
+from lesson.flower.mailbox import OUTAGE_S, Answer, Mailbox
+from tests.stress.replies import UNDECODABLE, federate
+
+Pull = Callable[[Iterable[str]], list[Message]]
+
+
+class Letters:
+    """Messages to the nodes of a grid, the answers so far by the partition of the node, and a clock that is set."""
+
+    def __init__(self, grid: LocalGrid) -> None:
+        self.grid, self.answers, self.now_s = grid, dict[int, Answer](), 0.0
+        self.pull: Pull = grid.pull_messages
+        self.mailbox = Mailbox(grid, clock=lambda: self.now_s)
+
+    def send(self) -> list[bool]:
+        nodes = sorted(self.grid.nodes)
+        messages = [Message(RecordDict({"arrays": ArrayRecord()}), node, "train", ttl=60.0) for node in nodes]
+
+        def handler(place: int) -> Callable[[Answer, float], None]:
+            return lambda answer, _: self.answers.update({place: answer})
+
+        return self.mailbox.send(messages, [handler(place) for place in range(len(nodes))])
+
+    def poll(self) -> int:
+        """Poll a second later; return the number of answers so far."""
+        self.now_s += 1.0
+        self.mailbox.dispatch()
+        time.sleep(0.05)
+        self.mailbox.dispatch()
+        return len(self.answers)
+
+    def texts(self) -> dict[int, str]:
+        """Return the answers as text: that of an error, or the name of an exception."""
+        shown = dict[int, str]()
+        for place, answer in self.answers.items():
+            if isinstance(answer, Exception):
+                shown[place] = type(answer).__name__
+            else:
+                shown[place] = answer.error.reason if answer.has_error() else ""
+        return shown
+
+
+@pytest.fixture
+def letters(make_grid: MakeGrid) -> Iterator[Letters]:
+    """Three nodes that reply at once."""
+    grid = make_grid(ClientApp(), 3)
+    grid.handle = lambda message, _: Message(RecordDict(), reply_to=message)
+    sent = Letters(grid)
+    with closing(sent.mailbox):
+        yield sent
+
+
+def test_one_request_for_all_replies(letters: Letters) -> None:
+    """None is sent before anything is awaited, and none afterwards. A node that is not connected gets no message."""
+    requests = list[set[str]]()
+
+    def pull(ids: Iterable[str]) -> list[Message]:
+        requests.append(set(ids))
+        return letters.pull(ids)
+
+    letters.grid.pull_messages = pull
+    letters.poll()
+    letters.grid.offline = {letters.grid.node(2)}
+    assert letters.send() == [True, True, False]
+    wait("the replies", 60, lambda: letters.poll() == 2)
+    letters.poll()
+    assert len(requests[0]) == 2
+    assert all(len(ids) <= 2 for ids in requests)
+    assert len(requests) <= 2 + len({tuple(sorted(ids)) for ids in requests})
+    assert letters.texts() == {0: "", 1: ""}
+
+
+def test_incomplete_reply_is_awaited_while_others_arrive(letters: Letters) -> None:
+    """The request that has been given the first reply waits until its upload is complete. To the next requests, this
+    reply is not available, which is no error. It counts when it is complete."""
+    complete, blocked = threading.Event(), threading.Event()
+
+    def pull(ids: Iterable[str]) -> list[Message]:
+        replies = letters.pull(ids)
+        if replies and not blocked.is_set():
+            blocked.set()
+            assert complete.wait(60)
+        return replies
+
+    letters.grid.pull_messages = pull
+    gate = threading.Event()
+
+    def handle(message: Message, context: Any) -> Message:
+        if context.node_config["partition-id"]:
+            assert gate.wait(60)
+        return Message(RecordDict(), reply_to=message)
+
+    letters.grid.handle = handle
+    letters.send()
+    wait("the first reply", 60, lambda: letters.poll() >= 0 and blocked.is_set())
+    gate.set()
+    wait("the others", 60, lambda: letters.poll() == 2)
+    for _ in range(5):
+        letters.poll()
+    assert letters.texts() == {1: "", 2: ""}
+    complete.set()
+    wait("the slow upload", 60, lambda: letters.poll() == 3)
+    assert letters.texts() == {0: "", 1: "", 2: ""}
+
+
+def test_undecodable_reply_loses_others_only_once() -> None:
+    """All three replies of a round are requested together, and Flower loses them all. In the next rounds, they are
+    requested one by one, so that only the undecodable one is rejected."""
+    parameters, lines = federate([lambda: UNDECODABLE] * 3)
+    assert parameters == [2.0] * 6
+    assert len([line for line in lines if "rejected update from client 0: unreadable (ValueError" in line]) == 2
+
+
+@pytest.mark.parametrize("error", [httpx.ConnectError("locked"), OSError("locked")])
+def test_failing_requests_are_repeated(
+    letters: Letters, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """For a while, with a warning: a SuperLink that answers nothing for two minutes ends the run."""
+
+    def fail(_: Any) -> list[Message]:
+        raise error
+
+    letters.send()
+    letters.grid.pull_messages = fail
+    for _ in range(3):
+        letters.poll()
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "is repeated: " in caplog.text
+    letters.grid.pull_messages = letters.pull
+    wait("the replies", 60, lambda: letters.poll() == 3)
+    letters.grid.get_nodes = lambda: fail(None)
+    letters.grid.push_messages = fail
+    assert letters.mailbox.nodes() is None
+    assert letters.send() == [False, False, False]
+    letters.now_s += OUTAGE_S + 1
+    with pytest.raises(type(error), match="locked"):
+        letters.send()
+
+
+def test_error_of_an_expired_message_is_an_answer(letters: Letters) -> None:
+    letters.grid.handle = lambda message, _: Message(Error(2, "no data"), reply_to=message)
+    letters.send()
+    wait("the replies", 60, lambda: letters.poll() == 3)
+    assert letters.texts() == {0: "no data", 1: "no data", 2: "no data"}
