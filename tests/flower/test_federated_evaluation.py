@@ -14,7 +14,7 @@ from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 from flwr.serverapp.strategy import Result, Strategy
 
 from helpers.local_grid import LocalGrid, MakeGrid, fail, keep_silent
-from lesson.flower import LessonStrategy
+from lesson.flower import LessonStrategy, RunFolder
 
 NUM_EXAMPLES = [10, 30, 20]
 
@@ -95,7 +95,7 @@ def test_clients_that_fail_are_named(make_grid: MakeGrid, caplog: pytest.LogCapt
     result = start(grid, virtual(), num_rounds=1)
     assert dict(result.evaluate_metrics_clientapp[1]) == pytest.approx({"score": 1.75})
     (line,) = [line for line in caplog.messages if "did not evaluate" in line]
-    assert "client 2: code 2: " in line
+    assert "client 2 did not evaluate the model: code 2: " in line
     assert "fraction_evaluate=0" not in line
 
 
@@ -143,10 +143,10 @@ def test_all_clients_evaluate_at_once_if_none_is_training(make_grid: MakeGrid, t
     """All are in tier 1 and idle after each round, so the server waits for them before it opens the next one, for up to
     the 30 s of a round."""
     journal = Journal()
-    strategy = LessonStrategy(30.0, clock="wall", evaluate_every=1, out=tmp_path)
+    strategy = LessonStrategy(30.0, evaluate_every=1, folder=RunFolder(tmp_path))
     result = start(make_grid(journal.app, 3), strategy, num_rounds=3)
-    assert journal.evaluations() == [(client, round) for round in (1, 2, 3) for client in (0, 1, 2)]
-    assert list(result.evaluate_metrics_clientapp) == [1, 2, 3]
+    assert journal.evaluations() == [(client, round) for round in range(4) for client in (0, 1, 2)]
+    assert list(result.evaluate_metrics_clientapp) == [0, 1, 2, 3]
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     scores = [line["client_metrics"][str(line["round"])]["score"] for line in lines[:2]]
     assert scores == pytest.approx([1 + 7 / 6, 2 + 7 / 6])
@@ -159,7 +159,7 @@ def test_silent_client_does_not_hold_up_the_run(make_grid: MakeGrid) -> None:
     grid.intercept(keep_silent, partition=1, kind="evaluate")
     strategy = LessonStrategy(0.3, clock="wall", latency_s=[0.1, 0.1, 0.1], evaluate_every=5)
     result = start(grid, strategy, num_rounds=10, timeout=1.0)
-    assert result.evaluate_metrics_clientapp.keys() == {5, 10}
+    assert result.evaluate_metrics_clientapp.keys() == {0, 5, 10}
     assert (0, 6) in journal.trained
     assert (1, 6) not in journal.trained
     assert any(client == 1 and round > 6 for client, round in journal.trained)
@@ -180,7 +180,7 @@ def test_methods_for_flowers_own_loop(make_grid: MakeGrid) -> None:
 
 def test_client_that_leaves_while_it_evaluates(make_grid: MakeGrid, monkeypatch: pytest.MonkeyPatch) -> None:
     """It does not count as connected after its evaluation has expired, so nothing is sent to it in vain."""
-    monkeypatch.setattr("lesson.flower.post.LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr("lesson.flower.clients.LOOK_EVERY_S", 0.01)
     journal = Journal()
     grid = make_grid(journal.app, 3)
     grid.intercept(lambda *_: grid.offline.add(grid.node(0)), partition=0, kind="evaluate")

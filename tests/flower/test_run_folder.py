@@ -1,4 +1,4 @@
-"""LessonStrategy with `out`: what its run folder holds, and how a run is resumed and continued with more rounds."""
+"""LessonStrategy with a run folder: what it holds, and how a run is resumed and continued with more rounds."""
 
 import json
 import math
@@ -19,8 +19,8 @@ from lesson import InputError
 from lesson.core.errors import RunStoppedError
 from lesson.experiments.run import Run
 from lesson.flight.recording import read_recording
-from lesson.flower import LessonStrategy
-from lesson.settings.sections import ServerSettings
+from lesson.flower import LessonStrategy, RunFolder
+from lesson.settings.sections import GuardSettings, ServerSettings
 from lesson.strategies import FedBuff
 
 LATENCIES_S = [5.0, 16.0, 38.0]
@@ -29,7 +29,7 @@ LATENCIES_S = [5.0, 16.0, 38.0]
 
 @pytest.fixture(autouse=True)
 def a_checkpoint_after_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lesson.flower.run_folder.CHECKPOINT_EVERY_S", 1e-6)
+    monkeypatch.setattr("lesson.flower.folder.CHECKPOINT_EVERY_S", 1e-6)
 
 
 APP = ClientApp()
@@ -51,9 +51,19 @@ def evaluate(round: int, arrays: ArrayRecord) -> MetricRecord:
     return MetricRecord({"loss": loss, "accuracy": math.exp(-loss)})
 
 
-def start(grid: LocalGrid, out: Path | None, num_rounds: int = 6, *, fn: Any = evaluate, **options: Any) -> Result:
+def start(
+    grid: LocalGrid,
+    out: Path | None,
+    num_rounds: int = 6,
+    *,
+    fn: Any = evaluate,
+    deadline_s: float = 10.0,
+    **options: Any,
+) -> Result:
+    of_folder = {name: options.pop(name) for name in ("resume", "trackers", "readmit") if name in options}
     options = {"clock": "virtual", "latency_s": LATENCIES_S, "fraction_evaluate": 0.0} | options
-    strategy = LessonStrategy(10.0, out=out, **options)
+    folder = None if out is None else RunFolder(out, **of_folder)
+    strategy = LessonStrategy(deadline_s, folder=folder, **options)
     return strategy.start(
         grid,
         ArrayRecord([np.zeros(3, dtype=np.float32)]),
@@ -145,9 +155,69 @@ def test_finished_run_can_be_extended_but_not_changed(make_grid: MakeGrid, tmp_p
     assert (loaded(out).settings.run.rounds, loaded(out).summary["rounds"]) == (7, 7)
 
 
+def test_deadline_can_be_changed_when_a_run_is_resumed(
+    make_grid: MakeGrid, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rounds of 10 s, in which tiers are 1, 2 and 4, and then of 40 s, in which all are in tier 1."""
+    out, grid = tmp_path / "run", make_grid(APP, 3)
+    kill_after(grid, 6)
+    with pytest.raises(KilledError):
+        start(grid, out)
+    before = len(lines(out))
+    caplog.clear()
+    start(make_grid(APP, 3), out, num_rounds=before + 3, resume=True, deadline_s=40.0)
+    assert f"resuming the run in {out} after round {before}" in caplog.messages
+    ends_s = [line["time_s"] for line in lines(out)]
+    assert ends_s[before - 1 :] == [30.0, 70.0, 108.0, 146.0], "when all are in tier 1, at the last arrival"
+    assert lines(out)[-1]["merged"] == [0, 1, 2]
+    assert loaded(out).settings.strategy.deadline_s == 40.0
+
+
+def test_excluded_client_is_readmitted_when_a_run_is_resumed(make_grid: MakeGrid, tmp_path: Path) -> None:
+    """A client that had sent no numbers is excluded; its name brings it back."""
+    out, grid = tmp_path / "run", make_grid(APP, 3)
+    grid.name_by_partition()
+    grid.names = {node: f"pi-{name}" for node, name in grid.names.items()}
+
+    def spoil(message: Message, _: Context) -> Message:
+        arrays = ArrayRecord([np.full(3, np.nan, dtype=np.float32)])
+        return Message(RecordDict({"arrays": arrays, "metrics": MetricRecord({"num-examples": 1})}), reply_to=message)
+
+    plain = grid.handle
+    grid.intercept(spoil, partition=1, kind="train")
+    options = {"clock": "wall", "latency_s": None, "deadline_s": 0.2}
+    start(grid, out, guards=GuardSettings(exclude_after_rejections=1), **options)
+    assert [line["excluded"] for line in lines(out) if "excluded" in line] == [[1]]
+    grid.handle = plain
+    options |= {"guards": GuardSettings(exclude_after_rejections=1), "resume": True}
+    with pytest.raises(InputError, match=r"unknown client 'pi-7'"):
+        start(grid, out, 9, readmit=["pi-7"], **options)
+    start(grid, out, 9, readmit=["pi-1"], **options)
+    assert any(1 in line["merged"] for line in lines(out)[6:])
+
+
+def test_best_model_is_kept(make_grid: MakeGrid, tmp_path: Path) -> None:
+    """Of six models, the fourth is the best, also if the run is resumed after the fifth."""
+
+    def fn(round: int, arrays: ArrayRecord) -> MetricRecord:
+        scores[round] = (0.9 if round == 4 else 0.1 + round / 100), arrays.to_numpy_ndarrays()[0].tolist()
+        return MetricRecord({"accuracy": scores[round][0]})
+
+    scores: dict[int, tuple[float, list[float]]] = {}
+    for rounds in ((6,), (5, 6)):
+        out = tmp_path / str(len(rounds))
+        for num_rounds in rounds:
+            result = start(make_grid(APP, 3), out, num_rounds, fn=fn, keep_best=True, resume=True)
+        assert result.arrays.to_numpy_ndarrays()[0].tolist() == scores[4][1]
+        again = start(make_grid(APP, 3), out, 6, fn=fn, keep_best=True)
+        assert again.arrays.to_numpy_ndarrays()[0].tolist() == scores[4][1]
+    last = start(make_grid(APP, 3), None, 6, fn=fn)
+    assert last.arrays.to_numpy_ndarrays()[0].tolist() == scores[6][1]
+
+
 def test_model_of_a_finished_run_must_fit(make_grid: MakeGrid, tmp_path: Path) -> None:
     start(make_grid(APP, 3), tmp_path / "run", num_rounds=1)
-    strategy = LessonStrategy(10.0, out=tmp_path / "run", clock="virtual", latency_s=LATENCIES_S)
+    strategy = LessonStrategy(10.0, folder=RunFolder(tmp_path / "run"), clock="virtual", latency_s=LATENCIES_S)
     arrays = ArrayRecord({"another name": Array(np.zeros(3, dtype=np.float32))})
     with pytest.raises(InputError, match="different model"):
         strategy.start(make_grid(APP, 3), arrays, 1, train_config=ConfigRecord({"lr": 0.1}))
@@ -234,7 +304,7 @@ def test_clients_keep_their_numbers_on_the_wall_clock(
 def test_node_that_rejoins_with_its_key_is_the_same_client(
     make_grid: MakeGrid, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lesson.flower.post.LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr("lesson.flower.clients.LOOK_EVERY_S", 0.02)
     out, grid = tmp_path / "run", make_grid(APP, 3)
     grid.keys[1007] = b"b"
 

@@ -202,15 +202,16 @@ def test_mods_for_local_differential_privacy(make_grid: MakeGrid) -> None:
         ({"min_available_nodes": 4}, {"timeout": 0.01}, "min_available_nodes is 4, but only 3 nodes are connected"),
         ({"max_rounds_without_update": 0}, {}, "max_rounds_without_update must be"),
         ({"lr_cap": -1.0}, {}, "lr_cap must be"),
-        ({"clock": "real"}, {}, "clock must be 'virtual' or 'wall'"),
+        ({"clock": "real"}, {}, "clock must be 'wall' or 'virtual'"),
         ({"strategy": "fedbuff"}, {}, "strategy must be an object of lesson.strategies"),
         ({"fraction_evaluate": 1.5}, {}, "fraction_evaluate must be"),
         ({"evaluate_every": -1}, {}, "evaluate_every must be"),
         ({"server": "adam"}, {}, "server must be ServerSettings"),
         ({"guards": "strict"}, {}, "guards must be GuardSettings"),
-        ({"resume": True}, {}, "resume has no effect without out"),
-        ({"trackers": ["tensorboard"]}, {}, "trackers has no effect without out"),
-        ({"out": ""}, {}, "out must be the path of a folder"),
+        ({"folder": "runs/one"}, {}, "folder must be RunFolder"),
+        ({"first_round_timeout_s": 0.0}, {}, "first_round_timeout_s must be"),
+        ({"keep_best": True}, {}, "keep_best requires evaluate_fn"),
+        ({}, {"config": {"local-steps": 0.5}}, "as 'local-steps', got 0.5"),
         ({}, {"timeout": math.inf}, "timeout must be a finite number"),
         ({}, {"config": {"lr": 0.0}}, "train_config must have 'lr'"),
         ({}, {"config": {"lr": "x"}}, "train_config must have 'lr'"),
@@ -253,7 +254,7 @@ def test_latencies_are_drawn_in_simulation(make_grid: MakeGrid) -> None:
 
 def test_node_that_connects_later_takes_part(make_grid: MakeGrid, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two nodes are enough to begin; the third is there from the second round on."""
-    monkeypatch.setattr("lesson.flower.post.LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr("lesson.flower.clients.LOOK_EVERY_S", 0.05)
     seen: Seen = []
     grid = make_grid(client_app(seen), 3)
     grid.offline.add(grid.node(2))

@@ -99,12 +99,14 @@ class AppRun:
     def begin(self) -> None:
         """Evaluate the initial model: on the server and, on the wall clock, on all clients, to warm them up."""
         self._evaluate(0)
+        self.clients.mailbox.nodes()  # for the recording
         if isinstance(self.world, WallWorld) and self.evaluation.fraction:
             timeout_s = self.world.first_timeout_s
             self.world.note_warm(self.evaluation.warm_up(self.result.arrays, self.loop.ledger, timeout_s))
 
     def run_rounds(self) -> None:
         """Run all rounds without a folder."""
+        self.begin()
         while self.loop.round < self.num_rounds and not self.loop.stop_reason:
             self.pipeline.step()
             for record, _ in self.pipeline.results():
@@ -112,9 +114,11 @@ class AppRun:
         self.end()
 
     def after_load(self) -> None:
-        """Continue from the state of a resumed run: restore the results of earlier rounds from their lines."""
+        """Begin a new run in a folder, or restore the results of earlier rounds of a resumed one from their lines."""
         if not self.loop.round:
+            self.begin()
             return
+        self.clients.mailbox.nodes()
         assert self.folder is not None, "only runs in folders are resumed"
         tell(f"resuming the run in {self.folder.given.path} after round {self.loop.round}")
         if self._fresh_strategy is not None:

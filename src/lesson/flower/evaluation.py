@@ -103,6 +103,7 @@ class FederatedEvaluation:
             return not ledger.num_busy and (time.monotonic() < until_s or not ledger.num_connected)
 
         self._wait(goes_on=goes_on)
+        ledger.connect(self.clients.take_returned())
 
     def after_last_round(self, round: int, arrays: ArrayRecord, ledger: Ledger) -> None:
         """Let clients evaluate the final model, also those that are still training, and wait for all replies."""

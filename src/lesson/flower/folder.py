@@ -93,11 +93,6 @@ class OpenFolder:
         return self._files.path / NODES
 
     @property
-    def is_begun(self) -> bool:
-        """Whether there is a checkpoint from which the run continues."""
-        return self._files.is_resumable
-
-    @property
     def has_new_deadline(self) -> bool:
         """Whether the run in the folder was executed with another deadline before."""
         before, now = self._begun, self._settings(self.num_nodes or 1)

@@ -213,8 +213,6 @@ class LessonStrategy(FlowerStrategy):
                 folder,
             )
             self.summary()
-            if folder is None or not folder.is_begun:
-                run.begin()
             if folder is None:
                 run.run_rounds()
             else:

@@ -27,7 +27,7 @@ def initial_arrays(settings: Settings, task: Task | None = None) -> ArrayRecord:
 
 def evaluate_on_server(settings: Settings, task: Task | None = None) -> EvaluateFn:
     """Return an `evaluate_fn` that evaluates models on the test data of a task."""
-    workload = make_workload(settings, task_of(settings, given=task))
+    workload = make_workload(_on_cpu(settings), task_of(settings, given=task))
     evaluator = Evaluator(workload, CpuBackend(workload))
 
     def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
@@ -53,7 +53,7 @@ class TaskClient:
     def __init__(self, settings: Settings, client: int, task: Task | None = None) -> None:
         configure_process()
         self.client, self._settings = client, settings
-        self._workload = make_workload(settings, task_of(settings, given=task))
+        self._workload = make_workload(_on_cpu(settings), task_of(settings, given=task))
 
     @property
     def num_samples(self) -> int:
@@ -78,3 +78,7 @@ class TaskClient:
         """Return the loss of a model on the client's samples and, if the task has it, the accuracy."""
         _, metrics = evaluate_on_client(self._workload, Layout.of(arrays).vector(arrays), self.client)
         return metrics
+
+
+def _on_cpu(settings: Settings) -> Settings:
+    return settings.model_copy(update={"run": settings.run.model_copy(update={"device": "cpu"})})
