@@ -13,7 +13,6 @@ import json
 import shutil
 import tempfile
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -122,7 +121,6 @@ class Case:
     resumed_after: int = 0
     """Round in which the run is killed and resumed; 0 for none."""
     data: str = "mnist"
-    on_flower: bool = False
     num_threads: int = 2
 
     @property
@@ -248,10 +246,6 @@ TRAINING = {
     "resume, throughput of phones": Case(PHONES, like="throughput of phones", resumed_after=5),
     "resume, dropouts": Case(DROPOUTS, like="dropouts", resumed_after=4),
     "resume, guard norm": Case("guards.norm_limit=1.2", like="guard norm", resumed_after=5),
-    "Flower, virtual clock": Case("run.trainer=reference", on_flower=True, like="trainer reference"),
-    "Flower, virtual clock, dropouts and guard norm": Case(
-        f"run.trainer=reference {DROPOUTS} guards.norm_limit=1.2", "lost rejected", on_flower=True
-    ),
 }
 
 
@@ -291,7 +285,7 @@ def _train(case: Case, folder: Path) -> Files:
     (folder / "trace.csv").write_text(TRACE)
     (folder / "snr.csv").write_text(SNR_TRACE)
     changes = case.changes.replace("FOLDER", str(folder)).split()
-    run = _run_on_flower if case.on_flower else _run_resumed if case.resumed_after else _run
+    run = _run_resumed if case.resumed_after else _run
     try:
         run(case, changes, folder / "run")
     except Exception as error:
@@ -332,31 +326,6 @@ def _run_resumed(case: Case, changes: list[str], folder: Path) -> None:
     run(folder, resume=True)
     if checkpoints[folder] != checkpoints[whole]:
         raise ValueError("the last checkpoint must equal that of the run without interruption")
-
-
-def _run_on_flower(case: Case, changes: list[str], folder: Path) -> None:
-    """Run a case on Flower's virtual clock, on nodes that are threads of this process."""
-    from flwr.app import Context, RecordDict
-
-    from helpers.local_grid import LocalGrid, arrays_read_one_by_one
-    from lesson.flower import make_client_app, serve
-
-    settings = _settings(changes)
-    run = settings.run
-    config: dict[str, Any] = {
-        "clock": "virtual",
-        "deadline": settings.strategy.deadline_s,
-        "rounds": run.rounds,
-        "eval-every": run.eval_every_s,
-        "out": str(folder),
-        "set": " ".join([*BASE.split(), *changes]),
-    }
-    with ExitStack() as stack:
-        stack.enter_context(arrays_read_one_by_one())
-        task = _task(case.data)
-        grid = LocalGrid(make_client_app(task), settings.fleet.num_clients, config)
-        stack.callback(grid.close)
-        serve(grid, Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=config), task)
 
 
 def _settings(changes: list[str]) -> Settings:

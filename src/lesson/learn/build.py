@@ -1,8 +1,8 @@
 """Builds a run that trains models, as its settings prescribe."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -36,17 +36,17 @@ class TrainingRun:
     pipeline: Pipeline
     evaluator: Evaluator
     fleet: Fleet
-    """The clients with the server's first estimates of their times, before estimation errors; on the wall clock, with
-    the times measured so far."""
-    on_wall_clock: bool = False
-    """Whether its times are measured on real clients, rather than simulated."""
-    after_round: Callable[[RoundRecord], Mapping[str, Any]] = lambda _: {}
-    """Called when the results of a round are known; returns additional fields for its line of metrics."""
+    """The clients with the server's first estimates of their times, before estimation errors."""
+    on_wall_clock: ClassVar[bool] = False
 
     @property
     def metric(self) -> Metric:
         """The metric by which models are compared."""
         return self.evaluator.metric
+
+    def after_round(self, _: RoundRecord) -> Mapping[str, Any]:
+        """Return no additional fields."""
+        return {}
 
     def final_score(self) -> Score:
         """Return the score of the newest version on the test data."""
