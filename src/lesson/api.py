@@ -315,7 +315,7 @@ def _execute(call: Callable[..., S], what: Any, out: Path, engine: Engine, **how
     with _continued_by_repeating(), StudyProgress() as progress:
         study = call(what, out, engine, report=progress.report, command=shlex.join(command), **how)
     if study.failures and not study.runs:
-        raise RunStoppedError(f"all {len(study.failures)} runs failed, first {study.first_failure()}")
+        raise RunStoppedError(f"all {len(study.failures)} runs failed; the first is {study.first_failure()}")
     return study
 
 

@@ -39,7 +39,11 @@ def check_ended(summaries: Iterable[dict[str, Any]]) -> None:
 
 
 def show_study(study: "Study", title: str = "") -> None:
-    """Print the results of a study, and write its tables and its report to its folder; raise if runs failed."""
+    """Print the results of a study and write its tables and report to its folder.
+
+    Raises:
+        RunStoppedError: At least one run failed.
+    """
     from lesson.experiments.study import write_table
     from lesson.experiments.tuning.study import TunedStudy
     from lesson.report.page.study_page import REPORT, write_study_page
@@ -70,5 +74,5 @@ def show_study(study: "Study", title: str = "") -> None:
     print(f"folder: {study.path}")
     if study.failures:
         failed = f"{len(study.failures)} of {len(study.failures) + len(study.runs)} runs failed"
-        raise RunStoppedError(f"{failed}, first {study.first_failure()}; repeat the command to retry them")
+        raise RunStoppedError(f"{failed}; the first is {study.first_failure()}; repeat the command to retry them")
     check_ended(run.summary for run in study.runs if not run.diverged)

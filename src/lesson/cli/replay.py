@@ -118,7 +118,7 @@ class ReplayCommand:
             self._check()
             return
         if self.out is not None and not self._trains:
-            raise InputError("--out has no effect unless models are trained; give --dataset or --task")
+            raise InputError("--out has no effect without --dataset or --task")
         if self.html is not None:
             check_page_path(self.html)
         with Console(stderr=True).status("Fitting the fleet") as status:

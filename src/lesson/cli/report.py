@@ -14,7 +14,7 @@ MIN_WIDTH_IN, MAX_WIDTH_IN = 2.0, 20.0
 
 @dataclass(frozen=True)
 class ReportCommand:
-    """Write the report of finished runs, and figures and a table for a paper. Several folders are combined.
+    """Write a report of finished runs, and figures and tables for a paper. Several folders are combined.
 
     Example: lesson report runs/demo --figures pdf --latex --out paper
     """
@@ -22,11 +22,11 @@ class ReportCommand:
     folders: tuple[Path, ...] = argument(
         "folders", nargs=-1, type=DIR, metavar="DIR...", help="Output folders of run, compare, sweep or reproduce."
     )
-    out: Path | None = option("--out", type=DIR, show_default="DIR", help="Folder for report.html, figures and table.")
+    out: Path | None = option("--out", type=DIR, show_default="DIR", help="Output folder.")
     figures: str | None = option(
-        "--figures", metavar="A,B,...", help="Also draw figures in these formats: one or more of pdf, png and svg."
+        "--figures", metavar="A,B,...", help="Also draw figures, in one or more of the formats pdf, png and svg."
     )
-    latex: bool = option("--latex", is_flag=True, help="Also write the table of results as table.tex, for booktabs.")
+    latex: bool = option("--latex", is_flag=True, help="Also write the results as a LaTeX table, table.tex (needs booktabs).")
     width: str = option(
         "--width",
         metavar="LENGTH",
@@ -36,9 +36,9 @@ class ReportCommand:
 
     def run(self) -> None:
         if not self.folders:
-            raise InputError("DIR must be given: the output folder of a run or a study")
+            raise InputError("DIR is required: the output folder of a run or a study")
         if self.out is None and len(self.folders) > 1:
-            raise InputError("--out must be given for several folders")
+            raise InputError("--out is required with several folders")
         suffixes, width_in = suffixes_of(self.figures) if self.figures is not None else [], inches(self.width)
         out = self.out or self.folders[0]
         from lesson.core.files import write_whole

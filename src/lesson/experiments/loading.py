@@ -12,7 +12,7 @@ from lesson.experiments.tuning.file import Tuning
 from lesson.experiments.tuning.study import KIND, TunedStudy
 from lesson.runs.folder import RunFolder
 
-UNFINISHED = "it has not finished; execute the study again to resume it"
+UNFINISHED = "it has not finished; repeat the command that started it to resume it"
 _WANTED = "it must be the output folder of run, compare, sweep or reproduce"
 
 

@@ -144,5 +144,5 @@ def check_runs(wanted: Mapping[str, Settings], done: Mapping[str, Run], out: Pat
         elif different := settings.differences(done[name].settings):
             raise InputError(f"{out} holds {name} with other settings ({different[0]}); choose another output folder")
         elif done[name].path is not None and (changed := RunFolder(out / name).changed_input(settings)):
-            remedy = "choose another output folder, or remove this one"
+            remedy = "choose another output folder, or delete this one"
             raise InputError(f"{out} holds {name} with another version of {changed}; {remedy}")

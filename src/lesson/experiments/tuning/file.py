@@ -230,11 +230,11 @@ class Tuning:
         text = path.read_text(encoding="utf-8-sig")
         if values.pop("study", None) is not None:
             before = re.split(r"(?m)^\[study\]", text)[0]
-            # Somebody may have added to the end of the file.
+            # Users may have added tables after [study].
             text = before if tomllib.loads(before) == values else tomli_w.dumps(values)
         try:
             if "sweep" in values:
-                raise InputError("a file with a table [sweep] is not a tuned comparison; do not set tune")
+                raise InputError("a file with a table [sweep] defines a sweep; run it without --tune")
             tables = _File(**values)
             rules = _made(Rules, tables.rules, "rules")
             groups = {

@@ -1,4 +1,4 @@
-"""A replay for the terminal: recorded reality beside simulated alternatives, a recommendation, and checks."""
+"""Prints a replay: the recorded run, the simulated alternatives, the recommendation, and the check of predictions."""
 
 import math
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ MIN_WIDTH = 100
 
 
 def print_replay(result: Replay, sentence: str, notes: Sequence[str], console: Console) -> None:
-    """Print what happened, what would have happened with other strategies, and the recommendation."""
+    """Print the recorded run, the simulated strategies and the recommendation."""
     if not console.is_terminal:
         console.width = max(console.width, MIN_WIDTH)
     console.print(strategy_table(result).to_rich())
@@ -35,17 +35,17 @@ def print_check(check: Check, name: str, console: Console) -> None:
     """Print how well the first half of a recording predicts the second."""
     console.print(check_table(check, name).to_rich())
     if check.num_pairs:
-        console.print(f"order of clients by latency: {percent(check.order)} of {check.num_pairs} pairs as predicted")
+        console.print(f"order of clients by latency: {percent(check.order)} of {check.num_pairs} pairs predicted correctly")
     moved = [f"{name} (tier {first}, then {second})" for name, first, second in check.wrong_tiers]
-    line = f"tiers at {check.deadline_s:g} s: {check.num_clients - len(moved)} of {check.num_clients} as predicted"
+    line = f"tiers at {check.deadline_s:g} s: {check.num_clients - len(moved)} of {check.num_clients} predicted correctly"
     console.print(Text(f"{line}; {listed(moved, MAX_NAMED)}" if moved else line))
-    console.print(f"latencies within the predicted 95 % of their client: {percent(check.latency_coverage)}")
+    console.print(f"latencies within the 95 % interval predicted for their client: {percent(check.latency_coverage)}")
     if not math.isnan(check.round_coverage):
-        console.print(f"rounds within the predicted 95 % of single rounds: {percent(check.round_coverage)}")
+        console.print(f"round lengths within the predicted 95 % interval: {percent(check.round_coverage)}")
 
 
 def accuracy_sentence(study: "Study", advice: Advice) -> str:
-    """Return which strategy has the best score after training, and whether the recommendation differs."""
+    """Return a sentence that names the most accurate strategy and says whether the recommendation differs."""
     table, metric = study.table(), study.metric
     if not len(table):
         return ""

@@ -22,7 +22,10 @@ window.ExplorerDeploy = (() => {
     function draw() {
       const { row, flags, recording } = state;
       if (strategy === "fedcs" && !row.fedcs) {
-        const why = row.deadline_s === Infinity ? "it needs a deadline" : `no client meets ${seconds(row.deadline_s)}`;
+        const why =
+          row.deadline_s === Infinity
+            ? "it needs a deadline"
+            : `no client meets the deadline of ${seconds(row.deadline_s)}`;
         told.replaceChildren(h("p", {}, `FedCS cannot run: ${why}.`));
         return;
       }
@@ -33,9 +36,9 @@ window.ExplorerDeploy = (() => {
           h(
             "p",
             {},
-            "In the client app, read the step size from the message, ",
+            "In the client app, read the step size, which depends on the tier, from the message: ",
             h("code", {}, 'message.content["config"]["lr"]'),
-            ": it depends on the tier.",
+            ".",
           ),
         );
       const deadline = row.deadline_s === Infinity ? "inf" : row.deadline_s;
