@@ -321,7 +321,7 @@ def _execute(call: Callable[..., S], what: Any, out: Path, engine: Engine, **how
 
 @contextlib.contextmanager
 def _continued_by_repeating() -> Iterator[None]:
-    """Say in a KeyboardInterrupt how to continue."""
+    """Add to a KeyboardInterrupt how to resume the runs."""
     try:
         yield
     except KeyboardInterrupt:

@@ -26,7 +26,9 @@ class ReportCommand:
     figures: str | None = option(
         "--figures", metavar="A,B,...", help="Also draw figures, in one or more of the formats pdf, png and svg."
     )
-    latex: bool = option("--latex", is_flag=True, help="Also write the results as a LaTeX table, table.tex (needs booktabs).")
+    latex: bool = option(
+        "--latex", is_flag=True, help="Also write the results as a LaTeX table, table.tex (needs booktabs)."
+    )
     width: str = option(
         "--width",
         metavar="LENGTH",

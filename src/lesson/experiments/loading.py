@@ -47,7 +47,7 @@ def load(folder: Path | str) -> Run | Study:
 
 
 def study_of(folder: StudyFolder, marker: Marker, done: Mapping[str, Run]) -> Study:
-    """Return the runs that are done of those listed in study.toml, in this order and with their labels."""
+    """Return the study of the finished runs that study.toml lists, in this order and with their labels."""
     listed = [(run["name"], {key: value for key, value in run.items() if key != "name"}) for run in marker.runs]
     runs = [replace(done[name], labels=labels) for name, labels in listed if name in done]
     failures = {name: marker.failures[name] for name, _ in listed if name in marker.failures and name not in done}

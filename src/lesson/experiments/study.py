@@ -121,8 +121,8 @@ class Study:
     ) -> "ShownFigure":
         """Draw the mean metric over simulated time, rounds, total uploads or total energy, for each label.
 
-        The strategy or, if it is the same for all runs, the first label decides the color of a line, and the others its
-        style. With `facet`, the name of a label such as "beta", there is one panel per value of the label. The shaded
+        The color of a line stands for the strategy or, if all runs share it, for the first label, and the line style
+        for the other labels. With `facet`, the name of a label such as "beta", there is one panel per value. The shaded
         95 % confidence intervals are left out if `bands` is False.
         """
         from lesson.report.figures import draw_metric  # it imports this module
@@ -196,7 +196,7 @@ def tell_apart(runs: Sequence[Run], failures: Mapping[str, str]) -> Study:
 
 
 def write_table(study: Study) -> None:
-    """Write table.csv and table.json, by strategy or as a list of rows, to the study's folder."""
+    """Write table.csv and table.json to the study's folder."""
     assert study.path is not None
     frame = study.table()
     by_name, numbered = study.by == ("strategy",), isinstance(frame.index, pd.RangeIndex)

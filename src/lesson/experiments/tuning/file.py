@@ -137,9 +137,9 @@ class Group(Checked):
     name: Annotated[str, Field(pattern=r"^[\w-]+$")]
     title: Annotated[Text, Field(min_length=1)]
     references: Several[Text]
-    """Candidates for the reference: the others are compared with the one that reaches the last target first."""
+    """Candidates for the reference, which is the one that is fastest to the last target."""
     levels: dict[str, Point] = Field(default_factory=dict)
-    """Settings by the name of the level; every entry of the group takes part once per level."""
+    """Settings by the name of the level; every entry of the group runs at each level."""
 
 
 class Entry(Checked):
@@ -192,7 +192,7 @@ class Entry(Checked):
 
 @dataclass(frozen=True)
 class Tuning:
-    """What a file asks for."""
+    """The content of the file of a tuned comparison."""
 
     rules: Rules
     groups: tuple[Group, ...]

@@ -35,9 +35,13 @@ def print_check(check: Check, name: str, console: Console) -> None:
     """Print how well the first half of a recording predicts the second."""
     console.print(check_table(check, name).to_rich())
     if check.num_pairs:
-        console.print(f"order of clients by latency: {percent(check.order)} of {check.num_pairs} pairs predicted correctly")
+        console.print(
+            f"order of clients by latency: {percent(check.order)} of {check.num_pairs} pairs predicted correctly"
+        )
     moved = [f"{name} (tier {first}, then {second})" for name, first, second in check.wrong_tiers]
-    line = f"tiers at {check.deadline_s:g} s: {check.num_clients - len(moved)} of {check.num_clients} predicted correctly"
+    line = (
+        f"tiers at {check.deadline_s:g} s: {check.num_clients - len(moved)} of {check.num_clients} predicted correctly"
+    )
     console.print(Text(f"{line}; {listed(moved, MAX_NAMED)}" if moved else line))
     console.print(f"latencies within the 95 % interval predicted for their client: {percent(check.latency_coverage)}")
     if not math.isnan(check.round_coverage):
