@@ -34,7 +34,7 @@ NO_REPLY = "no reply"
 
 
 def import_csv(path: Path, out: Path) -> str:
-    """Convert a CSV file to the recording `out`; return a line that says what it contains.
+    """Convert a CSV file to the recording `out`; return a line that summarizes it.
 
     Raises:
         InputError: The file cannot be read, a value is invalid, or `out` exists. The message names line and column.
@@ -107,9 +107,9 @@ def _check_order(path: Path, text: "pd.DataFrame", jobs: "pd.DataFrame") -> None
 
 
 def _end_unanswered(jobs: "pd.DataFrame") -> None:
-    """Set when jobs without a reply failed, if the file does not say so: when the client was asked again, if it was.
+    """Set when jobs without a reply failed, if the file does not give the time: when the client was next asked.
 
-    Otherwise, a job with a reason failed at the end, and one without a reason is left open.
+    If it was not asked again, a job with a reason failed at the end of the file, and a job without one stays open.
     """
     is_open = jobs["arrived_s"].isna() & jobs["failed_s"].isna()
     by_client = jobs.groupby("client")["asked_s"]
@@ -148,7 +148,7 @@ def _is_too_long(compute_s: "pd.Series[float]", took_s: "pd.Series[float]") -> "
 
 
 def _check(path: Path, text: "pd.DataFrame", column: str, right: "pd.Series[bool]", must: str) -> None:
-    """Raise InputError for the first row that is not right."""
+    """Raise InputError for the first invalid row."""
     if not right.all():
         row = int(np.argmin(right))
         cell = printable(text[column].iloc[row], 60)

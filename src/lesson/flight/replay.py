@@ -1,4 +1,4 @@
-"""Compares a recorded federation with what other strategies and deadlines would have done with its clients."""
+"""Compares a recorded federation with simulations of other strategies and deadlines on its clients."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class Replay:
 
     @property
     def notes(self) -> list[str]:
-        """What was assumed, left out or unknown, one line each."""
+        """Assumptions, omissions and missing information, one line each."""
         found = [(outcome.candidate.label, outcome.problem or outcome.note) for outcome in self.outcomes]
         notes = [*(f"{label}: {note}" for label, note in found if note), *self.fitted.notes]
         if not self.fitted.split_is_known and any(outcome.problem for outcome in self.outcomes):
@@ -93,7 +93,7 @@ def replay(
         time_budget_s: Length of a simulation in seconds; by default, that of the recording, but at least 10 and at most
             200 times what slow clients take.
         seed: Random seed.
-        progress: Called with a line of text about what is simulated next.
+        progress: Called with a line of text before each step.
 
     Returns:
         The recorded run and the simulated outcomes; `table()` returns them as a DataFrame, and `advice` is the
