@@ -36,11 +36,11 @@ def plan_reproduction(items: Iterable[Item], scale: Scale, out: Path | str) -> S
 
 def check_scale(scale: Scale, out: Path | str) -> None:
     """Raise InputError if a folder holds a reproduction at another scale."""
-    there = read_scale(out)
-    if there is not None and there.asked != scale.asked:
-        kind = "a quick look" if there.quick else "a full reproduction"
-        jitter = f" and eval_jitter = {there.eval_jitter:g}" if there.eval_jitter or scale.eval_jitter else ""
-        raise InputError(f"{out} holds {kind} with {there.seeds} seeds{jitter}; choose another output folder")
+    before = read_scale(out)
+    if before is not None and before.asked != scale.asked:
+        kind = "a quick look" if before.quick else "a full reproduction"
+        jitter = f" and eval_jitter = {before.eval_jitter:g}" if before.eval_jitter or scale.eval_jitter else ""
+        raise InputError(f"{out} holds {kind} with {before.seeds} seeds{jitter}; choose another output folder")
 
 
 def read_scale(folder: Path | str) -> Scale | None:

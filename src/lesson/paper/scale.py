@@ -12,7 +12,7 @@ QUICK_EPOCHS = 6
 
 @dataclass(frozen=True)
 class Scale:
-    """How much of the paper is run: all of it, or a quick look that shows only that everything works."""
+    """The extent of a reproduction: the whole paper, or a quick look that only shows that everything works."""
 
     seeds: int = 5
     max_rounds: int | None = None
@@ -28,7 +28,7 @@ class Scale:
 
     @property
     def asked(self) -> tuple[bool, int, float]:
-        """What distinguishes two scales: whether it is a quick look, the number of seeds and the jitter."""
+        """The values that distinguish scales: whether it is a quick look, the number of seeds, and the jitter."""
         return self.quick, self.seeds, self.eval_jitter
 
     @property
@@ -73,7 +73,7 @@ QUICK = Scale(seeds=2, max_rounds=60, max_time_s=600.0, dataset="mnist")
 
 
 def make_scale(quick: bool, num_seeds: int | None = None, eval_jitter: float = 0.0) -> Scale:
-    """Return the full scale or a quick look, by default with its usual number of seeds and evaluations on time."""
+    """Return the full scale or a quick look, by default with its usual number of seeds and without jitter."""
     if not 0 <= eval_jitter <= 1:
         raise InputError(f"eval_jitter must be a number from 0 to 1, got {eval_jitter}")
     scale = replace(QUICK if quick else FULL, eval_jitter=float(eval_jitter))
