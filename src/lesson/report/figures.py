@@ -27,13 +27,13 @@ OVER = {
     "uploads": ("uploads", "uploads", 1.0),
     "energy": ("energy_j", "energy (kJ)", 1e-3),
 }
-"""What the metric can be drawn over: the column of a study's curves, the axis label, and the factor between units."""
+"""The possible x axes: the column of a study's curves, the axis label, and the factor between units."""
 MAX_LINES = 12
-"""Most lines in a figure; `Study.filter` selects others."""
+"""Maximum number of lines in a figure; `Study.filter` selects others."""
 MAX_INSIDE = 4
-"""Most lines for which the legend fits into the axes."""
+"""Maximum number of lines for which the legend fits into the axes."""
 MAX_COLUMNS = 3
-"""Most panels side by side."""
+"""Maximum number of panels side by side."""
 HEIGHT = 0.68
 """Height of a figure as a fraction of its width."""
 MAX_ROWS = 24
@@ -43,9 +43,9 @@ _MARKERS = {"-": "o", "--": "s", ":": "^", "-.": "D"}
 
 
 def draw_metric(study: Study, by: str, *, facet: str = "", bands: bool = True) -> ShownFigure:
-    """Draw the metric over time, rounds, uploads or energy; of many groups, the best.
+    """Draw the metric over time, rounds, uploads or energy for up to MAX_LINES groups, the best ones.
 
-    The title has the settings that all runs share. With `facet`, there is one panel per value of a label.
+    The title names the settings that all runs share. With `facet`, there is one panel per value of a label.
     """
     if by not in OVER:
         raise unknown("axis", by, list(OVER))
@@ -78,7 +78,7 @@ def draw_metric(study: Study, by: str, *, facet: str = "", bands: bool = True) -
 
 
 def _add_legend(figure: Figure, inside: bool) -> None:
-    """Name each line of all panels once, inside the only panel or beside them."""
+    """Add a legend that names each line once, inside a single panel or beside several."""
     lines = {str(line.get_label()): line for axes in figure.axes for line in axes.lines}
     if not inside:
         figure.legend(lines.values(), lines.keys(), frameon=False, loc="outside right upper")
@@ -87,7 +87,7 @@ def _add_legend(figure: Figure, inside: bool) -> None:
 
 
 def _panels(study: Study, facet: str) -> dict[str, set[int]]:
-    """Return the ids of the runs in each panel by its heading."""
+    """Return the ids of the runs in each panel, by the panel's heading."""
     key = _label(study, facet)
     panels: dict[str, set[int]] = {}
     for labels, runs in study.groups().items():
@@ -97,7 +97,7 @@ def _panels(study: Study, facet: str) -> dict[str, set[int]]:
 
 
 def _label(study: Study, name: str) -> str:
-    """Return the label with this name, or with this name after the section."""
+    """Return the label with this full name or, without its section, this short name."""
     for key in study.by:
         if name in (key, short_name(key), key.rpartition(".")[2]):
             return key
@@ -120,7 +120,7 @@ def draw_lines(axes: Axes, groups: Sequence[Group], metric: Metric, over: str, b
 
 
 def draw_figures(study: Study, width_in: float) -> tuple[dict[str, Figure], list[str]]:
-    """Return all figures that the data permits, by name, and notes about figures and runs that are missing."""
+    """Return all figures that the data allows, by name, and notes about missing figures and runs."""
     groups, metric = groups_of(study), study.metric
     curves = [run.curve for run in study.runs if len(run.curve)]
     draws: dict[str, Callable[[], Figure]] = {}
@@ -135,12 +135,12 @@ def draw_figures(study: Study, width_in: float) -> tuple[dict[str, Figure], list
     elif metric.targets:
         easiest = target_text(metric, metric.targets[0])
         notes.append(f"no figure of times to targets: no run reached {easiest} in three consecutive evaluations")
-    clients, said = kept_clients(study)
+    clients, client_notes = kept_clients(study)
     if clients is not None:
         draws["latency"] = partial(draw_latency, clients, width_in)
         if clients.placed:
             draws["clients"] = partial(draw_clients, clients, width_in)
-    return {name: draw() for name, draw in draws.items()}, notes + said
+    return {name: draw() for name, draw in draws.items()}, notes + client_notes
 
 
 @in_paper_style
@@ -160,7 +160,7 @@ def _draw_curves(groups: Sequence[Group], metric: Metric, over: str, width_in: f
 
 @in_paper_style
 def _draw_times(groups: Sequence[Group], metric: Metric, targets: list[float], width_in: float) -> Figure:
-    """Draw a dot with its 95 % interval per target and group; if not every seed reaches the target, say how many do."""
+    """Draw the mean time to each target with its 95 % interval, or the number of seeds that reach it if not all do."""
     shown = targets[-max(1, MAX_ROWS // len(groups)) :]
     figure = Figure(figsize=(width_in, max(1.3, 0.6 + 0.12 * (len(groups) + 0.6) * len(shown))), layout="constrained")
     axes = figure.subplots()
@@ -196,7 +196,7 @@ def _draw_dots(axes: Axes, group: Group, targets: list[float], place: float) -> 
 
 
 def _name_below(figure: Figure, axes: Axes) -> None:
-    """Add a legend below the axes, in as many columns as fit, and enlarge the figure accordingly."""
+    """Add a legend below the axes, in as many columns as fit, and enlarge the figure to hold it."""
     handles, names = axes.get_legend_handles_labels()
     longest_in = HANDLE_IN + LETTER_IN * max(map(len, names))
     columns = max(1, min(len(names), int(figure.get_figwidth() / longest_in)))

@@ -1,4 +1,4 @@
-"""Tables. Each is defined once, as columns over rows, and shown in a terminal, in Markdown, on a page and in LaTeX."""
+"""Tables: defined once, by columns and rows, and written for terminals, Markdown, HTML pages and LaTeX."""
 
 import html
 import math
@@ -35,9 +35,9 @@ _LATEX = {
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its heading, the value of a row, and how a value is written.
+    """A column of a table: its heading, the value of a row, and the format of values.
 
-    `value` is a function of a row, or a key of it. A page sorts by values that are numbers or convert to a float.
+    `value` is a function of a row, or a key into it. Pages sort by values that are numbers or can be converted to them.
     """
 
     heading: str
@@ -52,7 +52,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under the headings of columns."""
+    """A table: rows of any type, and the columns that show them."""
 
     columns: Sequence[Column]
     rows: Sequence[Any]
@@ -70,7 +70,7 @@ class Table:
         return [[column.format(column.of(row)) for column in self.columns] for row in self.rows]
 
     def to_rich(self, *, transposed: bool = False) -> rich.table.Table:
-        """Return the table for a terminal; if transposed, the columns become lines and the first one the headings."""
+        """Return the table for a terminal; if transposed, columns become rows, and the first column the headings."""
         table = rich.table.Table(
             title=Text(self.title, "bold", no_wrap=True, overflow="ignore") if self.title else None,
             title_justify="left",
@@ -93,7 +93,7 @@ class Table:
         return table
 
     def parts(self, width: int) -> list["Table"]:
-        """Return the columns in tables that fit a terminal of this width, each with the first column."""
+        """Split the columns into tables that fit a terminal of this width; each repeats the first column."""
         cells, parts, used = self.cells, list[list[int]](), 0
         texts = [[*_narrow(heading).split("\n"), *rows] for heading, *rows in zip(self.headings, *cells, strict=True)]
         widths = [max(map(len, lines)) + 2 for lines in texts]
@@ -160,12 +160,12 @@ class Table:
 
 
 def _narrow(heading: str) -> str:
-    """Return a heading on several lines, which keeps numeric columns narrow."""
+    """Break a heading into several lines, which keeps numeric columns narrow."""
     return re.sub(r" (?=(at|to|gain|per|of) |\(|/)", "\n", heading)
 
 
 def _sort_key(value: Any) -> float | None:
-    """Return a value as a finite number; None if it is not one."""
+    """Return a value as a finite float; None if this is impossible."""
     if isinstance(value, str) or not hasattr(value, "__float__"):
         return None
     number = float(value)

@@ -1,4 +1,4 @@
-"""Counts, metrics and targets in words: accuracy is shown in percent, other metrics as plain numbers."""
+"""Text for counts, metrics and targets: accuracies are shown in percent, other metrics as plain numbers."""
 
 import math
 from collections.abc import Mapping

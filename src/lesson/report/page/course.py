@@ -1,4 +1,4 @@
-"""What a report page shows of single runs: the aggregated updates and the stored clients."""
+"""Data of single runs for a report page: the aggregated updates and the stored clients."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from lesson.report.groups import Group
 DETAILS = {"merged", "merged_staleness", "merged_started_s", "merged_arrived_s"}
 """Fields of a line with the details of each aggregated update."""
 MAX_FIRST = 20_000
-"""Number of aggregated updates after which the lines of further rounds are not kept."""
+"""Lines are kept until a run has this many aggregated updates."""
 
 
 @dataclass
@@ -21,7 +21,7 @@ class Course:
     num_merges: dict[int, int] = field(default_factory=dict)
     """Number of aggregations up to each round; empty for an archived run."""
     first: list[dict[str, Any]] = field(default_factory=list)
-    """The lines of its first rounds; empty if lines lack the fields in `DETAILS`."""
+    """The lines of the first rounds; empty if lines lack the fields in `DETAILS`."""
     merges: Counter[int] = field(default_factory=Counter)
     staleness: Counter[int] = field(default_factory=Counter)
     """Per client: how many of its updates were aggregated, and the sum of their staleness in model versions."""
@@ -49,19 +49,19 @@ def course_of(lines: Iterable[dict[str, Any]]) -> Course:
 def stored_clients(group: Group) -> list[dict[str, Any]]:
     """Return the stored clients of each run, with their actual latencies; empty for a run without any."""
     stored = [run.read_clients() for run in group.runs]
-    there = [(run, clients) for run, clients in zip(group.runs, stored, strict=True) if clients]
-    for run, clients in there:
-        count, wanted = (len(one.get("class_accuracy", [])) for one in (clients, there[0][1]))
+    known = [(run, clients) for run, clients in zip(group.runs, stored, strict=True) if clients]
+    for run, clients in known:
+        count, wanted = (len(columns.get("class_accuracy", [])) for columns in (clients, known[0][1]))
         if count != wanted:
             raise InputError(
-                f"{run.path}/clients.json: class_accuracy must have {wanted} values like "
-                f"{there[0][0].path}/clients.json, got {count}"
+                f"{run.path}/clients.json: class_accuracy must have {wanted} values, as in "
+                f"{known[0][0].path}/clients.json, got {count}"
             )
     return [_actual(clients) for clients in stored]
 
 
 def _actual(kept: dict[str, Any]) -> dict[str, Any]:
-    """Return the clients with the actual latency of a promoted client in place of its assumed latency."""
+    """Replace the assumed latency of a promoted client by its actual latency."""
     promoted = kept.get("promoted")
     if promoted is None or promoted["client"] not in kept["clients"]["number"]:
         return kept

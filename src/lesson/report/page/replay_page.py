@@ -1,4 +1,4 @@
-"""The page of `lesson replay`: recorded reality beside simulated alternatives, and how to adopt the recommended one."""
+"""The page of `lesson replay`: the recorded run, the simulated strategies, and the code for the recommended one."""
 
 from collections.abc import Sequence
 from dataclasses import asdict

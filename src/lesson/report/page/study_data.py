@@ -1,4 +1,4 @@
-"""The data of a study's report page. The page draws it and computes nothing but the effects of other deadlines."""
+"""The data of a study's report page, which only draws it."""
 
 import math
 import shlex
@@ -25,7 +25,7 @@ from lesson.settings.settings import SECTIONS, Settings
 _DASHES = {"-": "solid", "--": "dash", ":": "dot", "-.": "dashdot"}
 _COSTS = {"seconds": "time_s", "uploads": "uploads", "bytes": "bytes_up", "joules": "energy_j"}
 MAX_GROUPS = 24
-"""Most lines in a chart. Of a larger study, the best groups are drawn; the table lists all of them."""
+"""Maximum number of lines in a chart. In larger studies, the best groups are drawn, and the table lists all."""
 
 
 def study_data(study: Study) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def study_data(study: Study) -> dict[str, Any]:
             for group in drawn
         ],
         "hidden": len(groups) - len(drawn),
-        "cards": cards(drawn, metric) if len(tasks) == 1 else [],  # of other tasks, results cannot be compared
+        "cards": cards(drawn, metric) if len(tasks) == 1 else [],  # results of different tasks cannot be compared
         "table": results_table(study).to_data(),
         "rows": [_row(group, drawn) for group in groups],
         "curves": [_curves(*three, metric) for three in zip(drawn, courses, merges, strict=True)],
@@ -68,9 +68,9 @@ def study_data(study: Study) -> dict[str, Any]:
 
 
 def _metric(metric: Metric) -> dict[str, Any]:
-    """Return what the page needs to know about the metric; nothing for accuracy."""
-    told = {"name": metric.name, "higher_is_better": metric.higher_is_better}
-    return {} if metric.is_share else {"metric": told}
+    """Return the name and direction of the metric; empty for accuracy."""
+    named = {"name": metric.name, "higher_is_better": metric.higher_is_better}
+    return {} if metric.is_share else {"metric": named}
 
 
 def _notes(study: Study) -> list[str]:
@@ -83,7 +83,7 @@ def _notes(study: Study) -> list[str]:
 
 
 def _row(group: Group, drawn: Sequence[Group]) -> dict[str, Any]:
-    """Return what a row of the table shows when it is opened, and the color of the group's line if it is drawn."""
+    """Return the details of a row of the table, and the color of the group's line if it is drawn."""
     return {
         "color": group.look[0] if group in drawn else None,
         "command": _command(group),
@@ -93,7 +93,7 @@ def _row(group: Group, drawn: Sequence[Group]) -> dict[str, Any]:
 
 
 def _command(group: Group) -> str:
-    """Return the commands that repeat the runs of a group; those of archived runs need the settings as config.toml.
+    """Return the commands that repeat the runs of a group; for archived runs, they read the settings from config.toml.
 
     Empty for runs on real clients, which cannot be repeated.
     """
@@ -120,7 +120,7 @@ def _changed(settings: Settings) -> dict[str, Any]:
 
 
 def _counts_merges(group: Group, courses: Sequence[Course]) -> bool:
-    """Return whether aggregations are counted as rounds of a group, because each arrival ends a round."""
+    """Return whether aggregations are counted instead of rounds, because each arrival ends a round."""
     return rounds_are_arrivals(group.settings) and all(course.num_merges for course in courses)
 
 
@@ -140,7 +140,7 @@ def _curves(group: Group, courses: Sequence[Course], counts_merges: bool, metric
 def _costs(group: Group, metric: Metric) -> list[dict[str, Any]]:
     """Return the seconds, uploads, bytes and joules to each target.
 
-    They are means over seeds with half their 95 % intervals; None unless all seeds reach the target at a known cost.
+    Costs are means over seeds, with half their 95 % intervals; None unless all seeds reach the target at a known cost.
     """
     found = []
     for target in metric.targets:

@@ -19,7 +19,7 @@ from lesson.settings.settings import Settings
 
 
 def what_was_run(groups: Sequence[Group], stored: Sequence[tuple[dict[str, Any], Settings]]) -> str:
-    """Describe the study in one or two sentences; values that differ among runs are listed or left out.
+    """Describe the study in one or two sentences; values that differ between runs are listed or omitted.
 
     `stored` are the stored clients of runs, with the settings of the runs.
     """
@@ -29,10 +29,10 @@ def what_was_run(groups: Sequence[Group], stored: Sequence[tuple[dict[str, Any],
     who = f"{names} was" if len(groups) == 1 else f"{len(groups)} configurations ({names}) were"
     lengths = _different(_length(run) for run in runs)
     num_clients = sorted({settings.fleet.num_clients for settings in several})
-    many = " or ".join(f"{count:,}" for count in num_clients)
+    clients = " or ".join(f"{number:,}" for number in num_clients)
     first = (
         f"{who} trained on {_different(run.settings.data.dataset for run in runs)} for {lengths}, with "
-        f"{count(len({one.seed for one in limits}), 'seed')} and {many} clients{_split(groups)}."
+        f"{count(len({one.seed for one in limits}), 'seed')} and {clients} clients{_split(groups)}."
     )
     return " ".join(filter(None, [first, _latencies(groups, stored) if len(num_clients) == 1 else ""]))
 
@@ -43,8 +43,8 @@ def _length(run: Run) -> str:
         return f"{count(run.summary['rounds'], 'round')} in {run.summary['time_s']:,.0f} seconds of elapsed time"
     limits = run.settings.run
     seconds = limits.time_budget_s
-    told = [f"{seconds:,.0f} simulated {'second' if seconds == 1 else 'seconds'}"] if math.isfinite(seconds) else []
-    return " or ".join(told + ([count(limits.rounds, "round")] if limits.rounds else []))
+    parts = [f"{seconds:,.0f} simulated {'second' if seconds == 1 else 'seconds'}"] if math.isfinite(seconds) else []
+    return " or ".join(parts + ([count(limits.rounds, "round")] if limits.rounds else []))
 
 
 def _split(groups: Sequence[Group]) -> str:
@@ -68,17 +68,17 @@ def _latencies(groups: Sequence[Group], stored: Sequence[tuple[dict[str, Any], S
     seconds = np.array(known)
     deadlines = {group.settings.strategy.deadline_s for group in groups}
     varies = any(settings.varies for _, settings in stored)
-    told = "According to first estimates, local" if varies else "Local"
-    told += f" training and upload take the fastest client {seconds.min():.1f} s and the slowest "
-    told += f"{seconds.max():.1f} s"
+    text = "According to first estimates, local" if varies else "Local"
+    text += f" training and upload take the fastest client {seconds.min():.1f} s and the slowest "
+    text += f"{seconds.max():.1f} s"
     if len(deadlines) > 1:
-        return f"{told}."
+        return f"{text}."
     (deadline_s,) = deadlines
     if not math.isfinite(deadline_s):
-        return f"{told}; there is no deadline."
-    found = [np.unique(tiers_of(*one)) for one in stored]
-    tiers = _tiers([one[one != UNREACHABLE] for one in found])
-    return f"{told}; a deadline of {deadline_s:g} s sorts the clients into {tiers}."
+        return f"{text}; there is no deadline."
+    tiers_by_run = [np.unique(tiers_of(*clients)) for clients in stored]
+    tiers = _tiers([tiers[tiers != UNREACHABLE] for tiers in tiers_by_run])
+    return f"{text}; a deadline of {deadline_s:g} s sorts the clients into {tiers}."
 
 
 def _tiers(found: Sequence[IntArray]) -> str:
@@ -91,11 +91,11 @@ def _tiers(found: Sequence[IntArray]) -> str:
 
 
 def cards(groups: Sequence[Group], metric: Metric) -> list[dict[str, str]]:
-    """Return cards that name the group with the best metric, and those with the lowest costs of the hardest target.
+    """Return cards that name the group with the best metric, and those that reach a target at the lowest costs.
 
-    That is the hardest target that some group reaches with every seed. Without one, there is only the first card.
+    This is the hardest target that some group reaches with every seed. Without one, there is only the first card.
     """
-    certain = [one for one in metric.targets if any(_always_reaches(group, one) for group in groups)]
+    certain = [target for target in metric.targets if any(_always_reaches(group, target) for group in groups)]
     target_cards = [_target_card(groups, metric, certain[-1], *words) for words in _COSTS] if certain else []
     return [_best_card(groups, metric), *filter(None, target_cards)]
 
@@ -112,7 +112,7 @@ def _always_reaches(group: Group, target: float) -> bool:
 
 
 def _best_card(groups: Sequence[Group], metric: Metric) -> dict[str, str]:
-    """Return the card for the best value of the metric, with those of the next three groups."""
+    """Return the card for the best value of the metric, with the values of the next three groups."""
 
     def score(run: Run) -> float:
         return float(run.summary[metric.last10])
@@ -131,7 +131,7 @@ def _best_card(groups: Sequence[Group], metric: Metric) -> dict[str, str]:
 def _target_card(
     groups: Sequence[Group], metric: Metric, target: float, column: str, heading: str, scale: float, unit: str
 ) -> dict[str, str] | None:
-    """Return the card for the lowest cost of a target; None if no group reaches it always and at a known cost."""
+    """Return the card for the lowest cost of a target; None unless a group always reaches it at a known cost."""
 
     def cost(runs: Sequence[Run]) -> Estimate:
         return spent_until(runs, target, column)
@@ -150,7 +150,7 @@ def _target_card(
 
 
 def leader(groups: Sequence[Group], cost: Callable[[Sequence[Run]], Estimate]) -> str:
-    """Return the name of the first group, and of those whose cost is not distinguishable over the seeds in common."""
+    """Return the name of the first group, and of the groups whose cost is not distinguishable over common seeds."""
     first, *others = groups
     tied = [group.name for group in others if _difference(first, group, cost).verdict(0) != "lower"]
     if not tied:

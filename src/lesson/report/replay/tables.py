@@ -1,4 +1,4 @@
-"""The tables of a replay: the recorded run beside simulated strategies, the clients, and the check of predictions."""
+"""The tables of a replay: the recorded run and the simulated strategies, the clients, and the check of predictions."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ MAX_NAMED = 3
 
 
 def strategy_table(result: Replay) -> Table:
-    """Return the recorded run and the simulated strategies that can run; updates per hour have an interval."""
+    """Return a table of the recorded run and the simulated strategies; updates per hour have an interval."""
     names, reality = result.fitted.names, result.reality
     recorded = {name: Spread(value, math.nan, math.nan) for name, value in reality.values.items()}
     found = [(f"recorded: {reality.strategy}", recorded, reality.not_served)]
@@ -47,7 +47,7 @@ def strategy_table(result: Replay) -> Table:
 
 
 def client_table(clients: Sequence[dict[str, Any]], labels: Sequence[str]) -> Table:
-    """Return what was recorded of each client, and how many of its updates each strategy aggregates in a simulation."""
+    """Return a table of the recorded clients, and of how many of their updates each strategy aggregates."""
 
     def merged(index: int) -> Callable[[dict[str, Any]], float | None]:
         return lambda client: client["merged"][index]
@@ -65,7 +65,7 @@ def client_table(clients: Sequence[dict[str, Any]], labels: Sequence[str]) -> Ta
 
 
 def check_table(check: Check, name: str) -> Table:
-    """Return how well the first half of a recording predicts the second."""
+    """Return a table that compares the second half of a recording with its prediction from the first."""
     columns = [
         Column("", lambda row: row.what, align="left"),
         Column("predicted", lambda row: _value(row, row.predicted.mean)),
