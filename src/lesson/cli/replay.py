@@ -49,7 +49,7 @@ _output = partial(option, heading="Output")
 
 @dataclass(frozen=True)
 class ReplayCommand:
-    """Simulate other strategies on the clients of a recording. Prints what they would have done, and recommends one.
+    """Simulate other strategies with the clients of a recording, and recommend one.
 
     Example: lesson replay flight.jsonl --html replay.html
     """
@@ -91,8 +91,8 @@ class ReplayCommand:
     check: bool = _replay(
         "--check",
         is_flag=True,
-        help="Instead, predict the second half of the recording from the first, and compare; --set then sets options "
-        "of the recorded strategy.",
+        help="Only predict the second half of the recording from the first, and compare; --set then sets options of "
+        "the recorded strategy.",
     )
     dataset: str | None = _training(
         "--dataset",
@@ -159,7 +159,7 @@ class ReplayCommand:
 
     @property
     def _options(self) -> dict[str, dict[str, Any]]:
-        """Options of single strategies, from --set."""
+        """Options of individual strategies, from --set."""
         changes, options = split_changes(self.set)
         if changes:
             raise InputError(f"--set must name a strategy's option, such as fedbuff.concurrency=5, got '{changes[0]}'")
