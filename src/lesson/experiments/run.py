@@ -44,7 +44,7 @@ class Run:
         settings: Its settings.
         summary: The content of summary.json, such as `summary["accuracy"]`.
         diverged: Why training diverged; empty for a run that finished.
-        labels: Labels that a design adds to its settings, such as the entry in a tuned comparison.
+        labels: Labels besides its settings, such as the entry in a tuned comparison.
         archived: The content of its line in an archive; None for a run that has a folder.
     """
 
