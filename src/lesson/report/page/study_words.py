@@ -155,7 +155,8 @@ def leader(groups: Sequence[Group], cost: Callable[[Sequence[Run]], Estimate]) -
     tied = [group.name for group in others if _difference(first, group, cost).verdict(0) != "lower"]
     if not tied:
         return first.name
-    names = " or ".join([first.name, *tied]) if len(tied) < 3 else f"{first.name} and {len(tied)} others"
+    names = f"{', '.join([first.name, *tied[:-1]])} or {tied[-1]}"
+    names = names if len(tied) < 3 else f"{first.name} and {len(tied)} others"
     return f"{names}: not distinguishable with {count(len(first.runs), 'seed')}"
 
 
