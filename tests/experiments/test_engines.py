@@ -9,7 +9,9 @@ import pytest
 from helpers.runs import settings
 from helpers.small_tasks import tiny_task
 from helpers.trackers import RecordingTracker
+from lesson import Settings
 from lesson.experiments.engines import InProcessEngine, Line, LocalEngine, RayEngine, make_engine
+from lesson.experiments.engines.trial import execute_trial
 from lesson.runs.folder import RunFolder
 
 STRATEGIES = """
@@ -86,6 +88,13 @@ def test_failure_does_not_stop_other_runs(tmp_path: Path) -> None:
         ("c", "done"),
     ]
     assert tracker.calls[1:4] == [1, 2, 2]
+
+
+def test_invalid_option_of_a_task_is_invalid_input(tmp_path: Path) -> None:
+    """It is an ArgumentError, which must stop a comparison like any other InputError."""
+    wrong = Settings(dataset="synthetic", task={"num_clients": 0}, rounds=1)
+    line = execute_trial(tmp_path / "run", wrong, progress=None)
+    assert (line["error"], line["kind"]) == ("num_clients must be >= 1, got 0", "InputError")
 
 
 def test_run_resumes_after_an_exception_of_the_listener(tmp_path: Path) -> None:

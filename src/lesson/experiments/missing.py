@@ -73,7 +73,7 @@ def run_missing(
 
 def _announce(folder: StudyFolder, reused: Sequence[Path], left: Mapping[Path, Settings], report: Report) -> None:
     """Report how many runs have finished before, and how many are continued from a checkpoint."""
-    begun = sum(path.name in folder.unfinished() for path in left) if any(path.exists() for path in left) else 0
+    begun = sum(RunFolder(path).is_unfinished for path in left)
     for count, what in ((len(reused), "reusing {} finished run{}"), (begun, "resuming {} unfinished run{}")):
         if count:
             report(str(folder.path), {"study": what.format(count, "" if count == 1 else "s")})
@@ -136,13 +136,13 @@ def _ended(left: Mapping[Path, Settings], errors: Mapping[str, Line]) -> dict[st
 def check_runs(wanted: Mapping[str, Settings], done: Mapping[str, Run], out: Path, resume: bool) -> None:
     """Raise InputError if one of the runs cannot start, or is done with other settings or inputs.
 
-    Inputs of archived runs are not checked, because archives do not record them.
+    Inputs of runs of which only the archived line is left are not checked, because archives do not record them.
     """
     for name, settings in wanted.items():
         if name not in done:
             RunFolder(out / name).check(settings, resume)
         elif different := settings.differences(done[name].settings):
             raise InputError(f"{out} holds {name} with other settings ({different[0]}); choose another output folder")
-        elif done[name].path is not None and (changed := RunFolder(out / name).changed_input(settings)):
+        elif changed := RunFolder(out / name).changed_input(settings):
             remedy = "choose another output folder, or remove this one"
             raise InputError(f"{out} holds {name} with another version of {changed}; {remedy}")

@@ -91,8 +91,9 @@ def _tracker_names(trackers: Sequence[Tracker]) -> str:
 
 
 def failed(error: InputError | RunStoppedError) -> Line:
-    """Return the last event of a run that failed with a foreseen error."""
-    return {"error": str(error), "kind": type(error).__name__, "traceback": traceback_of(error)}
+    """Return the last event of a run that failed with a foreseen error; an ArgumentError is an InputError, too."""
+    kind = InputError if isinstance(error, InputError) else type(error)
+    return {"error": str(error), "kind": kind.__name__, "traceback": traceback_of(error)}
 
 
 def ended(how: str) -> Line:
