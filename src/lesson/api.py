@@ -34,7 +34,6 @@ from lesson.planning.plan import Plan, make_plan, propose_deadline_s
 from lesson.report.paper.write import Reproduction, write_reproduction
 from lesson.report.progress import RunProgress, StudyProgress
 from lesson.runs.execute import execute
-from lesson.runs.folder import RunFolder
 from lesson.runs.resolve import resolve, with_actual_bits
 from lesson.runs.trackers import Tracker, checked_trackers
 from lesson.settings.settings import Settings
@@ -82,8 +81,6 @@ def run(
         strategy, options = base.strategy.name, base.strategy.options | dict(options or {})
     chosen = base.with_strategy(strategy, dict(options or {}))
     path = Path(out) if out is not None else Path("runs") / run_name(chosen)
-    if resume and RunFolder(path).is_unfinished:
-        print(f"note: resuming the unfinished run in {path}", file=sys.stderr)
     parts: dict[str, Any] = {"data_dir": data_dir, "task": own, "trackers": followers, "tell": _note}
     with _continued_by_repeating(), RunProgress(chosen.run) as progress:
         execute(chosen, path, resume=resume, progress=progress.report, **parts)
