@@ -97,16 +97,16 @@ def test_invalid_option_of_a_task_is_invalid_input(tmp_path: Path) -> None:
     assert (line["error"], line["kind"]) == ("num_clients must be >= 1, got 0", "InputError")
 
 
-def test_run_resumes_after_an_exception_of_the_listener(tmp_path: Path) -> None:
+def test_run_resumes_after_an_interruption(tmp_path: Path) -> None:
     heard: list[Line] = []
 
     def hear(_: Path, line: Line) -> None:
         heard.append(line)
         if line.get("round") == 2:
-            raise MemoryError
+            raise KeyboardInterrupt
 
     engine = InProcessEngine(task=tiny_task())
-    with pytest.raises(MemoryError):
+    with pytest.raises(KeyboardInterrupt):
         engine.run({tmp_path / "a": settings(rounds=3), tmp_path / "b": settings(rounds=3)}, hear)
     assert [line["round"] for line in heard] == [1, 2]
     assert not (tmp_path / "b").exists()
@@ -123,7 +123,8 @@ def test_killed_runs_are_resumed_in_other_processes(tmp_path: Path, monkeypatch:
     names = ("Hungry", "Once", "Always", "Exits", "Raises")
     plan = {tmp_path / name: settings(f"dies:{name}", rounds=6, checkpoint_every_s=1e-9) for name in names}
     reported: dict[str, list[Line]] = {name: [] for name in names}
-    engine = LocalEngine(2, max_restarts=1, task=tiny_task())
+    monkeypatch.setattr("lesson.experiments.engines.local.MAX_RESTARTS", 1)
+    engine = LocalEngine(2, task=tiny_task())
     engine.run(plan, lambda path, line: reported[path.name].append(line) if "round" not in line else None)
     ends = {name: lines[-1] for name, lines in reported.items()}
     assert "postponed" in reported["Hungry"][0]

@@ -48,7 +48,6 @@ class RayEngine:
     cpus_per_trial: int = 1
     gpus_per_trial: float = 0.0
     data_dir: Path | str | None = None
-    max_restarts: int = MAX_RESTARTS
     task: Task | None = None
     """Your own task, which replaces the one in the settings."""
 
@@ -82,7 +81,7 @@ class RayEngine:
                         line = _outcome(ray, reference)
                         if "lost" in line:
                             restarts[path] += 1
-                            again = restarts[path] <= self.max_restarts
+                            again = restarts[path] <= MAX_RESTARTS
                             line = {"killed": restarts[path]} if again else killed(restarts[path], line["lost"])
                             waiting.extendleft([path] if again else [])
                         hear(path, line)

@@ -26,14 +26,14 @@ class Engine(Protocol):
     """Executes many runs, several at a time."""
 
     def run(self, plan: Mapping[Path, Settings], hear: Hear, trackers: Sequence[Tracker] = ()) -> None:
-        """Execute runs in their folders until all have ended; an exception, including one of `hear`, interrupts them.
+        """Execute runs in their folders until all have ended; an exception of `hear` when a run ends interrupts them.
 
         `hear` is called with events: a line of the run's metrics, {"done": True} with its final score and time_s,
-        {"killed": count} for a run that is resumed after its process was killed, {"postponed": number of runs still in
-        progress} for one that ran out of memory and is resumed after another has ended, or {"error": message, "kind":
-        name of the class, "traceback": that of an exception in the user's code} for a run that failed. Trackers are
-        called in the process that executes the run; each process has its own copy. Raises InputError if a tracker or
-        task cannot be copied into another process.
+        {"killed": count} for a run that is resumed after its process was killed, {"postponed": True} for one that ran
+        out of memory and is resumed after another has ended, or {"error": message, "kind": name of the class,
+        "traceback": that of an exception in the user's code} for a run that failed. Trackers are called in the process
+        that executes the run; each process has its own copy. Raises InputError if a tracker or task cannot be copied
+        into another process.
         """
         ...
 
@@ -94,11 +94,6 @@ def failed(error: InputError | RunStoppedError) -> Line:
     """Return the last event of a run that failed with a foreseen error; an ArgumentError is an InputError, too."""
     kind = InputError if isinstance(error, InputError) else type(error)
     return {"error": str(error), "kind": kind.__name__, "traceback": traceback_of(error)}
-
-
-def ended(how: str) -> Line:
-    """Return the last event of a run whose process exited."""
-    return {"error": f"its process ended with {how}", "kind": RunStoppedError.__name__}
 
 
 def killed(times: int, how: str) -> Line:
