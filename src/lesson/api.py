@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 
 from rich.console import Console
 
-from lesson.core.errors import InputError, RunStoppedError
+from lesson.core.errors import ArgumentError, InputError, RunStoppedError
 from lesson.experiments.engines import Engine, make_engine
 from lesson.experiments.folder import MARKER
 from lesson.experiments.grid import compare_strategies, flat_axes, load_grid, make_grid
@@ -354,8 +354,8 @@ def _with_task(settings: Settings, task: TaskSource, out: Path | str | None) -> 
     if task is None:
         return settings, None
     name = _name_of(task)
-    if settings.is_set("dataset") and settings.data.dataset != name:
-        raise InputError(f"dataset and task must not both be given, got '{settings.data.dataset}' and '{name}'")
+    if settings.is_given("data.dataset") and settings.data.dataset != name:
+        raise ArgumentError("task", f"must not be given with a dataset, got '{name}' and '{settings.data.dataset}'")
     if isinstance(task, str) or ":" in name:
         return settings.with_changes(dataset=name), None
     if out is None:
@@ -368,7 +368,7 @@ def _name_of(task: TaskSource) -> str:
     """Return module:function for a task that other processes can import, otherwise a name for messages."""
     if isinstance(task, str):
         if ":" not in task:
-            raise InputError(f"task must be module:function, got '{task}'; name a built-in task with dataset")
+            raise ArgumentError("task", f"must be module:function, got '{task}'; name a built-in task with dataset")
         return task
     if isinstance(task, Task):
         return task.name

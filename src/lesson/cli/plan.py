@@ -73,7 +73,6 @@ class PlanCommand:
 
     def run(self) -> None:
         self._check_fleet()
-        self._check_deadline()
         self._check_on_time()
         settings = self._settings()
         file = settings.fleet.latencies if self.flight is None else str(self.flight)
@@ -182,10 +181,6 @@ class PlanCommand:
             return Advice(proposed_s, self.on_time)
         shares = {row.deadline_s: row.on_time for row in plan.deadlines} | {plan.deadline_s: plan.on_time}
         return Advice(proposed_s, self.on_time, shares.get(proposed_s), plan.round_s["fedavg"])
-
-    def _check_deadline(self) -> None:
-        if isinstance(self.deadline, float) and not self.deadline > 0:
-            raise InputError(f"--deadline must be > 0, got {self.deadline:g}")
 
     def _check_on_time(self) -> None:
         if self.on_time is None:

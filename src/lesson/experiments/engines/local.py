@@ -23,7 +23,6 @@ from lesson.core.interrupts import STOP_SIGNALS
 from lesson.experiments.engines.trial import (
     FORESEEN,
     MAX_RESTARTS,
-    Content,
     Hear,
     Line,
     copied,
@@ -181,7 +180,7 @@ class _Worker:
     had_company: bool
     """Whether other processes may have used memory during the current run."""
 
-    def __init__(self, data_dir: Path | str | None, num_threads: int, content: Content) -> None:
+    def __init__(self, data_dir: Path | str | None, num_threads: int, content: bytes) -> None:
         context = get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_work, args=(theirs, os.getpid(), data_dir, num_threads, content))
@@ -215,7 +214,7 @@ class _Worker:
         self.pipe.close()
 
 
-def _work(pipe: Connection, parent: int, data_dir: Path | str | None, num_threads: int, content: Content) -> None:
+def _work(pipe: Connection, parent: int, data_dir: Path | str | None, num_threads: int, content: bytes) -> None:
     """Execute runs from the pipe and send their lines, until the pipe is closed or the parent process has ended.
 
     `content` is what `copied` returned; an error in unpickling it is reported as a run's error.

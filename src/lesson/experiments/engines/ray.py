@@ -22,7 +22,6 @@ from typing import Any
 from lesson.core.errors import ArgumentError, InputError, describe
 from lesson.experiments.engines.trial import (
     MAX_RESTARTS,
-    Content,
     Hear,
     Line,
     copied,
@@ -115,7 +114,7 @@ class RayEngine:
                 raise ArgumentError(name, f"must be <= {most}, the number that Ray finds here, got {share:g}")
 
 
-def _execute(path: Path, settings: Settings, data_dir: Path | str | None, num_threads: int, content: Content) -> Line:
+def _execute(path: Path, settings: Settings, data_dir: Path | str | None, num_threads: int, content: bytes) -> Line:
     """Execute a run as a Ray task; return its last line. `content` is what `copied` returned."""
     try:
         trackers, task = restored(content)

@@ -18,8 +18,6 @@ FORESEEN = tuple(kind.__name__ for kind in (InputError, RunStoppedError, Diverge
 Line = dict[str, Any]
 Hear = Callable[[Path, Line], None]
 """Called with the folder of a run and each of its events."""
-Content = Sequence[tuple[str, bytes]]
-"""Objects for another process: their names for messages, and the pickled objects."""
 
 
 class Engine(Protocol):
@@ -57,37 +55,27 @@ def execute_trial(
     return {"done": True} | {name: summary[name] for name in (metric.name, "time_s")} | metric.fields
 
 
-def copied(trackers: Sequence[Tracker], task: Task | None, dumps: Callable[[Any], bytes]) -> Content:
-    """Return trackers and task as bytes for another process; raise InputError if they cannot be copied."""
-    content = []
-    for value, name in ((list(trackers), _tracker_names(trackers)), (task, "task")):
-        try:
-            content.append((name, dumps(value)))
-        except Exception as error:  # custom objects may hold anything
-            raise not_copied(name, error) from error
-    return content
+def copied(trackers: Sequence[Tracker], task: Task | None, dumps: Callable[[Any], bytes]) -> bytes:
+    """Return trackers and task for another process; raise InputError if they cannot be pickled."""
+    try:
+        return dumps((list(trackers), task))
+    except Exception as error:  # custom objects may hold anything
+        raise not_copied(error) from error
 
 
-def restored(content: Content) -> tuple[list[Tracker], Task | None]:
+def restored(content: bytes) -> tuple[list[Tracker], Task | None]:
     """Return the trackers and the task from `copied`; raise InputError if this process cannot import what they need."""
-    values = list[Any]()
-    for name, pickled in content:
-        try:
-            values.append(pickle.loads(pickled))
-        except Exception as error:
-            raise not_copied(name, error) from error
-    trackers, task = values
-    return trackers, task
+    try:
+        own: tuple[list[Tracker], Task | None] = pickle.loads(content)
+    except Exception as error:
+        raise not_copied(error) from error
+    return own
 
 
-def not_copied(what: str, error: Exception) -> InputError:
-    """Return the error for objects that cannot be pickled."""
+def not_copied(error: Exception) -> InputError:
+    """Return the error for a tracker or task that cannot be pickled."""
     remedy = "define classes and functions in a module, open files and connections later, or use a single process"
-    return InputError(f"{what} cannot be copied into another process: {describe(error)}; {remedy}")
-
-
-def _tracker_names(trackers: Sequence[Tracker]) -> str:
-    return "tracker " + ", ".join(f"{type(one).__module__}:{type(one).__qualname__}" for one in trackers)
+    return InputError(f"task or trackers cannot be copied into another process: {describe(error)}; {remedy}")
 
 
 def failed(error: InputError | RunStoppedError) -> Line:
