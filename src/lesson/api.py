@@ -28,7 +28,7 @@ from lesson.fleet.fleet import Fleet, draw_fleet
 from lesson.learn.task import Task
 from lesson.learn.tasks import TaskSource, task_of
 from lesson.paper.items import select_items
-from lesson.paper.reproduce import check_scale, plan_reproduction
+from lesson.paper.reproduce import plan_reproduction
 from lesson.paper.scale import make_scale
 from lesson.planning.plan import Plan, make_plan, propose_deadline_s
 from lesson.report.paper.write import Reproduction, write_reproduction
@@ -258,10 +258,8 @@ def reproduce(
     """
     chosen, scale = select_items(items), make_scale(quick, num_seeds, eval_jitter)
     path = Path(out) if out is not None else Path("runs") / ("paper-quick" if quick else "paper")
-    check_scale(scale, path)
-    study = _execute(
-        run_missing, plan_reproduction(chosen, scale, path), path, make_engine(data_dir=data_dir), on_error="stop"
-    )
+    wanted, engine = plan_reproduction(chosen, scale, path), make_engine(data_dir=data_dir)
+    study = _execute(run_missing, wanted, path, engine, on_error="stop")
     if study.failures:
         failed = f"{len(study.failures)} runs failed, first {study.first_failure()}"
         raise RunStoppedError(f"{failed}; repeat it to retry them")

@@ -87,7 +87,7 @@ INVALID = [
     ("report . --figures pdf,gif", "'gif'"),
     ("report . --figures pdf --width 1mm", "--width"),
     ("reproduce fig55", "'fig5'"),
-    ("reproduce fig4 --eval-jitter 1.5", "eval_jitter"),
+    ("reproduce fig4 --eval-jitter 1.5", "--eval-jitter"),
     ("reproduce fig4 --seeds 0", "seeds"),
     ("replay fleet.csv", "a recording must start with"),
     ("replay rec.jsonl --strategies ''", "--strategies"),

@@ -17,7 +17,7 @@ with one_line_if_interrupted():
 
     from lesson.cli.data import DataCommand
     from lesson.cli.learn import CompareCommand, RunCommand
-    from lesson.cli.parser import Group, OneOf, input_error
+    from lesson.cli.parser import Group, input_error
     from lesson.cli.plan import PlanCommand
     from lesson.cli.record import record
     from lesson.cli.replay import ReplayCommand
@@ -49,7 +49,7 @@ def _print_completion(context: click.Context, _: click.Parameter, shell: str | N
 @click.version_option(__version__, message="lesson %(version)s", help="Show the version and exit.")
 @click.option(
     "--print-completion",
-    type=OneOf(["bash", "fish", "zsh"]),
+    type=click.Choice(["bash", "fish", "zsh"]),
     metavar="SHELL",
     expose_value=False,
     is_eager=True,

@@ -56,7 +56,10 @@ def run_missing(
         for path in reused:
             RunFolder(path).delete_checkpoints()  # a process may have been killed before it did
             report(path.name, {"done": True})
-        _announce(folder, reused, left, report)
+        begun = sum(RunFolder(path).is_unfinished for path in left)
+        for count, what in ((len(reused), "reusing {} finished run{}"), (begun, "resuming {} unfinished run{}")):
+            if count:
+                report(str(folder.path), {"study": what.format(count, "" if count == 1 else "s")})
         for path, settings in left.items():
             report(path.name, {"limits": settings.run})
         try:
@@ -69,14 +72,6 @@ def run_missing(
             progress.check_found(done)
             marker = progress.write(done)
     return study_of(folder, marker, done)
-
-
-def _announce(folder: StudyFolder, reused: Sequence[Path], left: Mapping[Path, Settings], report: Report) -> None:
-    """Report how many runs have finished before, and how many are continued from a checkpoint."""
-    begun = sum(RunFolder(path).is_unfinished for path in left)
-    for count, what in ((len(reused), "reusing {} finished run{}"), (begun, "resuming {} unfinished run{}")):
-        if count:
-            report(str(folder.path), {"study": what.format(count, "" if count == 1 else "s")})
 
 
 class _Progress:

@@ -126,7 +126,7 @@ class Study:
 
     def __repr__(self) -> str:
         seeds = {run.summary["seed"] for run in self.runs}
-        return f"Study({len(self.runs)} runs, {len(seeds)} seeds, by {', '.join(self.by)})"
+        return f"{type(self).__name__}({len(self.runs)} runs, {len(seeds)} seeds, by {', '.join(self.by)})"
 
     def _repr_html_(self) -> str:
         from lesson.report.results import failure_table, results_table  # it imports this module

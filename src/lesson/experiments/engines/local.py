@@ -9,7 +9,7 @@ import os
 import signal
 import time
 from collections import Counter, deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -35,7 +35,6 @@ from lesson.learn.device import device_of
 from lesson.learn.process import configure_process, main_hidden
 from lesson.learn.task import Task
 from lesson.runs.trackers import Tracker
-from lesson.settings.sections import RunSettings
 from lesson.settings.settings import Settings
 
 TELL_EVERY_S = 0.2
@@ -70,11 +69,6 @@ class LocalEngine:
             workers.close()
 
 
-def most_at_once(runs: Collection[RunSettings]) -> int:
-    """Return how many of these runs are executed at once if there are enough cores."""
-    return min(len(runs), MAX_ON_GPU) if any(device_of(limits)[0] == "cuda" for limits in runs) else len(runs)
-
-
 class _Workers:
     """The worker processes, and the runs that have not started."""
 
@@ -84,7 +78,9 @@ class _Workers:
                 remedy = "define it in a module, or use a single process"
                 raise InputError(f"strategy {settings.strategy.name} cannot be imported by other processes; {remedy}")
         self._waiting = deque(plan.items())
-        self._size = min(engine.num_processes, most_at_once([settings.run for settings in plan.values()]))
+        self._size = min(engine.num_processes, len(plan))
+        if any(device_of(settings.run)[0] == "cuda" for settings in plan.values()):
+            self._size = min(self._size, MAX_ON_GPU)
         num_threads = max(1, num_cores() // self._size)
         content = copied(trackers, engine.task, cloudpickle.dumps)
         self._engine, self._how = engine, (engine.data_dir, num_threads, content)
