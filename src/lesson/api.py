@@ -305,8 +305,9 @@ S = TypeVar("S", bound=Study)
 
 def _execute(call: Callable[..., S], what: Any, out: Path, engine: Engine, **how: Any) -> S:
     """Call `run_missing` or `tune` and show its progress; raise RunStoppedError if all runs failed."""
-    name = Path(sys.argv[0]).name
-    command = ["lesson", *sys.argv[1:]] if name in ("lesson", "__main__.py") else ["python", name]
+    script = Path(sys.argv[0])
+    is_command = script.name == "lesson" or script.parts[-3:] == ("lesson", "cli", "__main__.py")
+    command = ["lesson", *sys.argv[1:]] if is_command else ["python", script.name]
     with _continued_by_repeating(), StudyProgress() as progress:
         study = call(what, out, engine, report=progress.report, command=shlex.join(command), **how)
     if study.failures and not study.runs:
