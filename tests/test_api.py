@@ -147,7 +147,7 @@ def test_table_of_the_paper_is_reproduced(tmp_path: Path) -> None:
     assert {"table1.md", "table1.csv", "table1.toml", "README.md", "report.html", MARKER} <= {
         path.name for path in out.iterdir()
     }
-    with pytest.raises(InputError, match="2 seeds"):
+    with pytest.raises(InputError, match="seeds = 2"):
         lesson.reproduce("table1", out=out)
 
 
