@@ -155,11 +155,6 @@ class StudyFolder:
                 done[path.parent.name] = Run.load(path.parent)
         return done
 
-    def unfinished(self) -> list[str]:
-        """Return the names of runs that have started but not finished."""
-        begun = [path.parent for path in sorted(self.path.glob("*/config.toml"))]
-        return [path.name for path in begun if not RunFolder(path).summary.exists()]
-
 
 def commit_of_code() -> str:
     """Return the commit of this code, with a + if it has uncommitted changes; empty if it is not in a repository."""

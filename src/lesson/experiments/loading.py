@@ -36,7 +36,8 @@ def load(folder: Path | str) -> Run | Study:
     if RunFolder(path).config.exists():
         return Run.load(path)
     there = StudyFolder(path)
-    marker, done, begun = there.read(), there.runs(), there.unfinished()
+    marker, done = there.read(), there.runs()
+    begun = [one.parent.name for one in sorted(path.glob("*/config.toml")) if RunFolder(one.parent).is_unfinished]
     if marker is None and not done:
         problem = f"none of its {len(begun)} runs has finished" if begun else _WANTED
         raise InputError(f"{path} holds no finished run; {problem}")

@@ -57,7 +57,7 @@ class Estimate:
     @property
     def half(self) -> float:
         """Half the 95 % interval of the mean; NaN if some values are bounds, or with fewer than three."""
-        return math.nan if self.is_bound.any() or len(self.low) < MIN_SEEDS else half_interval(self.low)
+        return math.nan if self.is_bound.any() or len(self.low) < MIN_SEEDS else float(half_intervals(self.low))
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -180,22 +180,20 @@ def means(runs: pd.DataFrame, names: Sequence[str], times: Sequence[str]) -> dic
         reached = values.notna().all()
         figures[name] = float(values.mean()) if reached else math.nan
         enough = reached and len(runs) >= MIN_SEEDS
-        figures[f"{name}_ci95"] = half_interval(values.to_numpy()) if enough else math.nan
+        figures[f"{name}_ci95"] = float(half_intervals(values.to_numpy(float))) if enough else math.nan
         figures[f"{name}_min"], figures[f"{name}_max"] = float(values.min()), float(values.max())
         if name in times:
             figures[f"{name}_seeds"] = int(values.notna().sum())
     return figures
 
 
-def half_interval(values: np.ndarray) -> float:
-    """Return half the 95 % confidence interval of a mean by Student's t; NaN for a single value."""
-    return float(half_intervals(np.asarray(values, dtype=float)[:, None])[0])
-
-
 def half_intervals(values: np.ndarray) -> np.ndarray:
-    """Return `half_interval` of each column."""
+    """Return half the 95 % confidence interval of the mean by Student's t, of a vector or of each column.
+
+    NaN for a single value.
+    """
     if len(values) < 2:
-        return np.full(values.shape[1], math.nan)
+        return np.full(values.shape[1:], math.nan)
     from scipy.special import stdtrit  # not at the top: scipy takes a while to import
 
     quantile = stdtrit(len(values) - 1, 0.975)

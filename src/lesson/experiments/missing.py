@@ -56,7 +56,10 @@ def run_missing(
         for path in reused:
             RunFolder(path).delete_checkpoints()  # a process may have been killed before it deleted them
             report(path.name, {"done": True})
-        _announce(folder, reused, left, report)
+        begun = sum(RunFolder(path).is_unfinished for path in left)
+        for count, what in ((len(reused), "reusing {} finished run{}"), (begun, "resuming {} unfinished run{}")):
+            if count:
+                report(str(folder.path), {"study": what.format(count, "" if count == 1 else "s")})
         for path, settings in left.items():
             report(path.name, {"limits": settings.run})
         try:
@@ -69,14 +72,6 @@ def run_missing(
             progress.check_results(done)
             marker = progress.write(done)
     return study_of(folder, marker, done)
-
-
-def _announce(folder: StudyFolder, reused: Sequence[Path], left: Mapping[Path, Settings], report: Report) -> None:
-    """Report how many finished runs are reused and how many unfinished ones are resumed."""
-    begun = sum(path.name in folder.unfinished() for path in left) if any(path.exists() for path in left) else 0
-    for count, what in ((len(reused), "reusing {} finished run{}"), (begun, "resuming {} unfinished run{}")):
-        if count:
-            report(str(folder.path), {"study": what.format(count, "" if count == 1 else "s")})
 
 
 class _Progress:
@@ -136,13 +131,13 @@ def _ended(left: Mapping[Path, Settings], errors: Mapping[str, Line]) -> dict[st
 def check_runs(wanted: Mapping[str, Settings], done: Mapping[str, Run], out: Path, resume: bool) -> None:
     """Raise InputError if a run cannot start, or has finished with other settings or inputs.
 
-    Inputs of archived runs are not checked, because archives do not record them.
+    Inputs of runs of which only the archived line is left are not checked, because archives do not record them.
     """
     for name, settings in wanted.items():
         if name not in done:
             RunFolder(out / name).check(settings, resume)
         elif different := settings.differences(done[name].settings):
             raise InputError(f"{out} holds {name} with other settings ({different[0]}); choose another output folder")
-        elif done[name].path is not None and (changed := RunFolder(out / name).changed_input(settings)):
-            remedy = "choose another output folder, or delete this one"
+        elif changed := RunFolder(out / name).changed_input(settings):
+            remedy = "choose another output folder, or remove this one"
             raise InputError(f"{out} holds {name} with another version of {changed}; {remedy}")

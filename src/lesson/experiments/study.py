@@ -84,25 +84,20 @@ class Study:
         return replace(self, runs=kept, failures={})
 
     def table(self) -> pd.DataFrame:
-        """Return the results as a table: `means`, except for tuned comparisons, which have their own measures."""
-        return self.means()
-
-    def means(self) -> pd.DataFrame:
         """Return one row per strategy, or per combination of labels, with the mean of each measure over seeds.
 
         NAME_min and NAME_max are its extremes, NAME_ci95 is half its 95 % confidence interval (from three seeds on),
-        and time_to_TARGET_seeds is the number of seeds that reached the target.
+        and time_to_TARGET_seeds is the number of seeds that reached the target. Tuned comparisons have other measures.
         """
-        metric, by_labels = self.metric, self.groups().items()
-        rows = [dict(zip(self.by, labels, strict=True)) | self._means(runs, metric) for labels, runs in by_labels]
+        metric, rows = self.metric, []
+        for labels, runs in self.groups().items():
+            frame = Study(runs, self.by).to_frame()
+            for name in FIGURES:  # archived runs may lack some
+                frame[name] = frame.get(name, math.nan)
+            counts = [name for name in ("rejected", *VARYING_COUNTS) if name in frame]
+            measured = means(frame, [metric.last10, *FIGURES, *counts], metric.time_names)
+            rows.append(dict(zip(self.by, labels, strict=True)) | measured)
         return pd.DataFrame(rows, columns=None if rows else list(self.by)).set_index(list(self.by))
-
-    def _means(self, runs: Sequence[Run], metric: Metric) -> dict[str, float]:
-        frame = Study(runs, self.by).to_frame()
-        for name in FIGURES:  # archived runs may lack some
-            frame[name] = frame.get(name, math.nan)
-        counts = [name for name in ("rejected", *VARYING_COUNTS) if name in frame]
-        return means(frame, [metric.last10, *FIGURES, *counts], metric.time_names)
 
     def first_failure(self) -> str:
         """Return the first of the failures, as the name of the run and the reason."""
@@ -131,7 +126,7 @@ class Study:
 
     def __repr__(self) -> str:
         seeds = {run.summary["seed"] for run in self.runs}
-        return f"Study({len(self.runs)} runs, {len(seeds)} seeds, by {', '.join(self.by)})"
+        return f"{type(self).__name__}({len(self.runs)} runs, {len(seeds)} seeds, by {', '.join(self.by)})"
 
     def _repr_html_(self) -> str:
         from lesson.report.results import failure_table, results_table  # it imports this module

@@ -64,7 +64,7 @@ class Rules(Checked):
     dataset: Text
     betas: Several[Positive]
     tuning_seeds: Several[Seed]
-    """Seeds of the tuning runs. A file may have `tuning_seed` instead, a single number."""
+    """Seeds of the tuning runs."""
     seeds: Several[Seed]
     tuning_s: Positive
     """Simulated seconds of a tuning run."""
@@ -81,11 +81,6 @@ class Rules(Checked):
     higher_is_better: Annotated[bool, Field(strict=True)] = True
     client_scores_every_s: Positive | None = None
     """Simulated seconds between evaluations on the clients' own data, see `Run.clients`; None for none."""
-
-    def __init__(self, /, **values: Any) -> None:
-        if "tuning_seed" in values and "tuning_seeds" not in values:
-            values["tuning_seeds"] = [values.pop("tuning_seed")]
-        super().__init__(**values)
 
     @model_validator(mode="after")
     def _fit(self) -> Self:

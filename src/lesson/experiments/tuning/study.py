@@ -185,6 +185,3 @@ class TunedStudy(Study):
             return math.inf if math.isnan(time_s) else time_s, sum(lost), final
 
         return min((name for name in group.references if name in complete), key=rank, default="")
-
-    def __repr__(self) -> str:
-        return super().__repr__().replace("Study", "TunedStudy", 1)
