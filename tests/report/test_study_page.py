@@ -223,6 +223,11 @@ def test_unknown_clients(study: Study, tmp_path: Path) -> None:
     assert data["fleet"] is data["latencies"] is data["schedule"][0] is None
     assert data["participation"] == [[]]
     assert study_data(load_study([tmp_path / "old", study.runs[3].path]))["fleet"]["num_clients"] == 6
+    path = shutil.copytree(study.runs[0].path, tmp_path / "silent") / "clients.json"
+    kept = json.loads(path.read_text())
+    times = {name: [None] * 6 for name in ("latency_s", "compute_s", "upload_s")}
+    path.write_text(json.dumps(kept | {"clients": kept["clients"] | times}))
+    assert study_data(load_study([tmp_path / "silent"]))["fleet"] is None
 
 
 def test_hostile_text_cannot_end_the_script(tmp_path: Path) -> None:

@@ -152,6 +152,15 @@ def test_times_to_targets(tmp_path: Path) -> None:
     np.testing.assert_array_equal(dots["fedavg"], [500, 600, np.nan, np.nan])
 
 
+def test_names_of_users_are_shown_as_they_are(tmp_path: Path) -> None:
+    for name in ("_mine:_Strategy", "nowhere:A$_{B$"):
+        make_run(tmp_path / name, strategy={"name": name})
+    figures, _ = draw_figures(load_study([tmp_path]), 3.5)
+    save_figures(figures, tmp_path, [".pdf"])
+    names = [text.get_text().strip() for text in figures["time_to_accuracy"].legends[0].get_texts()]
+    assert names == ["_mine:_Strategy", "nowhere:A$_{B$"]
+
+
 def test_missing_figures_and_runs_are_noted(tmp_path: Path) -> None:
     make_run(tmp_path / "poor", joules=None, better=-0.6)
     (tmp_path / "poor" / "clients.json").unlink()

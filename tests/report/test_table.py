@@ -48,7 +48,8 @@ def test_html_is_escaped() -> None:
 def test_latex_is_escaped() -> None:
     latex = TABLE.to_latex("tab:results")
     assert r"\caption{Results, $\beta$ = 1}" in latex
-    assert r"lesson\_a|b & 1,200 \\" in latex
+    assert r"lesson\_a$|$b & 1,200 \\" in latex
+    assert r"$<$fedavg$>$ & -- \\" in latex
     assert r"time to 50 \% (s) \\" in latex
     assert r"\begin{tabular}{lr}" in latex
 

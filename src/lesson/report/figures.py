@@ -114,7 +114,7 @@ def draw_lines(axes: Axes, groups: Sequence[Group], metric: Metric, over: str, b
     for group in groups:
         curves = [run.curve for run in group.runs if column in run.curve]
         points = [(unit * curve[column].to_numpy(float), curve[metric.name].to_numpy(float)) for curve in curves]
-        name = f"{group.name} ({count(len(group.runs), 'seed')})"
+        name = f"{_in_legend(group)} ({count(len(group.runs), 'seed')})"
         draw_band(axes, points, group.look[0], name, group.look[1], metric, shaded=bands)
     axes.set(xlabel=label, ylabel=f"test {metric.name}")
 
@@ -186,13 +186,20 @@ def _draw_dots(axes: Axes, group: Group, targets: list[float], place: float) -> 
     means, halves = np.array([one.mean for one in times]), np.nan_to_num([one.half for one in times])
     at = np.arange(len(targets)) + place
     possible = np.stack([np.fmin(halves, means), halves])  # times cannot be negative
-    axes.errorbar(means, at, xerr=possible, fmt=_MARKERS[style], color=color, label=group.name, capsize=1.5, lw=0.8)
+    axes.errorbar(
+        means, at, xerr=possible, fmt=_MARKERS[style], color=color, label=_in_legend(group), capsize=1.5, lw=0.8
+    )
     for one, y in zip(times, at, strict=True):
         if one.is_bound.any():
             reached = f"{np.count_nonzero(~one.is_bound)} of {count(len(group.runs), 'seed')}"
             edge = axes.get_yaxis_transform()
             axes.plot([1], [y], _MARKERS[style], color=color, markerfacecolor="white", transform=edge, clip_on=False)
             axes.annotate(reached, (1.02, y), xycoords=edge, va="center", fontsize=7)
+
+
+def _in_legend(group: Group) -> str:
+    """Return the name of a group for a legend; matplotlib leaves out names that start with an underscore."""
+    return f" {group.name}" if group.name.startswith("_") else group.name
 
 
 def _name_below(figure: Figure, axes: Axes) -> None:

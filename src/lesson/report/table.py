@@ -15,6 +15,8 @@ from rich.text import Text
 _LATEX = {
     "\\": r"\textbackslash{}",
     **{letter: rf"\{letter}" for letter in "&%$#_{}"},
+    **{letter: f"${letter}$" for letter in "<>|"},  # other characters in the default font of LaTeX
+    "[": "{[}",  # not the argument of the row before
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     "±": r"$\pm$",

@@ -35,7 +35,8 @@ def study_data(study: Study) -> dict[str, Any]:
     courses = [[course_of(run.lines) for run in group.runs] for group in drawn]
     clients = [stored_clients(group) for group in drawn]
     merges = [_counts_merges(group, runs) for group, runs in zip(drawn, courses, strict=True)]
-    known = next((place for place, stored in enumerate(clients) if stored[0]), None)
+    there = [place for place, (stored, *_) in enumerate(clients) if stored and any(stored["clients"]["latency_s"])]
+    known = there[0] if there else None
     times_vary = any(group.settings.varies for group in drawn)
     parts = list(zip(drawn, courses, clients, strict=True))
     tasks = {run.settings.data.dataset for run in study.runs}
