@@ -175,7 +175,7 @@ def test_missing_figures_and_runs_are_noted(tmp_path: Path) -> None:
 
 def test_drawn_clients_come_from_the_run(tmp_path: Path) -> None:
     """Four clients of a hundred at τ = 20 s; the third is in tier 1 by promotion, the fourth unreachable."""
-    make_run(tmp_path / "run")
+    make_run(tmp_path / "run", strategy={"ensure_first_tier": True})
     columns = {
         "number": [0, 7, 8, 99],
         "name": ["0", "7", "8", "99"],
@@ -194,7 +194,7 @@ def test_drawn_clients_come_from_the_run(tmp_path: Path) -> None:
     assert np.asarray(lost.get_offsets()).tolist() == [[0.4, -0.5]]
     assert [text.get_text() for text in figures["clients"].legends[0].get_texts()] == ["tier 1 × 1", "tier 3 × 2"]
     lines = {str(line.get_label()): line.get_xdata() for line in figures["latency"].axes[0].lines}
-    assert list(lines["latency (sum)"]) == [41.0, 45.0, 20.0]
+    assert list(lines["latency (sum)"]) == [41.0, 45.0, 40.5]
     assert notes == []
     measured = columns | {"x_km": None, "y_km": None, "compute_s": [None] * 4, "upload_s": [None] * 4}
     (tmp_path / "run" / "clients.json").write_text(json.dumps(rest | {"clients": measured}))

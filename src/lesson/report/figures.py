@@ -16,7 +16,7 @@ from lesson.experiments.study import Study
 from lesson.learn.metric import Metric
 from lesson.report.bands import draw_band
 from lesson.report.files import STYLE, ShownFigure, in_paper_style
-from lesson.report.fleet_figures import draw_clients, draw_latency, kept_clients
+from lesson.report.fleet_figures import clients_to_draw, draw_clients, draw_latency
 from lesson.report.groups import Group, groups_of, kind_of_time, name_of, rounds_are_arrivals, title_of
 from lesson.report.results import best_groups, estimate, reached_targets, time_to
 from lesson.report.words import count, target_text
@@ -135,11 +135,12 @@ def draw_figures(study: Study, width_in: float) -> tuple[dict[str, Figure], list
     elif metric.targets:
         easiest = target_text(metric, metric.targets[0])
         notes.append(f"no figure of times to targets: no run reached {easiest} in three consecutive evaluations")
-    clients, said = kept_clients(study)
-    if clients is not None:
-        draws["latency"] = partial(draw_latency, clients, width_in)
-        if clients.placed:
-            draws["clients"] = partial(draw_clients, clients, width_in)
+    clients, said = clients_to_draw(study)
+    if clients:
+        settings = study.runs[0].settings
+        draws["latency"] = partial(draw_latency, clients, settings.strategy.deadline_s, width_in)
+        if clients["clients"]["x_km"]:
+            draws["clients"] = partial(draw_clients, clients, settings, width_in)
     return {name: draw() for name, draw in draws.items()}, notes + said
 
 

@@ -13,8 +13,9 @@ from lesson.experiments.measures import spent_until
 from lesson.experiments.study import Study
 from lesson.learn.metric import Metric
 from lesson.report.bands import Points, mean_band
+from lesson.report.clients import stored_clients
 from lesson.report.groups import Group, groups_of, is_on_wall_clock, kind_of_time, rounds_are_arrivals
-from lesson.report.page.course import Course, course_of, stored_clients
+from lesson.report.page.course import Course, course_of
 from lesson.report.page.explorer import Origin, explorer_data
 from lesson.report.page.study_words import cards, what_was_run
 from lesson.report.page.work_data import fairness, latencies, participation, schedule
@@ -33,7 +34,7 @@ def study_data(study: Study) -> dict[str, Any]:
     groups, metric = groups_of(study), study.metric
     drawn = best_groups(groups, metric, MAX_GROUPS)
     courses = [[course_of(run.lines) for run in group.runs] for group in drawn]
-    clients = [stored_clients(group) for group in drawn]
+    clients = [[stored_clients(run) for run in group.runs] for group in drawn]
     merges = [_counts_merges(group, runs) for group, runs in zip(drawn, courses, strict=True)]
     there = [place for place, (stored, *_) in enumerate(clients) if stored and any(stored["clients"]["latency_s"])]
     known = there[0] if there else None

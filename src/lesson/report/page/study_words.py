@@ -11,8 +11,8 @@ from lesson.experiments.measures import Estimate, difference, spent_until
 from lesson.experiments.run import Run
 from lesson.fleet.tiers import UNREACHABLE
 from lesson.learn.metric import Metric
+from lesson.report.clients import tiers_of
 from lesson.report.groups import Group, is_on_wall_clock
-from lesson.report.page.work_data import tiers_of
 from lesson.report.results import estimate, score_cell, time_to
 from lesson.report.words import count, target_text
 from lesson.settings.settings import Settings
