@@ -163,7 +163,7 @@ class Table:
 
 def _narrow(heading: str) -> str:
     """Return a heading on several lines, which keeps numeric columns narrow."""
-    return re.sub(r" (?=(at|to|gain|per|of) |\(|/)", "\n", heading)
+    return re.sub(r" (?=(at|to|by|gain|per|of) |\(|/)", "\n", heading)
 
 
 def _sort_key(value: Any) -> float | None:

@@ -10,8 +10,8 @@ from lesson.flight.check import Check, Prediction
 from lesson.flight.fit import listed
 from lesson.flight.outcomes import Spread
 from lesson.flight.replay import Replay
-from lesson.report.plan.text import counted, percent
 from lesson.report.table import Column, Table
+from lesson.report.words import count, percent
 
 MAX_NAMED = 3
 
@@ -41,7 +41,7 @@ def strategy_table(result: Replay) -> Table:
     ]
     if np.isnan(result.fitted.energy_j).all():
         columns = [column for column in columns if column.value != "joules"]
-    clients, rounds = counted(len(names), "client"), counted(reality.num_rounds, "round")
+    clients, rounds = count(len(names), "client"), count(reality.num_rounds, "round")
     title = f"{result.fitted.recording.name}: {clients}, {result.fitted.duration_s:.0f} s, {rounds}"
     return Table(columns, rows, title, row_style=lambda row: "bold" if row is rows[0] else "")
 
