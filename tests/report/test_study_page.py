@@ -271,6 +271,17 @@ def test_sign_test_decides_if_others_miss_the_target(tmp_path: Path) -> None:
     assert energy == "lesson"
 
 
+def test_cards_are_about_all_groups_and_drawn_lines_differ(tmp_path: Path) -> None:
+    """30 deadlines in order of accuracy: the first, which spends the least energy, is not drawn; 24 others are."""
+    for place in range(30):
+        joules = 1.0 if place == 0 else 50.0
+        make_run(tmp_path / f"{place}", joules=joules, better=0.001 * place, strategy={"deadline_s": 10.0 + place})
+    data = study_data(load_study([tmp_path]))
+    assert [card["who"].partition(" and ")[0] for card in data["cards"]][2] == "τ = 10 s"
+    assert len({(one["color"], one["dash"]) for one in data["groups"]}) == len(data["groups"]) == 24
+    assert sum(row["color"] is None for row in data["rows"]) == 6
+
+
 def test_several_tasks_have_no_cards(tmp_path: Path) -> None:
     for name in ("mnist", "cifar10"):
         make_run(tmp_path / name, data={"dataset": name})

@@ -39,6 +39,7 @@ def study_data(study: Study) -> dict[str, Any]:
     there = [place for place, (stored, *_) in enumerate(clients) if stored and any(stored["clients"]["latency_s"])]
     known = there[0] if there else None
     times_vary = any(group.settings.varies for group in drawn)
+    colors = {group.name: group.look[0] for group in drawn}
     parts = list(zip(drawn, courses, clients, strict=True))
     tasks = {run.settings.data.dataset for run in study.runs}
     return {
@@ -53,9 +54,9 @@ def study_data(study: Study) -> dict[str, Any]:
             for group in drawn
         ],
         "hidden": len(groups) - len(drawn),
-        "cards": cards(drawn, metric) if len(tasks) == 1 else [],  # of other tasks, results cannot be compared
+        "cards": cards(groups, metric) if len(tasks) == 1 else [],  # of other tasks, results cannot be compared
         "table": results_table(study).to_data(),
-        "rows": [_row(group, drawn) for group in groups],
+        "rows": [_row(group, colors.get(group.name)) for group in groups],
         "curves": [_curves(*three, metric) for three in zip(drawn, courses, merges, strict=True)],
         # The explorer assumes constant times.
         "fleet": None if times_vary or known is None else _fleet(drawn[known], clients[known][0]),
@@ -84,10 +85,10 @@ def _notes(study: Study) -> list[str]:
     return [f"{name}: {note}" for note, name in first.items()]
 
 
-def _row(group: Group, drawn: Sequence[Group]) -> dict[str, Any]:
-    """Return what a row of the table shows when it is opened, and the color of the group's line if it is drawn."""
+def _row(group: Group, color: str | None) -> dict[str, Any]:
+    """Return what a row of the table shows when it is opened, and the color of the group's line; None without one."""
     return {
-        "color": group.look[0] if group in drawn else None,
+        "color": color,
         "command": _command(group),
         "settings": tomli_w.dumps(_changed(group.settings)),
         "seed": group.runs[0].seed,
