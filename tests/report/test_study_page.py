@@ -16,6 +16,7 @@ import pytest
 from helpers.pages import data_of
 from helpers.run_folders import RMSE, make_comparison_of, make_run
 from helpers.small_tasks import tiny_task
+from helpers.tuned import study_of
 from lesson import InputError, compare
 from lesson.experiments.loading import load_study
 from lesson.experiments.run import Archived, Run
@@ -280,6 +281,18 @@ def test_cards_are_about_all_groups_and_drawn_lines_differ(tmp_path: Path) -> No
     assert [card["who"].partition(" and ")[0] for card in data["cards"]][2] == "τ = 10 s"
     assert len({(one["color"], one["dash"]) for one in data["groups"]}) == len(data["groups"]) == 24
     assert sum(row["color"] is None for row in data["rows"]) == 6
+
+
+def test_cards_of_a_tuned_comparison_follow_its_table(tmp_path: Path) -> None:
+    """FedAvg is at 60 % early and then collapses, so it reaches no target in the table, and none on the cards."""
+
+    def values(settings: Settings) -> list[float]:
+        return [0.6] * 4 + [0.1] * 4 if settings.strategy.name == "fedavg" else [0.3] * 4 + [0.55] * 4
+
+    data = study_data(study_of(tmp_path, values))
+    fastest = next(card for card in data["cards"] if card["label"] == "Shortest time to 50 %")
+    assert "fedavg" not in fastest["who"]
+    assert "fedavg, β = 0.1 reaches it with none of 2 seeds" in fastest["note"]
 
 
 def test_several_tasks_have_no_cards(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def study_data(study: Study) -> dict[str, Any]:
             for group in drawn
         ],
         "hidden": len(groups) - len(drawn),
-        "cards": cards(groups, metric) if len(tasks) == 1 else [],  # of other tasks, results cannot be compared
+        "cards": cards(study, groups) if len(tasks) == 1 else [],  # of other tasks, results cannot be compared
         "table": results_table(study).to_data(),
         "rows": [_row(group, colors.get(group.name)) for group in groups],
         "curves": [_curves(*three, metric) for three in zip(drawn, courses, merges, strict=True)],

@@ -52,7 +52,7 @@ def accuracy_sentence(study: "Study", advice: Advice) -> str:
     groups = groups_of(study)
     if not groups:
         return ""
-    card = cards(groups, study.metric)[0]
+    card = cards(study, groups)[0]
     sentence = f"{card['label']} after training: {card['who']}."
     named = advice.outcome.candidate.strategy if advice.outcome is not None else ""
     if named in ("", card["who"]) or card["who"] not in [group.name for group in groups]:
