@@ -96,6 +96,11 @@ def test_panels_of_a_plot(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_study_without_runs_has_an_empty_plot() -> None:
+    (axes,) = draw_metric(Study([]), "time", facet="strategy").axes
+    assert not axes.lines
+
+
 def test_plots_need_no_display_and_no_pyplot(folder: Path) -> None:
     code = (
         f"import sys, lesson; figure = lesson.load({str(folder)!r}).plot(); assert figure._repr_png_()[1:4] == b'PNG'; "

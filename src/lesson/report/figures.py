@@ -49,7 +49,7 @@ def draw_metric(study: Study, by: str, *, facet: str = "", bands: bool = True) -
     """
     if by not in OVER:
         raise unknown("axis", by, list(OVER))
-    panels = _panels(study, facet) if facet else {"": set(map(id, study.runs))}
+    panels = (_panels(study, facet) if facet else {}) or {"": set(map(id, study.runs))}
     others = tuple(key for key in study.by if not facet or key != _label(study, facet)) or ("strategy",)
     metric, groups = study.metric, groups_of(replace(study, by=others))
     title = title_of(*(run.settings for run in study.runs))

@@ -85,13 +85,10 @@ def _on_time_if_varying(plan: Plan) -> list[Column]:
 def _round_lengths(plan: Plan) -> Text:
     lesson, fedavg, fedcs = (plan.round_s[name] for name in ("lesson", "fedavg", "fedcs"))
     in_tier_1 = int(np.count_nonzero(plan.tiers == 1))
-    told = f"{fedcs:.4g} s for {in_tier_1} of {len(plan.fleet)} clients" if fedcs is not None else _why_no_fedcs(plan)
+    why = "needs a finite deadline" if in_tier_1 else "has no clients: tier 1 is empty"
+    told = f"{fedcs:.4g} s for {in_tier_1} of {len(plan.fleet)} clients" if fedcs is not None else why
     waits = "–" if fedavg is None else f"{fedavg:.4g} s"
     return Text.assemble(("A round lasts  ", "bold"), f"LESSON {lesson:.4g} s   FedAvg {waits}   FedCS {told}")
-
-
-def _why_no_fedcs(plan: Plan) -> str:
-    return "needs a finite deadline" if np.any(plan.tiers == 1) else "has no clients: tier 1 is empty"
 
 
 def _schedule(plan: Plan, console: Console) -> RenderableType:

@@ -19,15 +19,9 @@ MAX_NAMED = 3
 def strategy_table(result: Replay) -> Table:
     """Return the recorded run and the simulated strategies that can run; updates per hour have an interval."""
     names, reality = result.fitted.names, result.reality
-    recorded = {name: Spread(value, math.nan, math.nan) for name, value in reality.values.items()}
-    found = [(f"recorded: {reality.strategy}", recorded, reality.not_served)]
-    for outcome in result.outcomes:
-        if not outcome.problem:
-            spreads = {name: outcome.spread(name) for name in outcome.values}
-            found.append((outcome.candidate.label, spreads, outcome.not_served))
     rows = [
         {"strategy": label, "not_served": [names[client] for client in not_served], **spreads}
-        for label, spreads, not_served in found
+        for label, spreads, not_served in result.rows
     ]
     columns = [
         Column("strategy", "strategy", align="left"),
