@@ -17,7 +17,7 @@ from lesson.core.errors import InputError
 from lesson.fleet.fleet import Fleet, draw_fleet
 from lesson.flight.fit import fit
 from lesson.flight.recording import read_recording
-from lesson.planning.on_time import check_share, find_deadline_s
+from lesson.planning.on_time import find_deadline_s
 from lesson.planning.plan import Plan, make_plan, propose_deadline_s
 from lesson.report.page.explorer import Advice, Origin
 from lesson.report.page.plan_page import check_page_path, write_plan_page
@@ -74,8 +74,8 @@ class PlanCommand:
 
     def run(self) -> None:
         self._check_fleet()
-        self._check_deadline()
-        self._check_on_time()
+        if self.on_time is not None and self.deadline != "auto":
+            raise InputError("--on-time requires --deadline auto")
         settings = self._settings()
         file = settings.fleet.latencies if self.flight is None else str(self.flight)
         self._check_latencies_vary(settings)
@@ -183,17 +183,6 @@ class PlanCommand:
             return Advice(proposed_s, self.on_time)
         shares = {row.deadline_s: row.on_time for row in plan.deadlines} | {plan.deadline_s: plan.on_time}
         return Advice(proposed_s, self.on_time, shares.get(proposed_s), plan.round_s["fedavg"])
-
-    def _check_deadline(self) -> None:
-        if isinstance(self.deadline, float) and not self.deadline > 0:
-            raise InputError(f"--deadline must be > 0, got {self.deadline:g}")
-
-    def _check_on_time(self) -> None:
-        if self.on_time is None:
-            return
-        if self.deadline != "auto":
-            raise InputError("--on-time requires --deadline auto")
-        check_share(self.on_time)
 
     def _check_latencies_vary(self, settings: Settings) -> None:
         if self.on_time is None or settings.varies:

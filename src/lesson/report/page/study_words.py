@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from lesson.core.arrays import IntArray
 from lesson.experiments.measures import Estimate, difference
 from lesson.experiments.run import Run
 from lesson.experiments.study import Study
@@ -77,18 +76,10 @@ def _latencies(groups: Sequence[Group], stored: Sequence[tuple[dict[str, Any], S
     (deadline_s,) = deadlines
     if not math.isfinite(deadline_s):
         return f"{told}; there is no deadline."
-    found = [np.unique(tiers_of(*one)) for one in stored]
-    tiers = _tiers([one[one != UNREACHABLE] for one in found])
+    numbers = {int(np.count_nonzero(np.unique(tiers_of(*one)) != UNREACHABLE)) for one in stored}
+    fewest, most = min(numbers), max(numbers)
+    tiers = count(most, "tier") if fewest == most else f"{fewest}–{most} tiers, depending on the seed"
     return f"{told}; a deadline of {deadline_s:g} s sorts the clients into {tiers}."
-
-
-def _tiers(found: Sequence[IntArray]) -> str:
-    """Describe the number of tiers; `found` has the non-empty tiers of each run, whose numbers may have gaps."""
-    counts = [int(np.count_nonzero(tiers != UNREACHABLE)) for tiers in found]
-    fewest, most = min(counts), max(counts)
-    slowest = max(int(tiers.max(initial=0)) for tiers in found)
-    many = count(most, "tier") if fewest == most else f"{fewest}–{most} tiers, depending on the seed"
-    return many if slowest <= most else f"{many}, up to tier {slowest:,}"
 
 
 def cards(study: Study, groups: Sequence[Group]) -> list[dict[str, str]]:
