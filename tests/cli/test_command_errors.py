@@ -28,7 +28,7 @@ INVALID = [
     ("plan extra", "'extra'"),
     ("plan --dedline 3", "'--deadline'"),
     ("plan --deadline", "--deadline"),
-    ("plan --deadline -1", "--deadline"),
+    ("plan --deadline -1", "deadline_s"),
     ("plan --deadline soon", "--deadline"),
     ("plan --figure --json", "--figure"),
     ("plan --seed 1 --seed 2", "--seed"),

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NoReturn, TypeVar
+from typing import Annotated, Any, Literal, NoReturn, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +19,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from lesson.core.arrays import BoolArray, FloatArray, IntArray
 from lesson.core.errors import InputError, printable
 from lesson.core.validation import MAX_SAMPLES, wanted_by
-
-if TYPE_CHECKING:  # it takes a while to import
-    import pandas as pd
 
 FORMAT = 1
 FLIGHT = "flight.jsonl"
@@ -57,7 +54,6 @@ class _Line(BaseModel):
 
 
 Item = TypeVar("Item", bound=_Line)
-T = TypeVar("T", float, "pd.Series[float]")
 
 
 class Header(_Line):
@@ -203,8 +199,8 @@ def _read(path: Path) -> tuple[Header, "_Events"]:
     return header, events
 
 
-def longest_s(took_s: T) -> T:
-    """Return the longest compute time that a job of this length may have had, as clocks differ."""
+def longest_s(took_s: Any) -> Any:
+    """Return the longest compute time of a job, or of a column of jobs, that took so long; clocks may differ."""
     return took_s * 1.01 + 0.01
 
 

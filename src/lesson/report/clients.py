@@ -1,19 +1,21 @@
 """The stored clients of a run, as figures and pages show them: with actual latencies, and in tiers by the deadline."""
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lesson.core.arrays import FloatArray, IntArray
-from lesson.experiments.run import Run
 from lesson.fleet.tiers import assign_tiers, client_to_promote
 from lesson.settings.settings import Settings
+
+if TYPE_CHECKING:  # it takes a while to import
+    from lesson.experiments.run import Run
 
 _TIMES = ("compute_s", "upload_s", "latency_s")
 
 
-def stored_clients(run: Run) -> dict[str, Any]:
+def stored_clients(run: "Run") -> dict[str, Any]:
     """Return the stored clients; a promoted one has its actual latency instead of its assumed one. Empty if unknown."""
     kept = run.read_clients()
     promoted = kept.get("promoted")
