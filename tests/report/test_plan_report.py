@@ -20,7 +20,8 @@ from lesson.report.page.explorer import Advice, Origin, explorer_data
 from lesson.report.page.plan_page import MAX_CLIENTS, write_plan_page
 from lesson.report.palette import tier_colors
 from lesson.report.plan.figure import draw_plan
-from lesson.report.plan.text import percent, plan_notes, print_plan
+from lesson.report.plan.text import plan_notes, print_plan
+from lesson.report.words import percent
 
 
 def text(fleet: Fleet, deadline_s: float, width: int = 80, settings: Settings | None = None) -> str:

@@ -21,7 +21,8 @@ from lesson.planning.on_time import find_deadline_s
 from lesson.planning.plan import Plan, make_plan, propose_deadline_s
 from lesson.report.page.explorer import Advice, Origin
 from lesson.report.page.plan_page import check_page_path, write_plan_page
-from lesson.report.plan.text import counted, plan_notes, print_plan, varying_notes
+from lesson.report.plan.text import plan_notes, print_plan, varying_notes
+from lesson.report.words import count
 from lesson.settings.loading import check_set_once, load_settings
 from lesson.settings.settings import RULES, Settings, excluded_by
 
@@ -90,7 +91,7 @@ class PlanCommand:
             plan = make_plan(fleet, deadline_s, num_rounds=self.rounds, settings=settings, seed=settings.run.seed)
             source = file or f"{self.scenario}, seed {settings.run.seed}"
             deadline = f"deadline {deadline_s:g} s" if deadline_s < math.inf else "no deadline"
-            title = f"{counted(len(fleet), 'client')} ({source}), {deadline}"
+            title = f"{count(len(fleet), 'client')} ({source}), {deadline}"
             if self.figure is not None:
                 status.update("Drawing the figure")
                 draw_plan(plan, title, self.figure)

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+import numpy as np
 import pandas as pd
 
 from lesson.core.errors import InputError, unknown
 from lesson.core.files import write_whole
-from lesson.experiments.measures import means
+from lesson.experiments.measures import Estimate, means, spent_until
 from lesson.experiments.naming import STRATEGY
 from lesson.experiments.run import Run, curve_columns
 from lesson.learn.metric import ACCURACY, Metric
@@ -98,6 +99,14 @@ class Study:
             measured = means(frame, [metric.last10, *FIGURES, *counts], metric.time_names)
             rows.append(dict(zip(self.by, labels, strict=True)) | measured)
         return pd.DataFrame(rows, columns=None if rows else list(self.by)).set_index(list(self.by))
+
+    def spent(self, runs: Sequence[Run], column: str, target: float) -> Estimate:
+        """Return what runs spend until a target; see `spent_until`."""
+        return spent_until(runs, target, column)
+
+    def final(self, runs: Sequence[Run]) -> Estimate:
+        """Return the metric of runs at their end, the mean over their last evaluations."""
+        return Estimate.of(np.array([run.summary[run.metric.last10] for run in runs], dtype=float))
 
     def first_failure(self) -> str:
         """Return the first of the failures, as the name of the run and the reason."""

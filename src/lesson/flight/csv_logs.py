@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from lesson.core.csv_rows import read_rows
 from lesson.core.errors import InputError, printable
 from lesson.core.files import check_output, write_whole
-from lesson.flight.recording import MAX_S, Event, Header, line_of, problem_of
+from lesson.flight.recording import MAX_S, Event, Header, line_of, longest_s, problem_of
 
 if TYPE_CHECKING:  # it takes a while to import
     import pandas as pd
@@ -102,7 +102,7 @@ def _check_order(path: Path, text: "pd.DataFrame", jobs: "pd.DataFrame") -> None
     for before, column in pairwise(TIMES):
         _check(path, text, column, latest_s[before] <= latest_s[column], "must not be before the job's earlier times")
     is_open = jobs["arrived_s"].isna() & jobs["failed_s"].isna()
-    too_long = _is_too_long(jobs["compute_s"], latest_s["failed_s"] - jobs["asked_s"])
+    too_long = jobs["compute_s"] > longest_s(latest_s["failed_s"] - jobs["asked_s"])
     _check(path, text, "compute_s", is_open | ~too_long, "must not exceed the time of the job")
 
 
@@ -120,8 +120,8 @@ def _end_unanswered(jobs: "pd.DataFrame") -> None:
     jobs.loc[is_open, "failed_s"] = failed_s.clip(lower=jobs[TIMES].max(axis=1))[is_open]
     ended = is_open & jobs["failed_s"].notna()
     jobs.loc[ended & (jobs["reason"] == ""), "reason"] = NO_REPLY
-    took_s = jobs["failed_s"] - jobs["asked_s"]
-    jobs.loc[ended & _is_too_long(jobs["compute_s"], took_s), "compute_s"] = np.nan  # longer than the server waited
+    waited_s = jobs["failed_s"] - jobs["asked_s"]
+    jobs.loc[ended & (jobs["compute_s"] > longest_s(waited_s)), "compute_s"] = np.nan
 
 
 def _events(path: Path, jobs: "pd.DataFrame") -> list[Event]:
@@ -140,11 +140,6 @@ def _events(path: Path, jobs: "pd.DataFrame") -> list[Event]:
         except ValidationError as error:
             raise InputError(f"{path} line {line}: {problem_of(error)}") from None
     return sorted(events, key=lambda event: event.t_s)  # stable: a job is asked before its reply arrives
-
-
-def _is_too_long(compute_s: "pd.Series[float]", took_s: "pd.Series[float]") -> "pd.Series[bool]":
-    """Return whether compute times exceed the times of their jobs, with the tolerance of `read_recording`."""
-    return compute_s > took_s * 1.01 + 0.01
 
 
 def _check(path: Path, text: "pd.DataFrame", column: str, right: "pd.Series[bool]", must: str) -> None:

@@ -110,6 +110,11 @@ class Outcome:
         return Spread.of(self.values[measure])
 
     @property
+    def spreads(self) -> dict[str, Spread]:
+        """Mean and interval of each measure."""
+        return {name: self.spread(name) for name in MEASURES}
+
+    @property
     def not_served(self) -> IntArray:
         """Clients whose updates are aggregated in a smaller share of the replicates than MIN_SERVED."""
         return np.flatnonzero((self.num_merged > 0).mean(axis=0) < MIN_SERVED)

@@ -16,7 +16,7 @@ from lesson.experiments.study import Study
 from lesson.learn.metric import Metric
 from lesson.report.bands import draw_band
 from lesson.report.files import STYLE, ShownFigure, in_paper_style
-from lesson.report.fleet_figures import draw_clients, draw_latency, kept_clients
+from lesson.report.fleet_figures import clients_to_draw, draw_clients, draw_latency
 from lesson.report.groups import Group, groups_of, kind_of_time, name_of, rounds_are_arrivals, title_of
 from lesson.report.results import best_groups, estimate, reached_targets, time_to
 from lesson.report.words import count, target_text
@@ -49,7 +49,7 @@ def draw_metric(study: Study, by: str, *, facet: str = "", bands: bool = True) -
     """
     if by not in OVER:
         raise unknown("axis", by, list(OVER))
-    panels = _panels(study, facet) if facet else {"": set(map(id, study.runs))}
+    panels = (_panels(study, facet) if facet else {}) or {"": set(map(id, study.runs))}
     others = tuple(key for key in study.by if not facet or key != _label(study, facet)) or ("strategy",)
     metric, groups = study.metric, groups_of(replace(study, by=others))
     title = title_of(*(run.settings for run in study.runs))
@@ -114,7 +114,7 @@ def draw_lines(axes: Axes, groups: Sequence[Group], metric: Metric, over: str, b
     for group in groups:
         curves = [run.curve for run in group.runs if column in run.curve]
         points = [(unit * curve[column].to_numpy(float), curve[metric.name].to_numpy(float)) for curve in curves]
-        name = f"{group.name} ({count(len(group.runs), 'seed')})"
+        name = f"{_in_legend(group)} ({count(len(group.runs), 'seed')})"
         draw_band(axes, points, group.look[0], name, group.look[1], metric, shaded=bands)
     axes.set(xlabel=label, ylabel=f"test {metric.name}")
 
@@ -135,12 +135,13 @@ def draw_figures(study: Study, width_in: float) -> tuple[dict[str, Figure], list
     elif metric.targets:
         easiest = target_text(metric, metric.targets[0])
         notes.append(f"no figure of times to targets: no run reached {easiest} in three consecutive evaluations")
-    clients, client_notes = kept_clients(study)
-    if clients is not None:
-        draws["latency"] = partial(draw_latency, clients, width_in)
-        if clients.placed:
-            draws["clients"] = partial(draw_clients, clients, width_in)
-    return {name: draw() for name, draw in draws.items()}, notes + client_notes
+    clients, said = clients_to_draw(study)
+    if clients:
+        settings = study.runs[0].settings
+        draws["latency"] = partial(draw_latency, clients, settings.strategy.deadline_s, width_in)
+        if clients["clients"]["x_km"]:
+            draws["clients"] = partial(draw_clients, clients, settings, width_in)
+    return {name: draw() for name, draw in draws.items()}, notes + said
 
 
 @in_paper_style
@@ -186,13 +187,20 @@ def _draw_dots(axes: Axes, group: Group, targets: list[float], place: float) -> 
     means, halves = np.array([one.mean for one in times]), np.nan_to_num([one.half for one in times])
     at = np.arange(len(targets)) + place
     possible = np.stack([np.fmin(halves, means), halves])  # times cannot be negative
-    axes.errorbar(means, at, xerr=possible, fmt=_MARKERS[style], color=color, label=group.name, capsize=1.5, lw=0.8)
+    axes.errorbar(
+        means, at, xerr=possible, fmt=_MARKERS[style], color=color, label=_in_legend(group), capsize=1.5, lw=0.8
+    )
     for one, y in zip(times, at, strict=True):
         if one.is_bound.any():
             reached = f"{np.count_nonzero(~one.is_bound)} of {count(len(group.runs), 'seed')}"
             edge = axes.get_yaxis_transform()
             axes.plot([1], [y], _MARKERS[style], color=color, markerfacecolor="white", transform=edge, clip_on=False)
             axes.annotate(reached, (1.02, y), xycoords=edge, va="center", fontsize=7)
+
+
+def _in_legend(group: Group) -> str:
+    """Return the name of a group for a legend; matplotlib leaves out names that start with an underscore."""
+    return f" {group.name}" if group.name.startswith("_") else group.name
 
 
 def _name_below(figure: Figure, axes: Axes) -> None:

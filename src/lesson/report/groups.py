@@ -54,15 +54,19 @@ def groups_of(study: Study) -> list[Group]:
     if any(study.by[place] == "entry" for place in varying):  # entries of different groups have different names
         varying = [place for place in varying if study.by[place] != "group"]
     labels = [{study.by[place]: values[place] for place in varying} for values in groups]
-    by_color = sorted(varying, key=lambda place: study.by[place] not in ("strategy", STRATEGY))
-    looks = line_looks([[values[place] for place in by_color] for values in groups])
     seeds = [{run.seed for run in runs} for runs in groups.values()]
     common = set[int]().union(*seeds).intersection(*seeds)
     found = []
-    for shown, runs, look in zip(labels, groups.values(), looks, strict=True):
+    for shown, runs, look in zip(labels, groups.values(), looks_of(labels), strict=True):
         name = name_of(shown) if len(shown) <= MAX_LABELS else series_name(runs[0].settings)
         found.append(Group(name, shown, sorted(runs, key=lambda run: (run.seed not in common, run.seed)), look))
     return found
+
+
+def looks_of(labels: Sequence[dict[str, Any]]) -> list[Look]:
+    """Return the looks of lines with these labels: the strategy, or else the first label, decides the color."""
+    keys = sorted(labels[0] if labels else [], key=lambda key: key not in ("strategy", STRATEGY))
+    return line_looks([[values[key] for key in keys] for values in labels])
 
 
 def label_in_words(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -12,7 +13,7 @@ from lesson.experiments.run import Run
 from lesson.experiments.study import Study
 from lesson.experiments.tuning.study import RATIO, TunedStudy, has_collapsed, metric_by
 from lesson.learn.metric import Metric
-from lesson.report.groups import MAX_LABELS, Group, groups_of, label_in_words, title_of
+from lesson.report.groups import MAX_LABELS, Group, groups_of, label_in_words, looks_of, title_of
 from lesson.report.table import Column, Table
 from lesson.report.words import count, plain_number, target_text, unit_of
 
@@ -113,9 +114,11 @@ def reached_targets(study: Study) -> list[float]:
 
 
 def best_groups(groups: Sequence[Group], metric: Metric, most: int) -> list[Group]:
-    """Return up to `most` groups with the best final metric, in their original order."""
+    """Return the groups with the best metric at the end, but at most so many, in their order and each with a look."""
     order = metric.order([estimate(group, _in_summary(metric.last10)).mean for group in groups])
-    return [groups[place] for place in sorted(order[:most].tolist())]
+    best = [groups[place] for place in sorted(order[:most].tolist())]
+    looks = looks_of([group.labels for group in best])
+    return [replace(group, look=look) for group, look in zip(best, looks, strict=True)]
 
 
 def time_to(run: Run, target: float) -> float | None:

@@ -15,13 +15,15 @@ from rich.text import Text
 _LATEX = {
     "\\": r"\textbackslash{}",
     **{letter: rf"\{letter}" for letter in "&%$#_{}"},
+    **{letter: f"${letter}$" for letter in "<>|"},  # other characters in the default font of LaTeX
+    "[": "{[}",  # not the argument of the row before
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     "±": r"$\pm$",
     "≥": r"$\geq$",
     "≤": r"$\leq$",
     "×": r"$\times$",
-    "−": "--",
+    "−": "$-$",
     "–": "--",
     "β": r"$\beta$",
     "τ": r"$\tau$",
@@ -160,8 +162,8 @@ class Table:
 
 
 def _narrow(heading: str) -> str:
-    """Break a heading into several lines, which keeps numeric columns narrow."""
-    return re.sub(r" (?=(at|to|gain|per|of) |\(|/)", "\n", heading)
+    """Return a heading on several lines, which keeps numeric columns narrow."""
+    return re.sub(r" (?=(at|to|by|gain|per|of) |\(|/)", "\n", heading)
 
 
 def _sort_key(value: Any) -> float | None:

@@ -87,7 +87,7 @@ class TunedStudy(Study):
             f"{name}_ratio": ratio(self.spent(ours, column, target), self.spent(theirs, column, target))
             for name, column in (("time", "time_s"), ("energy", "energy_j"))
         }
-        pair = self._final(ours), self._final(theirs)
+        pair = self.final(ours), self.final(theirs)
         return ratios | {self.gain: difference(*(pair if self.rules.higher_is_better else pair[::-1]))}
 
     @property
@@ -137,8 +137,8 @@ class TunedStudy(Study):
         ends = np.array([float(run.curve[column].max()) if column in run.curve else 0.0 for run in runs])
         return Estimate(np.where(lost, ends, cost.low), np.where(lost, np.inf, cost.high))
 
-    def _final(self, runs: Sequence[Run]) -> Estimate:
-        """Return the final value of the metric of each run; that of a collapsed run is a bound."""
+    def final(self, runs: Sequence[Run]) -> Estimate:
+        """Return the last values of the metric; that of a collapsed run is a bound."""
         values = np.array([metric_by(run, self.rules, self.rules.final_s) for run in runs])
         lost = np.array(self._lost(runs), dtype=bool) | np.isnan(values)
         worst = -np.inf if self.rules.higher_is_better else np.inf

@@ -1,12 +1,9 @@
-"""Data of single runs for a report page: the aggregated updates and the stored clients."""
+"""What a report page shows of a single run: its aggregated updates."""
 
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
-
-from lesson.core.errors import InputError
-from lesson.report.groups import Group
 
 DETAILS = {"merged", "merged_staleness", "merged_started_s", "merged_arrived_s"}
 """Fields of a line with the details of each aggregated update."""
@@ -44,33 +41,3 @@ def course_of(lines: Iterable[dict[str, Any]]) -> Course:
                 course.first.append(line)
             num_first += max(1, len(line["merged"]))
     return course
-
-
-def stored_clients(group: Group) -> list[dict[str, Any]]:
-    """Return the stored clients of each run, with their actual latencies; empty for a run without any."""
-    stored = [run.read_clients() for run in group.runs]
-    known = [(run, clients) for run, clients in zip(group.runs, stored, strict=True) if clients]
-    for run, clients in known:
-        count, wanted = (len(columns.get("class_accuracy", [])) for columns in (clients, known[0][1]))
-        if count != wanted:
-            raise InputError(
-                f"{run.path}/clients.json: class_accuracy must have {wanted} values, as in "
-                f"{known[0][0].path}/clients.json, got {count}"
-            )
-    return [_actual(clients) for clients in stored]
-
-
-def _actual(kept: dict[str, Any]) -> dict[str, Any]:
-    """Replace the assumed latency of a promoted client by its actual latency."""
-    promoted = kept.get("promoted")
-    if promoted is None or promoted["client"] not in kept["clients"]["number"]:
-        return kept
-    place, columns = kept["clients"]["number"].index(promoted["client"]), dict(kept["clients"])
-    if not columns["latency_s"][place]:
-        return kept
-    factor = promoted["latency_s"] / columns["latency_s"][place]
-    for name in ("compute_s", "upload_s", "latency_s"):
-        values = list(columns[name])
-        values[place] = values[place] and values[place] * factor
-        columns[name] = values
-    return kept | {"clients": columns}

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from lesson.core.arrays import FloatArray
 from lesson.fleet.fleet import Columns, Fleet, make_fleet
 from lesson.fleet.tiers import UNREACHABLE, assign_tiers
 from lesson.planning.plan import evaluate_deadline, evaluate_fedavg, evaluate_fedcs, propose_deadline_s, round_up
+from lesson.report.clients import values_of
 from lesson.settings.settings import Settings
 
 EXPLORER = ("explorer_words.js", "explorer_charts.js", "explorer_deploy.js", "explorer.js")
@@ -91,13 +91,9 @@ def explorer_data(
 def _fleet_of(clients: Columns, ensure_first_tier: bool) -> Fleet:
     """Return a fleet with the stored columns that plans need."""
 
-    def values(name: str, unknown: float = math.nan) -> FloatArray:
-        column = clients[name] or [None] * len(names)
-        return np.array([unknown if value is None else value for value in column])
-
     names = clients["name"] or []
-    energies = {name: values(name) for name in ("compute_j", "transmit_j")}
-    times = values("compute_s"), values("upload_s"), values("latency_s", math.inf)
+    energies = {name: values_of(clients, name) for name in ("compute_j", "transmit_j")}
+    times = values_of(clients, "compute_s"), values_of(clients, "upload_s"), values_of(clients, "latency_s", math.inf)
     settings = Settings(ensure_first_tier=ensure_first_tier)
     return make_fleet(settings, names, np.ones(len(names), dtype=np.int64), *times, **energies)
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from lesson.core.arrays import IntArray
-from lesson.experiments.measures import Estimate, difference, spent_until
+from lesson.experiments.measures import Estimate, difference
 from lesson.experiments.run import Run
+from lesson.experiments.study import Study
 from lesson.fleet.tiers import UNREACHABLE
 from lesson.learn.metric import Metric
+from lesson.report.clients import tiers_of
 from lesson.report.groups import Group, is_on_wall_clock
-from lesson.report.page.work_data import tiers_of
-from lesson.report.results import estimate, score_cell, time_to
+from lesson.report.results import score_cell
 from lesson.report.words import count, target_text
 from lesson.settings.settings import Settings
 
@@ -76,28 +76,25 @@ def _latencies(groups: Sequence[Group], stored: Sequence[tuple[dict[str, Any], S
     (deadline_s,) = deadlines
     if not math.isfinite(deadline_s):
         return f"{text}; there is no deadline."
-    tiers_by_run = [np.unique(tiers_of(*clients)) for clients in stored]
-    tiers = _tiers([tiers[tiers != UNREACHABLE] for tiers in tiers_by_run])
+    numbers = {int(np.count_nonzero(np.unique(tiers_of(*one)) != UNREACHABLE)) for one in stored}
+    fewest, most = min(numbers), max(numbers)
+    tiers = count(most, "tier") if fewest == most else f"{fewest}–{most} tiers, depending on the seed"
     return f"{text}; a deadline of {deadline_s:g} s sorts the clients into {tiers}."
 
 
-def _tiers(found: Sequence[IntArray]) -> str:
-    """Describe the number of tiers; `found` has the non-empty tiers of each run, whose numbers may have gaps."""
-    counts = [int(np.count_nonzero(tiers != UNREACHABLE)) for tiers in found]
-    fewest, most = min(counts), max(counts)
-    slowest = max(int(tiers.max(initial=0)) for tiers in found)
-    many = count(most, "tier") if fewest == most else f"{fewest}–{most} tiers, depending on the seed"
-    return many if slowest <= most else f"{many}, up to tier {slowest:,}"
-
-
-def cards(groups: Sequence[Group], metric: Metric) -> list[dict[str, str]]:
-    """Return cards that name the group with the best metric, and those that reach a target at the lowest costs.
+def cards(study: Study, groups: Sequence[Group]) -> list[dict[str, str]]:
+    """Return cards that name the group with the best metric, and those with the lowest costs of the hardest target.
 
     This is the hardest target that some group reaches with every seed. Without one, there is only the first card.
     """
-    certain = [target for target in metric.targets if any(_always_reaches(group, target) for group in groups)]
-    target_cards = [_target_card(groups, metric, certain[-1], *words) for words in _COSTS] if certain else []
-    return [_best_card(groups, metric), *filter(None, target_cards)]
+    metric = study.metric
+
+    def is_certain(target: float) -> bool:
+        return any(not study.spent(group.runs, "time_s", target).is_bound.any() for group in groups)
+
+    certain = list(filter(is_certain, metric.targets))
+    target_cards = [_target_card(study, groups, certain[-1], *words) for words in _COSTS] if certain else []
+    return [_best_card(study, groups, metric), *filter(None, target_cards)]
 
 
 _COSTS = (
@@ -107,34 +104,28 @@ _COSTS = (
 )
 
 
-def _always_reaches(group: Group, target: float) -> bool:
-    return all(time_to(run, target) is not None for run in group.runs)
-
-
-def _best_card(groups: Sequence[Group], metric: Metric) -> dict[str, str]:
-    """Return the card for the best value of the metric, with the values of the next three groups."""
-
-    def score(run: Run) -> float:
-        return float(run.summary[metric.last10])
+def _best_card(study: Study, groups: Sequence[Group], metric: Metric) -> dict[str, str]:
+    """Return the card for the best value of the metric, with those of the next three groups."""
 
     def cost(runs: Sequence[Run]) -> Estimate:
-        return Estimate.of(np.array([-score(run) if metric.higher_is_better else score(run) for run in runs]))
+        values = study.final(runs)
+        return Estimate(-values.high, -values.low) if metric.higher_is_better else values
 
-    order = [groups[place] for place in metric.order([estimate(group, score).mean for group in groups])]
+    order = [groups[place] for place in metric.order([study.final(group.runs).mean for group in groups])]
     sign = " %" if metric.is_share else ""
-    shown = [f"{score_cell(estimate(group, score), metric)}{sign}" for group in order]
+    shown = [f"{score_cell(study.final(group.runs), metric)}{sign}" for group in order]
     behind = [f"{group.name}: {value}" for group, value in zip(order[1:4], shown[1:4], strict=True)]
     superlative = "Highest" if metric.higher_is_better else "Lowest"
     return _card(f"{superlative} {metric.name}", shown[0], leader(order, cost), behind)
 
 
 def _target_card(
-    groups: Sequence[Group], metric: Metric, target: float, column: str, heading: str, scale: float, unit: str
+    study: Study, groups: Sequence[Group], target: float, column: str, heading: str, scale: float, unit: str
 ) -> dict[str, str] | None:
     """Return the card for the lowest cost of a target; None unless a group always reaches it at a known cost."""
 
     def cost(runs: Sequence[Run]) -> Estimate:
-        return spent_until(runs, target, column)
+        return study.spent(runs, column, target)
 
     means = {group: scale * cost(group.runs).mean for group in groups}
     order = sorted(groups, key=lambda group: (math.isnan(means[group]), means[group]))
@@ -142,11 +133,12 @@ def _target_card(
     if math.isnan(least):
         return None
     later = [f"{group.name}: {means[group] / least:.2f} ×" for group in order[1:4] if not math.isnan(means[group])]
-    for group in [group for group in groups if not _always_reaches(group, target)][:3]:
-        number = sum(time_to(run, target) is not None for run in group.runs)
-        later.append(f"{group.name} reaches it with {number or 'none'} of {count(len(group.runs), 'seed')}")
+    missed = {group: study.spent(group.runs, "time_s", target).is_bound for group in groups}
+    for group, misses in [(group, misses) for group, misses in missed.items() if misses.any()][:3]:
+        number = np.count_nonzero(~misses)
+        later.append(f"{group.name} reaches it with {number or 'none'} of {count(len(misses), 'seed')}")
     value = f"{least:,.{1 if unit == ' kJ' and least < 10 else 0}f}{unit}"
-    return _card(f"{heading} {target_text(metric, target, ' ')}", value, leader(order, cost), later)
+    return _card(f"{heading} {target_text(study.metric, target, ' ')}", value, leader(order, cost), later)
 
 
 def leader(groups: Sequence[Group], cost: Callable[[Sequence[Run]], Estimate]) -> str:

@@ -10,8 +10,8 @@ from lesson.flight.check import Check, Prediction
 from lesson.flight.fit import listed
 from lesson.flight.outcomes import Spread
 from lesson.flight.replay import Replay
-from lesson.report.plan.text import counted, percent
 from lesson.report.table import Column, Table
+from lesson.report.words import count, percent
 
 MAX_NAMED = 3
 
@@ -19,15 +19,9 @@ MAX_NAMED = 3
 def strategy_table(result: Replay) -> Table:
     """Return a table of the recorded run and the simulated strategies; updates per hour have an interval."""
     names, reality = result.fitted.names, result.reality
-    recorded = {name: Spread(value, math.nan, math.nan) for name, value in reality.values.items()}
-    found = [(f"recorded: {reality.strategy}", recorded, reality.not_served)]
-    for outcome in result.outcomes:
-        if not outcome.problem:
-            spreads = {name: outcome.spread(name) for name in outcome.values}
-            found.append((outcome.candidate.label, spreads, outcome.not_served))
     rows = [
         {"strategy": label, "not_served": [names[client] for client in not_served], **spreads}
-        for label, spreads, not_served in found
+        for label, spreads, not_served in result.rows
     ]
     columns = [
         Column("strategy", "strategy", align="left"),
@@ -41,7 +35,7 @@ def strategy_table(result: Replay) -> Table:
     ]
     if np.isnan(result.fitted.energy_j).all():
         columns = [column for column in columns if column.value != "joules"]
-    clients, rounds = counted(len(names), "client"), counted(reality.num_rounds, "round")
+    clients, rounds = count(len(names), "client"), count(reality.num_rounds, "round")
     title = f"{result.fitted.recording.name}: {clients}, {result.fitted.duration_s:.0f} s, {rounds}"
     return Table(columns, rows, title, row_style=lambda row: "bold" if row is rows[0] else "")
 

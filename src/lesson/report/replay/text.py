@@ -11,8 +11,8 @@ from lesson.flight.advice import Advice
 from lesson.flight.check import Check
 from lesson.flight.fit import listed
 from lesson.flight.replay import Replay
-from lesson.report.plan.text import percent
 from lesson.report.replay.tables import MAX_NAMED, check_table, strategy_table
+from lesson.report.words import percent
 
 if TYPE_CHECKING:  # it imports torch, which takes seconds
     from lesson.experiments.study import Study
@@ -49,14 +49,16 @@ def print_check(check: Check, name: str, console: Console) -> None:
 
 
 def accuracy_sentence(study: "Study", advice: Advice) -> str:
-    """Return a sentence that names the most accurate strategy and says whether the recommendation differs."""
-    table, metric = study.table(), study.metric
-    if not len(table):
+    """Return which strategy has the best score after training, as on a report, and whether the advice differs."""
+    from lesson.report.groups import groups_of
+    from lesson.report.page.study_words import cards
+
+    groups = groups_of(study)
+    if not groups:
         return ""
-    scores = table[metric.last10]
-    best = str(scores.idxmax() if metric.higher_is_better else scores.idxmin())
-    label = advice.outcome.candidate.strategy if advice.outcome is not None else ""
-    named = f"After training, {best} has the best mean {metric.name}"
-    if label in ("", best):
-        return f"{named}."
-    return f"{named}, not {label}: the recommendation compares schedules only, so prefer {best} for this task."
+    card = cards(study, groups)[0]
+    sentence = f"{card['label']} after training: {card['who']}."
+    named = advice.outcome.candidate.strategy if advice.outcome is not None else ""
+    if named in ("", card["who"]) or card["who"] not in [group.name for group in groups]:
+        return sentence
+    return f"{sentence} The recommendation compares schedules only, so prefer {card['who']} to {named} for this task."

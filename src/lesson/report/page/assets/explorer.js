@@ -23,7 +23,7 @@ window.Explorer = (() => {
 
     function show(place) {
       state.row = state.rows[place];
-      state.colors = Page.tierColours(state.row.tiers.length);
+      state.colors = Page.tierColors(state.row.tiers.length);
       controls.show(place);
       now.textContent = ExplorerWords.now(state);
       cards.replaceChildren(ExplorerWords.cards(state));

@@ -1,7 +1,7 @@
 "use strict";
 /* The page of a study: what was run, and the results. */
 (() => {
-  const { data, h, section, sections, sortable, quoted, swatch } = Page;
+  const { data, h, list, section, sections, sortable, quoted, swatch } = Page;
   const { groups, groupOf, metric } = Looks;
   const IDEA = [
     "Federated learning trains one model on data that stays on many clients: each client trains on its own data and uploads the result to a server, which aggregates the results. Clients are unequal. Waiting for the slowest client in every round (FedAvg) takes a long time; leaving out slow clients (FedCS) loses their data.",
@@ -17,14 +17,7 @@
 
   function whatWasRun() {
     const made = section("what", "What was run", data.what, "Run");
-    if (data.notes.length)
-      made.append(
-        h(
-          "ul",
-          { class: "quiet" },
-          data.notes.map((note) => h("li", {}, note)),
-        ),
-      );
+    if (data.notes.length) made.append(list(data.notes, { class: "quiet" }));
     const failed = Object.entries(data.failures);
     if (failed.length)
       made.append(
