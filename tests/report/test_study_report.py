@@ -95,6 +95,12 @@ def test_panels_of_a_plot(tmp_path: Path) -> None:
         study.plot(facet="gamma")
 
 
+def test_labels_may_contain_dollars(tmp_path: Path) -> None:
+    for name in ("cheap", "$_{$ a month"):
+        make_run(tmp_path / f"run{len(name)}", strategy={"name": f"own:{name}"})
+    save_figures(draw_figures(load_study([tmp_path]), 3.5)[0], tmp_path / "figures", [".svg"])
+
+
 @pytest.mark.slow
 def test_plots_need_no_display_and_no_pyplot(folder: Path) -> None:
     code = (
