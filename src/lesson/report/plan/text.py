@@ -48,11 +48,11 @@ def _tier_table(plan: Plan) -> RenderableType:
     table = _table("Tiers", [*headings, *_if_varying(plan, "on time")])
     colors = tier_colors(len(plan.tier_rows))
     for row, color in list(zip(plan.tier_rows, colors, strict=True))[:MAX_TIERS_SHOWN]:
-        spread = f"{row.fastest_s:.4g} – {row.slowest_s:.4g}" if len(row.clients) > 1 else f"{row.fastest_s:.4g}"
+        spread = f"{_short(row.fastest_s)} – {_short(row.slowest_s)}" if len(row.clients) > 1 else _short(row.fastest_s)
         every = "round" if row.tier == 1 else f"{row.tier} rounds"
         share = percent(len(row.clients) / len(plan.fleet))
         tier = Text(f"{row.tier}", style=color)
-        uploads = f"{row.uploads_per_1000s:.4g}"
+        uploads = _short(row.uploads_per_1000s)
         on_time = _if_varying(plan, _on_time(row.on_time))
         table.add_row(tier, f"{len(row.clients)}", share, spread, every, uploads, *on_time)
     return Group(table, *_more_tiers(plan))
@@ -61,9 +61,11 @@ def _tier_table(plan: Plan) -> RenderableType:
 def _round_lengths(plan: Plan) -> Text:
     lesson, fedavg, fedcs = (plan.round_s[name] for name in ("lesson", "fedavg", "fedcs"))
     in_tier_1 = int(np.count_nonzero(plan.tiers == 1))
-    told = f"{fedcs:.4g} s for {in_tier_1} of {len(plan.fleet)} clients" if fedcs is not None else _why_no_fedcs(plan)
-    waits = "–" if fedavg is None else f"{fedavg:.4g} s"
-    return Text.assemble(("A round lasts  ", "bold"), f"LESSON {lesson:.4g} s   FedAvg {waits}   FedCS {told}")
+    assert lesson is not None, "only FedAvg and FedCS may have no clients"
+    clients = f"{in_tier_1} of {len(plan.fleet)} clients"
+    told = _why_no_fedcs(plan) if fedcs is None else f"{_short(fedcs)} s for {clients}"
+    waits = "–" if fedavg is None else f"{_short(fedavg)} s"
+    return Text.assemble(("A round lasts  ", "bold"), f"LESSON {_short(lesson)} s   FedAvg {waits}   FedCS {told}")
 
 
 def _why_no_fedcs(plan: Plan) -> str:
@@ -100,7 +102,7 @@ def _time_axis(ends_s: list[float], cell: int) -> str:
     """Return the ends of rounds in seconds, each right-aligned with its mark, as many as fit."""
     axis = ""
     for index, end_s in enumerate(ends_s):
-        label = f"{end_s:.4g}"
+        label = _short(end_s)
         room = (index + 1) * cell - len(axis)
         if room > len(label):
             axis += label.rjust(room)
@@ -124,15 +126,15 @@ def _deadline_table(plan: Plan) -> Table:
     )
     slowest_s = plan.fleet.slowest_s if plan.varying else plan.round_s["fedavg"]
     for row in plan.deadlines:
-        name = f"{row.deadline_s:.4g}" + ("*" if row.promoted else "")
+        name = _short(row.deadline_s) + ("*" if row.promoted else "")
         if row.deadline_s == slowest_s:
             name = f"slowest {name}"
         joules = "–" if row.joules_per_update is None else f"{row.joules_per_update:.3g}"
         table.add_row(
             name,
             f"{row.num_tiers}",
-            f"{row.round_s:.4g}",
-            f"{row.updates_per_1000s:.4g}",
+            _short(row.round_s),
+            _short(row.updates_per_1000s),
             f"{row.staleness:.2f}",
             percent(row.served),
             percent(row.served_by_fedcs),
@@ -162,6 +164,11 @@ def _on_time(share: float | None) -> str:
     if share is None:
         return "–"
     return "<1%" if 0 < share < 0.01 * (1 - _ROUNDING) else f"{math.floor(100 * share + _ROUNDING)}%"
+
+
+def _short(value: float) -> str:
+    """Return a number with four significant digits, but without an exponent if it is large."""
+    return f"{value:,.0f}" if 1e4 <= value < 1e9 else f"{value:.4g}"
 
 
 def _table(title: str, headings: list[str]) -> Table:
