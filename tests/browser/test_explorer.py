@@ -119,7 +119,7 @@ def test_typed_deadline_is_replaced_by_the_nearest_computed_one(
     assert deadline(browser) == "20.04"
     (line,) = alerts(browser)
     assert "20 s" in line
-    assert "lesson plan --deadline 20.04" in line
+    assert "--deadline 20.04" in line
     check_same(browser, plan(*FLEETS["slow"], "--deadline", "20"))
     browser.press(Keys.TAB)
     assert deadline(browser) == "20"

@@ -43,6 +43,12 @@ def test_tables_and_schedule_by_hand() -> None:
     assert "a caveat" in shown
 
 
+def test_large_numbers_have_no_exponent() -> None:
+    shown = text(make_fleet([20_000.0, 45_000.0]), 20_000.0)
+    assert "FedAvg 45,000 s" in shown
+    assert "e+0" not in shown
+
+
 @pytest.mark.parametrize(("width", "deadline_s"), [(30, 0.001), (80, 1.0), (200, np.inf)])
 def test_any_width_and_deadline(width: int, deadline_s: float) -> None:
     shown = text(draw_fleet(Settings(), seed=1), deadline_s, width)

@@ -28,7 +28,7 @@ from lesson.report.figures import MAX_LINES, draw_figures, draw_metric
 from lesson.report.files import save_figures
 from lesson.report.palette import line_looks
 from lesson.report.progress import RunProgress, StudyProgress
-from lesson.report.results import cell, results_table, score_cell
+from lesson.report.results import cell, printed_table, results_table, score_cell
 from lesson.settings.sections import RunSettings
 from lesson.strategies import STRATEGIES
 
@@ -93,6 +93,12 @@ def test_panels_of_a_plot(tmp_path: Path) -> None:
     assert len(legend.get_texts()) == 2
     with pytest.raises(InputError, match="gamma"):
         study.plot(facet="gamma")
+
+
+def test_labels_may_contain_dollars(tmp_path: Path) -> None:
+    for name in ("cheap", "$_{$ a month"):
+        make_run(tmp_path / f"run{len(name)}", strategy={"name": f"own:{name}"})
+    save_figures(draw_figures(load_study([tmp_path]), 3.5)[0], tmp_path / "figures", [".svg"])
 
 
 @pytest.mark.slow
@@ -259,6 +265,16 @@ def test_results_have_columns_for_what_happened(tmp_path: Path) -> None:
     assert rows["lesson"][2:4] == ["400 / 400", "400 / 400"]
     assert rows["fedavg"][-1] == "0 / 1"
     assert table.to_data()["rows"][0][7][1] == 24, "six rounds with four uploads"
+
+
+def test_a_comparison_of_many_strategies_is_printed_with_a_row_for_each(tmp_path: Path) -> None:
+    make_comparison(tmp_path, num_seeds=1)
+    few = load_study([tmp_path])
+    assert printed_table(few).headings == ["strategy", *(cells[0] for cells in results_table(few).cells)]
+    for place in range(15):
+        make_run(tmp_path / "many" / f"own{place}", strategy={"name": f"own:S{place}"})
+    many = load_study([tmp_path / "many"])
+    assert printed_table(many).headings == results_table(many).headings
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def test_terminal() -> None:
 
 def test_terminal_transposed() -> None:
     output = io.StringIO()
-    Console(file=output, width=80).print(TABLE.to_rich(transposed=True))
+    Console(file=output, width=80).print(TABLE.transposed().to_rich())
     assert any(
         line.split() == ["time", "to", "50", "%", "(s)", "1,200", "–"] for line in output.getvalue().splitlines()
     )

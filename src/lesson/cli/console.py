@@ -38,16 +38,12 @@ def check_ended(summaries: Iterable[dict[str, Any]]) -> None:
         raise RunStoppedError(f"{who} ended early, at {first['time_s']:g} s{others}: {first['ended_early']}")
 
 
-def show_study(study: "Study", title: str = "") -> None:
-    """Print the results of a study and write its tables and report to its folder.
-
-    Raises:
-        RunStoppedError: At least one run failed.
-    """
+def show_study(study: "Study") -> None:
+    """Print the results of a study, and write its tables and its report to its folder; raise if runs failed."""
     from lesson.experiments.study import write_table
     from lesson.experiments.tuning.study import TunedStudy
     from lesson.report.page.study_page import REPORT, write_study_page
-    from lesson.report.results import failure_table, results_table
+    from lesson.report.results import failure_table, printed_table
     from lesson.report.tuning import TUNING, write_tuning
 
     assert study.path is not None, "a study that was executed has a folder"
@@ -56,12 +52,8 @@ def show_study(study: "Study", title: str = "") -> None:
     if study.failures:
         console.print(failure_table(study).to_rich())
     if study.runs:
-        table = results_table(study, title)
-        if study.by == ("strategy",):
-            console.print(table.to_rich(transposed=True))
-        else:
-            for part in table.parts(console.width):
-                console.print(part.to_rich())
+        for part in printed_table(study).parts(console.width):
+            console.print(part.to_rich())
     print_notes(note for run in study.runs for note in run.summary["notes"])
     write_table(study)
     if isinstance(study, TunedStudy):

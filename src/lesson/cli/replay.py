@@ -204,10 +204,11 @@ class ReplayCommand:
         return self.out or Path("runs") / f"replay-{self.recording.stem}"
 
     def _print_study(self, study: "Study") -> None:
-        from lesson.report.results import failure_table, results_table
+        from lesson.report.results import failure_table, printed_table
 
         console = PipedConsole()
         if study.failures:
             console.print(failure_table(study).to_rich())
-        console.print(results_table(study, TRAINED).to_rich(transposed=True))
+        for part in printed_table(study, TRAINED).parts(console.width):
+            console.print(part.to_rich())
         print(f"folder: {self._out}")

@@ -50,7 +50,7 @@ class ReportCommand:
         from lesson.report.files import make_folder, save_figures
         from lesson.report.page.study_page import REPORT, write_study_page
         from lesson.report.paper.write import draw_items, write_paper_page
-        from lesson.report.results import results_table
+        from lesson.report.results import printed_table
 
         study = load_study(self.folders)
         make_folder(out)
@@ -63,7 +63,7 @@ class ReportCommand:
             drawn, notes = draw_figures(study, width_in) if suffixes else ({}, [])
             figures = save_figures(drawn, out, suffixes)
         if self.latex:
-            write_whole(out / TABLE, results_table(study).to_latex("tab:results").encode())
+            write_whole(out / TABLE, printed_table(study).to_latex("tab:results").encode())
             print(f"table: {out / TABLE}")
         for path in figures:
             print(f"figure: {path}")

@@ -106,7 +106,7 @@ class SweepCommand:
         else:
             assert self.file is not None
             study = api.sweep(self.file, overrides=changes, **how)
-        show_study(study, Path(str(self.file or "strategies")).stem)
+        show_study(study)
 
     def _check(self) -> None:
         """Raise InputError for options that cannot be combined."""

@@ -36,7 +36,7 @@ def load_grid(source: Path | str, changes: Sequence[str] = ()) -> StudyPlan:
         raise InputError(f"a sweep must be a .toml file, got '{source}'")
     wanted = "a sweep is a settings file with a table [sweep]"
     if {"rules", "entries"} & read_toml(path, wanted).keys():
-        raise InputError(f"{path} defines a tuned comparison; run it with lesson sweep --tune or lesson.tune")
+        raise InputError(f"{path} defines a tuned comparison; use 'lesson sweep --tune' or lesson.tune")
     sections = read_sections(path, wanted, (*SECTIONS, "sweep", "study"), also=STRATEGIES)
     sections.pop("study", None)
     try:

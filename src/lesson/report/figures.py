@@ -119,6 +119,10 @@ def draw_lines(axes: Axes, groups: Sequence[Group], metric: Metric, over: str, b
     axes.set(xlabel=label, ylabel=f"test {metric.name}")
 
 
+_plain_text = matplotlib.rc_context({"text.parse_math": False})
+"""Decorator of functions that draw names of groups, which may contain paths and therefore dollar signs."""
+
+
 def draw_figures(study: Study, width_in: float) -> tuple[dict[str, Figure], list[str]]:
     """Return all figures that the data allows, by name, and notes about missing figures and runs."""
     groups, metric = groups_of(study), study.metric
@@ -145,6 +149,7 @@ def draw_figures(study: Study, width_in: float) -> tuple[dict[str, Figure], list
 
 
 @in_paper_style
+@_plain_text
 def _draw_curves(groups: Sequence[Group], metric: Metric, over: str, width_in: float) -> Figure:
     """Draw a line with a 95 % band per group."""
     figure = Figure(figsize=(width_in, HEIGHT * width_in), layout="constrained")
@@ -160,6 +165,7 @@ def _draw_curves(groups: Sequence[Group], metric: Metric, over: str, width_in: f
 
 
 @in_paper_style
+@_plain_text
 def _draw_times(groups: Sequence[Group], metric: Metric, targets: list[float], width_in: float) -> Figure:
     """Draw the mean time to each target with its 95 % interval, or the number of seeds that reach it if not all do."""
     shown = targets[-max(1, MAX_ROWS // len(groups)) :]

@@ -32,6 +32,15 @@ def results_table(study: Study, title: str = "") -> Table:
     return Table(columns, groups, f"{title}; {what_is_shown(groups)}" if groups else title)
 
 
+def printed_table(study: Study, title: str = "") -> Table:
+    """Return the table of results for a terminal or a paper, which are narrow.
+
+    A comparison of a few strategies has a column per strategy, and a row per measure.
+    """
+    table = results_table(study, title)
+    return table.transposed() if study.by == ("strategy",) and len(table.rows) < len(table.columns) else table
+
+
 def _columns(study: Study, groups: Sequence[Group]) -> list[Column]:
     metric = study.metric
     nonzero = [name for name in _IF_ANY if any(run.summary.get(name) for run in study.runs)]

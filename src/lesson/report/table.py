@@ -71,8 +71,17 @@ class Table:
         """The formatted values, row by row."""
         return [[column.format(column.of(row)) for column in self.columns] for row in self.rows]
 
-    def to_rich(self, *, transposed: bool = False) -> rich.table.Table:
-        """Return the table for a terminal; if transposed, columns become rows, and the first column the headings."""
+    def transposed(self) -> "Table":
+        """Return the table with the first column as the headings, and the others as rows."""
+        headings, *rows = zip(self.headings, *self.cells, strict=True)
+        columns = [
+            Column(heading, itemgetter(place), align="right" if place else "left")
+            for place, heading in enumerate(headings)
+        ]
+        return Table(columns, rows, self.title)
+
+    def to_rich(self) -> rich.table.Table:
+        """Return the table for a terminal."""
         table = rich.table.Table(
             title=Text(self.title, "bold", no_wrap=True, overflow="ignore") if self.title else None,
             title_justify="left",
@@ -80,14 +89,6 @@ class Table:
             pad_edge=False,
             collapse_padding=True,
         )
-        if transposed:
-            lines = [self.headings, *self.cells]
-            first, *others = zip(*lines, strict=True)
-            for place, heading in enumerate(first):
-                table.add_column(Text(heading), justify="right" if place else "left", no_wrap=True)
-            for line in others:
-                table.add_row(*map(Text, line))
-            return table
         for column in self.columns:
             table.add_column(Text(_narrow(column.heading)), justify=column.align, no_wrap=column.align == "right")
         for row, cells in zip(self.rows, self.cells, strict=True):

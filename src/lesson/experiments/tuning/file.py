@@ -229,7 +229,9 @@ class Tuning:
             text = before if tomllib.loads(before) == values else tomli_w.dumps(values)
         try:
             if "sweep" in values:
-                raise InputError("a file with a table [sweep] defines a sweep; run it without --tune")
+                raise InputError(
+                    "a file with a table [sweep] is not a tuned comparison; use lesson.sweep, or no --tune"
+                )
             tables = _File(**values)
             rules = _made(Rules, tables.rules, "rules")
             groups = {
