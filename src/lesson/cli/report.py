@@ -54,13 +54,14 @@ class ReportCommand:
 
         study = load_study(self.folders)
         make_folder(out)
-        notes: list[str] = []
+        notes = [f"{name} is not included: {reason}" for name, reason in study.failures.items()]
         if len(self.folders) == 1 and read_scale(self.folders[0]) is not None:
             write_paper_page(study, self.folders[0], out / REPORT)
             figures = draw_items(study, self.folders[0], out, suffixes) if suffixes else []
         else:
             write_study_page(study, out / REPORT)
-            drawn, notes = draw_figures(study, width_in) if suffixes else ({}, [])
+            drawn, of_figures = draw_figures(study, width_in) if suffixes else ({}, [])
+            notes += of_figures
             figures = save_figures(drawn, out, suffixes)
         if self.latex:
             write_whole(out / TABLE, printed_table(study).to_latex("tab:results").encode())

@@ -128,7 +128,7 @@ def draw_figures(study: Study, width_in: float) -> tuple[dict[str, Figure], list
     groups, metric = groups_of(study), study.metric
     curves = [run.curve for run in study.runs if len(run.curve)]
     draws: dict[str, Callable[[], Figure]] = {}
-    notes = [f"{name} is not included: {reason}" for name, reason in study.failures.items()]
+    notes = list[str]()
     if not curves:
         notes.append(f"no {metric.name} figures: no round ended within the limits")
     else:
