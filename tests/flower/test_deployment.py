@@ -119,15 +119,13 @@ def supervise(federation: Federation, story: Story, app: Path, rounds: int) -> "
     config = {
         "rounds": rounds,
         "deadline": 10.0,
-        "eval-every": 1.0,
         "min-nodes": 3,
         "out": str(story.out),
         "resume": True,
-        "set": "run.checkpoint_every_s=1.0",
     }
     path = story.folder / "run.toml"
     path.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in config.items()))
-    words: list[str | Path] = [sys.executable, APP.parent / "flower_deployment" / "supervise_run.py"]
+    words: list[str | Path] = [sys.executable, APP.parent / "supervise_run.py"]
     words += [app, NAME, path, story.folder / "run-id"]
     with (story.folder / "supervisor.log").open("a") as log:
         return subprocess.Popen(words, env=federation.env, stdout=log, stderr=subprocess.STDOUT)
