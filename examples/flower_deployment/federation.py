@@ -31,8 +31,8 @@ SLOW_S = (0.0, 0.0, 6.0, 12.0, 20.0, 30.0)
 """Seconds that each node sleeps per local training; with more nodes, the values repeat."""
 ASK_EVERY_S = 2.0
 """Polling interval of the SuperLink in seconds; each poll starts a Flower command, which takes a second of CPU time."""
-LEVEL = re.compile(r"^\x1b\[92mINFO \x1b\[0m: {0,6}")
-"""Flower's prefix of a log line."""
+LEVEL = re.compile(r"^\x1b\[92mINFO \x1b\[0m: {0,6}|\x1b\[\d+m| (?=\x1b\[0m:)")
+"""Flower's prefix of most log lines, and the colors of others."""
 TOOLS = {
     "openssl": "on Debian: apt install openssl",
     "ssh-keygen": "on Debian: apt install openssh-client",
