@@ -18,7 +18,8 @@ def main(grid: Grid, context: Context) -> None:
     config: Any = context.run_config
     settings, folder = settings_of(config), None
     if config["out"]:
-        folder = RunFolder(config["out"], resume=config["resume"], readmit=config["readmit"].split())
+        names, trackers = config["readmit"].split(), config["trackers"].split()
+        folder = RunFolder(config["out"], resume=config["resume"], readmit=names, trackers=trackers)
     strategy = LessonStrategy(
         config["deadline"],
         make_strategy(config["strategy"], config["deadline"]),
