@@ -17,7 +17,7 @@ from lesson.experiments.grid import load_grid
 pytestmark = pytest.mark.usefixtures("few_test_images")
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
-APPS = [EXAMPLES / name for name in ("flower-app", "flower-ready-app", "fleet-trial")]
+APPS = [EXAMPLES / name for name in ("flower-app", "flower_deployment/app", "fleet-trial")]
 SCRIPTS, FLEETS, NOTEBOOKS = (sorted(EXAMPLES.glob(f"*.{suffix}")) for suffix in ("py", "csv", "ipynb"))
 SWEEPS = [path for path in sorted(EXAMPLES.glob("*.toml")) if "sweep" in tomllib.loads(path.read_text())]
 SETTINGS = sorted(set(EXAMPLES.glob("*.toml")) - set(SWEEPS))

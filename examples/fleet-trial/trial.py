@@ -69,7 +69,7 @@ SWITCH = [
     (
         "server_app.py",
         FEDAVG,
-        'LessonStrategy(deadline_s=float(config["deadline"]), min_available_nodes=nodes)',
+        'LessonStrategy(float(config["deadline"]), fraction_evaluate=0.0, min_available_nodes=nodes)',
     ),
 ]
 """Changes that switch the recorded app from FedAvg to LESSON."""

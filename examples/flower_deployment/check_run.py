@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def read_names(path: Path) -> list[str]:
-    """Return the names of clients in nodes.json, which only runs of your own app have; none without this file."""
+    """Return the names of the clients in nodes.json; none without this file, as in runs on the virtual clock."""
     return [node["name"] for node in json.loads(path.read_text())] if path.exists() else []
 
 
@@ -86,11 +86,15 @@ def check(
     recent = lines[-window:]
     findings = [*_check_empty(lines, empty), *_check_rejected(recent, rejected)]
     findings += [
-        (WARNING, f"round {line['round']}: excluded clients {line['excluded']}")
+        (WARNING, f"round {line['round']}: excluded client {_name(client, names)}")
         for line in recent
-        if line.get("excluded")
+        for client in line.get("excluded", [])
     ]
     return findings + list(_check_clients(lines, window, slower, names))
+
+
+def _name(client: int, names: Sequence[str]) -> str:
+    return names[client] if client < len(names) else str(client)
 
 
 def _check_empty(lines: Sequence[dict[str, Any]], empty: int) -> Iterator[Finding]:
@@ -125,7 +129,7 @@ def _check_clients(
             merged_in.setdefault(client, []).append(line["round"])
             latencies_s.setdefault(client, []).append(arrived_s - started_s)
     for client, rounds in sorted(merged_in.items()):
-        name = names[client] if client < len(names) else client
+        name = _name(client, names)
         longest = max((later - earlier for earlier, later in pairwise(rounds)), default=0)
         if (silent := lines[-1]["round"] - rounds[-1]) > max(window, 3 * longest):
             yield WARNING, f"client {name}: no update aggregated for {silent} rounds"

@@ -24,16 +24,15 @@ from typing import Any, Self
 
 from local_processes import FederationError, end, end_all, find_all, free_ports, listens, output_of, start, wait
 
-APP = Path(__file__).parent.parent / "flower-ready-app"
+APP = Path(__file__).parent / "app"
 NAME = "local"
 """Name of the connection to the SuperLink in Flower's commands."""
-SLOW_S = (0.0, 0.0, 0.15, 0.3, 0.5, 0.75)
-"""Seconds that each node sleeps per minibatch; with more nodes, the values repeat."""
-LOCAL_STEPS = 40
+SLOW_S = (0.0, 0.0, 6.0, 12.0, 20.0, 30.0)
+"""Seconds that each node sleeps per local training; with more nodes, the values repeat."""
 ASK_EVERY_S = 2.0
 """Polling interval of the SuperLink in seconds; each poll starts a Flower command, which takes a second of CPU time."""
-LEVEL = re.compile(r"^\x1b\[92mINFO \x1b\[0m: {0,6}")
-"""Flower's prefix of a log line."""
+LEVEL = re.compile(r"^\x1b\[92mINFO \x1b\[0m: {0,6}|\x1b\[\d+m| (?=\x1b\[0m:)")
+"""Flower's prefix of most log lines, and the colors of others."""
 TOOLS = {
     "openssl": "on Debian: apt install openssl",
     "ssh-keygen": "on Debian: apt install openssh-client",
@@ -218,25 +217,24 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=6, help="number of SuperNodes (default: 6)")
     parser.add_argument("--rounds", type=int, default=9, help="number of rounds (default: 9)")
     parser.add_argument(
-        "--slow-s", type=float, nargs="+", default=SLOW_S, help="seconds that each node sleeps per minibatch"
+        "--slow-s", type=float, nargs="+", default=SLOW_S, help="seconds that each node sleeps per local training"
     )
     parser.add_argument("--strategy", default="lesson", help="name of a strategy; 'lesson strategies' lists them")
-    parser.add_argument("--deadline", default="auto", help="length of a round in seconds; auto suits the nodes")
+    parser.add_argument("--deadline", type=float, default=30.0, help="length of a round in seconds (default: 30)")
     out = Path(time.strftime("runs/flower-%Y%m%d-%H%M%S"))
     parser.add_argument("--out", type=Path, default=out, help="output folder (default: a new folder in runs)")
     given = parser.parse_args()
     if given.nodes < 1 or given.rounds < 1:
         parser.error(f"--nodes and --rounds must be >= 1, got {given.nodes} and {given.rounds}")
-    nodes = [{"slow-s": given.slow_s[number % len(given.slow_s)]} for number in range(given.nodes)]
+    nodes = [
+        {"name": f"node{number}", "slow-s": given.slow_s[number % len(given.slow_s)]} for number in range(given.nodes)
+    ]
     config = {
         "strategy": given.strategy,
         "deadline": given.deadline,
         "rounds": given.rounds,
-        "time-budget": 3600.0,
-        "eval-every": 1.0,
         "min-nodes": given.nodes,
         "out": str(given.out.absolute()),
-        "set": f"training.local_steps={LOCAL_STEPS}",
     }
     for number in (signal.SIGTERM, signal.SIGHUP):  # shut everything down then, too
         signal.signal(number, lambda *_: sys.exit(143))

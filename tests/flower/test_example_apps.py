@@ -12,13 +12,12 @@ import tomllib
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from federation import APP as READY_APP
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from local_processes import end_all, free_ports, output_of
@@ -26,10 +25,9 @@ from torch import nn
 
 from helpers.code_blocks import ROOT, blocks
 from helpers.local_grid import MakeGrid
-from helpers.small_tasks import tiny_task
 from lesson.flight.recording import read_recording
 
-QUICKSTART, FLEET = ROOT / "examples" / "flower-app", ROOT / "examples" / "fleet-trial"
+TEMPLATE, FLEET = ROOT / "examples" / "flower-app", ROOT / "examples" / "fleet-trial"
 
 
 def context(config: dict[str, Any] | None = None) -> Context:
@@ -82,37 +80,37 @@ def test_documented_app_trains(make_grid: MakeGrid, page: list[str]) -> None:
     assert rounds == list(range(21))
 
 
-def test_documented_app_of_a_task_trains(
-    make_grid: MakeGrid, page: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_switched", [True, False])
+def test_template_differs_from_fedavg_in_five_lines(
+    make_grid: MakeGrid,
+    load_app: LoadApp,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    is_switched: bool,
 ) -> None:
-    mine = ModuleType("mine")
-    vars(mine)["make_task"] = tiny_task
-    monkeypatch.setitem(sys.modules, "mine", mine)
-    client, server = dict[str, Any](), dict[str, Any]()
-    for names, function in ((client, "make_client_app(task"), (server, "make_server_app(task")):
-        (code,) = [text for text in page if function in text]
-        exec(code, names)
-    chosen = "data.split=iid training.batch_size=4"
-    config = {"clock": "virtual", "deadline": 20.0, "rounds": 2, "set": chosen, "out": str(tmp_path / "run")}
-    server["app"](make_grid(client["app"], 3, config), context(config))
-    assert (tmp_path / "run" / "summary.json").exists()
-
-
-def test_quickstart_app_trains(
-    make_grid: MakeGrid, load_app: LoadApp, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Two rounds on two nodes; clients evaluate the model on their own data after the last."""
+    """Those that its README lists; clients evaluate the model on their own data after the last round."""
     images, labels = torch.zeros((100, 28, 28, 1), dtype=torch.uint8), torch.arange(100) % 10
     few = SimpleNamespace(train=(images, labels), test=(images[:20], labels[:20]))
     monkeypatch.setattr("lesson.load_task", lambda _: few)
-    client, server = load_app(QUICKSTART, "lesson_quickstart")
-    project = tomllib.loads((QUICKSTART / "pyproject.toml").read_text())
-    config = project["tool"]["flwr"]["app"]["config"] | {"num-server-rounds": 2, "local-steps": 2}
-    grid = make_grid(client, 2, config)
-    grid.simulated = True
-    server(grid=grid, context=context(config))
+    folder = tmp_path / "app"
+    shutil.copytree(TEMPLATE, folder)
+    rows = re.findall(r"^\| `(\S+)` \| (?:`(.+)`)? ?\| `(.+)` \|$", (folder / "README.md").read_text(), re.MULTILINE)
+    assert len(rows) == 5
+    for name, fedavg, line in rows:
+        (file,) = folder.rglob(name)
+        text = file.read_text()
+        assert text.count(line) == 1
+        if not is_switched:
+            file.write_text(text.replace(line, fedavg))
+    client, server = load_app(folder, "lesson_quickstart")
+    project = tomllib.loads((folder / "pyproject.toml").read_text())
+    config = project["tool"]["flwr"]["app"]["config"]
+    assert ("clock" in config) == is_switched
+    config |= {"num-server-rounds": 2, "local-steps": 2}
+    server(grid=make_grid(client, 2, config), context=context(config))
     shown = capsys.readouterr().out
-    assert re.search(r"ClientApp-side Evaluate Metrics:\s+\{2: \{'eval_accuracy': .*'eval_loss': ", shown)
+    assert re.search(r"ClientApp-side Evaluate Metrics:\s+\{.*2: \{'eval_accuracy': .*'eval_loss': ", shown, re.DOTALL)
     assert re.search(r"ServerApp-side Evaluate Metrics:\s+\{ 0: .*\s+1: .*\s+2: ", shown)
 
 
@@ -162,9 +160,9 @@ def flwr_run(command: str, env: dict[str, str], folder: Path) -> str:
 @pytest.mark.deployment
 def test_documented_command_works(env: dict[str, str], tmp_path: Path) -> None:
     """In a clone, without settings for Flower: it installs nothing, trains and completes."""
-    command = "flwr run examples/flower_app --stream"
-    assert f"$ {command}\n" in (QUICKSTART / "README.md").read_text()
-    shutil.copytree(ROOT / "examples", tmp_path / "examples", symlinks=True)
+    command = "flwr run examples/flower-app --stream"
+    assert f"$ {command}\n" in (TEMPLATE / "README.md").read_text()
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
     shown = flwr_run(command, env, tmp_path)
     assert "round 5: 2 clients evaluated the model: eval_accuracy" in shown, shown
     assert "No additional application dependencies needed installation" in shown
@@ -180,7 +178,8 @@ app = ServerApp()
 
 @app.main()
 def main(grid, context):
-    strategy = LessonStrategy(10.0, latency_s=[5.0, 15.0, 25.0], min_available_nodes=3, fraction_evaluate=0.0)
+    latency_s = [5.0, 15.0, 25.0]
+    strategy = LessonStrategy(10.0, clock="virtual", latency_s=latency_s, min_available_nodes=3, fraction_evaluate=0.0)
     arrays = ArrayRecord({"w": Array(np.zeros(2, dtype=np.float32))})
     strategy.start(grid, arrays, num_rounds=4, train_config=ConfigRecord({"lr": 0.5}))
 """
@@ -205,7 +204,9 @@ def test_simulated_partitions_have_their_latencies(env: dict[str, str], tmp_path
     """Tiers 1, 2 and 3: in four rounds of 10 s they are sent four models, two and two."""
     app, journal = tmp_path / "app", tmp_path / "journal"
     (app / "plain_app").mkdir(parents=True)
-    (app / "pyproject.toml").write_text((READY_APP / "pyproject.toml").read_text().replace("lesson_app", "plain_app"))
+    project = (TEMPLATE / "pyproject.toml").read_text().replace("lesson_quickstart", "plain_app")
+    (app / "pyproject.toml").write_text(project)
+    shutil.copy(TEMPLATE / "LICENSE", app)
     (app / "plain_app" / "__init__.py").touch()
     (app / "plain_app" / "server_app.py").write_text(SERVER)
     (app / "plain_app" / "client_app.py").write_text(CLIENT.replace("JOURNAL", str(journal)))

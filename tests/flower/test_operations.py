@@ -18,12 +18,11 @@ import supervise_run
 from back_up import back_up
 from check_run import CONTENT, check
 from federation import APP, NAME
-from lesson.flower.config import check_config
 from local_processes import wait
 
 from lesson.clock.rejections import OF_CONTENT
 
-FOLDER = APP.parent / "flower_deployment"
+FOLDER = APP.parent
 
 
 def call(*words: str | Path) -> "subprocess.CompletedProcess[str]":
@@ -35,7 +34,7 @@ def test_unit_files(tmp_path: Path) -> None:
     copies = []
     for unit in sorted((FOLDER / "systemd").glob("lesson-*")):
         text = unit.read_text().replace("/opt/lesson/venv", str(tmp_path))
-        assert all((FOLDER / script).is_file() for script in re.findall(r"/opt/lesson/flower_deployment/(\S+)", text))
+        assert all((FOLDER / script).exists() for script in re.findall(r"/opt/lesson/flower_deployment/(\S+)", text))
         for program in re.findall(r"^ExecStart=(\S+)", text, re.MULTILINE):
             Path(program).parent.mkdir(exist_ok=True)
             Path(program).touch(0o755)
@@ -54,8 +53,9 @@ def test_example_settings_fit_the_units(tmp_path: Path) -> None:
     given = set(re.findall(r"^(\w+)=", (folder / "node0.env").read_text(), re.MULTILINE))
     assert given == set(re.findall(r"\$\{(\w+)\}", (folder / "lesson-supernode@.service").read_text()))
     connections = tomllib.loads((folder / "flwr-config.toml").read_text())["superlink"]
-    assert f"flower-ready-app {connections['default']} " in (folder / "lesson-run@.service").read_text()
-    check_config(tomllib.loads(run.read_text()))
+    assert f"flower_deployment/app {connections['default']} " in (folder / "lesson-run@.service").read_text()
+    project = tomllib.loads((APP / "pyproject.toml").read_text())
+    assert tomllib.loads(run.read_text()).keys() <= project["tool"]["flwr"]["app"]["config"].keys()
     assert supervise_run.config_problem(run) == ""
     for text, problem in (('out = "/data/run"\n', "resume must"), ('out = "run"\nresume = true\n', "out must")):
         (tmp_path / "run.toml").write_text(text)
@@ -118,13 +118,13 @@ WELL = [line(round, [0, 1]) for round in range(1, 41)]
         (WELL, ""),
         (WELL + [line(round, []) for round in range(41, 51)], "no update"),
         ([*WELL, line(41, [0], rejections={"no reply": [1] * 6})], "13%"),
-        ([*WELL, line(41, [0, 1], excluded=[7])], "excluded clients [7]"),
-        (WELL + [line(round, [0]) for round in range(41, 62)], "client 1: no update"),
-        (WELL + [line(round, [0], 25.0) for round in range(41, 44)], "client 0: latency 25 s, was 10 s"),
+        ([*WELL, line(41, [0, 1], excluded=[1])], "excluded client ben"),
+        (WELL + [line(round, [0]) for round in range(41, 62)], "client ben: no update"),
+        (WELL + [line(round, [0], 25.0) for round in range(41, 44)], "client ana: latency 25 s, was 10 s"),
     ],
 )
 def test_check_reports_problems(lines: list[dict[str, Any]], finding: str) -> None:
-    findings = [message for _, message in check(lines, window=20, empty=10, rejected=0.1, slower=2.0)]
+    findings = [message for _, message in check(lines, 20, 10, 0.1, 2.0, ["ana", "ben"])]
     assert len(findings) == bool(finding)
     assert all(finding in message for message in findings)
     assert CONTENT == OF_CONTENT

@@ -16,9 +16,8 @@ app = ClientApp()
 def train(message: Message, context: Context) -> Message:
     """Train the received model and reply with it."""
     config: Any = message.content["config"]
-    lr = config["lr"]  # 3. was: context.run_config["learning-rate"]
     net, (loader, _) = model_of(message), data_of(context)
-    loss = train_net(net, loader, int(context.run_config["local-steps"]), lr)
+    loss = train_net(net, loader, int(context.run_config["local-steps"]), config["lr"])
     metrics = MetricRecord({"train_loss": loss, "num-examples": num_examples(loader)})
     return Message(RecordDict({"arrays": ArrayRecord(net.state_dict()), "metrics": metrics}), reply_to=message)
 

@@ -1,11 +1,12 @@
 """The server: starts the strategy and evaluates the model after each round."""
 
 from collections.abc import Callable
+from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 
-from lesson.flower import LessonStrategy  # 1. was: from flwr.serverapp.strategy import FedAvg
+from lesson.flower import LessonStrategy
 from lesson_quickstart.task import Net, load_test_data, test
 
 app = ServerApp()
@@ -14,13 +15,13 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Train for the rounds that the run config asks for."""
-    config = context.run_config
-    strategy = LessonStrategy(deadline_s=float(config["deadline"]))  # 2. was: FedAvg()
+    config: Any = context.run_config
+    strategy = LessonStrategy(config["deadline"], clock=config["clock"])
     result = strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord(Net().state_dict()),
-        train_config=ConfigRecord({"lr": float(config["learning-rate"])}),
-        num_rounds=int(config["num-server-rounds"]),
+        train_config=ConfigRecord({"lr": config["learning-rate"]}),
+        num_rounds=config["num-server-rounds"],
         evaluate_fn=make_evaluate(),
     )
     print(result)

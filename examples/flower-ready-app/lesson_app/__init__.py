@@ -1,1 +1,0 @@
-"""A Flower app that runs a LESSON strategy on the clients of a federation."""
