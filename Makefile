@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 LOG = $(VENV)/install.log
 PIP = $(BIN)/python -m pip install --disable-pip-version-check --no-compile --constraint constraints.txt
-EXTRAS = flower-simulation,ray,tensorboard
+EXTRAS = flower-simulation,prometheus,ray,tensorboard
 SOURCES = pyproject.toml constraints.txt
 biome = $(if $(shell command -v npx),npx --yes @biomejs/biome@2.6.7 $(1),@echo "JavaScript is skipped: npx, which comes with Node.js, was not found.")
 

@@ -208,6 +208,21 @@ def test_strategy_that_cannot_run_is_explained(tmp_path: Path) -> None:
     assert any("report_times" in note for note in result.notes)
 
 
+def test_very_short_deadlines(tmp_path: Path) -> None:
+    """With 0.019 s, there would be 20,000 rounds in 380 s. Clients compute for half of their 4 s, 9 s and 19 s."""
+    fitted = constant(tmp_path, compute_share=0.5)
+    result = replay_fitted(fitted, [Candidate("lesson", 0.018), Candidate("fedavg", 0.018)], num_replicates=2)
+    assert ["0.019" in one.problem for one in result.outcomes] == [True, False]
+    assert fitted.transfer_s == pytest.approx(4.5)
+    noted = [
+        any(
+            "4.5 s" in note for note in replay_fitted(fitted, [Candidate("lesson", deadline_s)], num_replicates=2).notes
+        )
+        for deadline_s in (4.0, 5.0)
+    ]
+    assert noted == [True, False]
+
+
 def test_strategy_that_can_run_in_some_draws_has_a_note(tmp_path: Path) -> None:
     # FedCS has no client if the first reply of the only fast client is drawn as 12 s, over the deadline of 10 s.
     fitted = fit(flight(tmp_path / "f", [[8.0, 30.0], [8.0, 30.0], [8.0, 30.0], [12.0, 30.0]] * 5))

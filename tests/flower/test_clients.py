@@ -245,6 +245,18 @@ def test_late_reply_of_a_given_up_update_is_discarded(make_grid: MakeGrid) -> No
     assert list(asking.clients.poll()) == []
 
 
+def test_update_that_is_given_up_after_its_arrival_is_late(make_grid: MakeGrid) -> None:
+    """Its reply arrived during an evaluation, so that the round loop has not seen it: its model must not be kept."""
+    asking = Asking(make_grid, good)
+    asking.send(0)
+    while not asking.received.held:
+        asking.clients.mailbox.dispatch()
+    asking.clients.give_up(updates_of(0))
+    asking.clients.forget(updates_of(0))
+    assert asking.reply().fault == TOO_LATE
+    assert not asking.received.held
+
+
 def test_late_error_of_a_given_up_update_is_ignored(make_grid: MakeGrid) -> None:
     asking = Asking(make_grid, lambda _: None)
     asking.send(0, patience_s=0.02)

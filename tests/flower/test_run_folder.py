@@ -173,16 +173,17 @@ def test_deadline_can_be_changed_when_a_run_is_resumed(
     assert loaded(out).settings.strategy.deadline_s == 40.0
 
 
+def spoil(message: Message, _: Context) -> Message:
+    """Reply with an update that is not finite."""
+    arrays = ArrayRecord([np.full(3, np.nan, dtype=np.float32)])
+    return Message(RecordDict({"arrays": arrays, "metrics": MetricRecord({"num-examples": 1})}), reply_to=message)
+
+
 def test_excluded_client_is_readmitted_when_a_run_is_resumed(make_grid: MakeGrid, tmp_path: Path) -> None:
     """A client that had sent no numbers is excluded; its name brings it back."""
     out, grid = tmp_path / "run", make_grid(APP, 3)
     grid.name_by_partition()
     grid.names = {node: f"pi-{name}" for node, name in grid.names.items()}
-
-    def spoil(message: Message, _: Context) -> Message:
-        arrays = ArrayRecord([np.full(3, np.nan, dtype=np.float32)])
-        return Message(RecordDict({"arrays": arrays, "metrics": MetricRecord({"num-examples": 1})}), reply_to=message)
-
     plain = grid.handle
     grid.intercept(spoil, partition=1, kind="train")
     options = {"clock": "wall", "latency_s": None, "deadline_s": 0.2}
@@ -194,6 +195,25 @@ def test_excluded_client_is_readmitted_when_a_run_is_resumed(make_grid: MakeGrid
         start(grid, out, 9, readmit=["pi-7"], **options)
     start(grid, out, 9, readmit=["pi-1"], **options)
     assert any(1 in line["merged"] for line in lines(out)[6:])
+
+
+@pytest.mark.parametrize("clock", ["wall", "virtual"])
+def test_run_without_clients_continues_when_they_are_readmitted(
+    make_grid: MakeGrid, tmp_path: Path, clock: str
+) -> None:
+    out, grid, on_wall = tmp_path / "run", make_grid(APP, 3), clock == "wall"
+    grid.name_by_partition()
+    plain = grid.handle
+    grid.intercept(spoil, kind="train")
+    options: dict[str, Any] = {"clock": clock, "guards": GuardSettings(exclude_after_rejections=1)}
+    options |= {"latency_s": None, "deadline_s": 0.2} if on_wall else {}
+    with pytest.raises(RunStoppedError, match="3 of 3 clients were excluded"):
+        start(grid, out, 9, **options)
+    before = len(lines(out))
+    assert before < 9
+    grid.handle = plain
+    start(grid, out, 9, resume=True, readmit=["0", "1", "2"], **options)
+    assert {client for line in lines(out)[before:] for client in line["merged"]} == {0, 1, 2}
 
 
 def test_best_model_is_kept(make_grid: MakeGrid, tmp_path: Path) -> None:
@@ -213,6 +233,19 @@ def test_best_model_is_kept(make_grid: MakeGrid, tmp_path: Path) -> None:
         assert again.arrays.to_numpy_ndarrays()[0].tolist() == scores[4][1]
     last = start(make_grid(APP, 3), None, 6, fn=fn)
     assert last.arrays.to_numpy_ndarrays()[0].tolist() == scores[6][1]
+
+
+def test_best_model_is_kept_from_now_on(make_grid: MakeGrid, tmp_path: Path) -> None:
+    """Round 1 has the best model, but it was not kept; of the rounds after that, round 3 has."""
+
+    def fn(round: int, arrays: ArrayRecord) -> MetricRecord:
+        models[round] = arrays.to_numpy_ndarrays()[0].tolist()
+        return MetricRecord({"accuracy": [0.0, 0.9, 0.1, 0.5, 0.2][round]})
+
+    models: dict[int, list[float]] = {}
+    start(make_grid(APP, 3), tmp_path / "run", 2, fn=fn)
+    result = start(make_grid(APP, 3), tmp_path / "run", 4, fn=fn, keep_best=True, resume=True)
+    assert result.arrays.to_numpy_ndarrays()[0].tolist() == models[3]
 
 
 def test_model_of_a_finished_run_must_fit(make_grid: MakeGrid, tmp_path: Path) -> None:

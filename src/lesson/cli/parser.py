@@ -99,7 +99,7 @@ def latencies_option(**attributes: Any) -> Any:
 
 def log_option(**attributes: Any) -> Any:
     """Return the option --log, which several commands have."""
-    about = "Tracker: tensorboard, or your own module:Class; repeatable."
+    about = "Tracker: tensorboard, prometheus, or your own module:Class; repeatable."
     return option("--log", multiple=True, metavar="NAME", help=about, **attributes)
 
 

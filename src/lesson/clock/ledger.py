@@ -272,7 +272,7 @@ class Ledger:
         return dropped, released
 
     def readmit(self, clients: IntArray) -> None:
-        """Let excluded clients take part again, once they are connected."""
+        """Let excluded clients take part again; `connect` them if they are connected."""
         self.excluded[clients] = False
         self._in_a_row[clients] = 0
 

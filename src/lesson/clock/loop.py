@@ -386,7 +386,8 @@ class RoundLoop:
     def _no_clients_reason(self) -> str:
         """Return the stop reason for a run without connected clients, with the number of excluded ones."""
         num_excluded = int(np.count_nonzero(self.ledger.excluded))
-        return NOBODY if not num_excluded else f"{NOBODY}; {num_excluded} of {len(self.fleet)} clients were excluded"
+        num_clients = int(np.count_nonzero(self.fleet.reachable))  # others may never have taken part
+        return NOBODY if not num_excluded else f"{NOBODY}; {num_excluded} of {num_clients} clients were excluded"
 
     def state(self) -> tuple[dict[str, Any], Arrays]:
         """Return a copy of the state for `restore`: values that JSON can represent, and arrays."""

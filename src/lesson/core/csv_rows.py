@@ -84,7 +84,7 @@ class Table:
             values = self.numbers[column]
             self.check(column, (values >= 0) & (values < np.inf), "finite and >= 0")
 
-    def check_pairs(self, clash: BoolArray, what: str) -> None:
+    def check_pairs(self, clash: BoolArray, what: str, remedy: str = "change one") -> None:
         """Raise InputError for the first row of a sorted table that conflicts with the previous row of the same client.
 
         `clash[i]` is about rows i and i + 1. `what` may refer to the row's numbers as {column}.
@@ -94,7 +94,7 @@ class Table:
             row = int(np.argmax(clash)) + 1
             first, second = sorted(self.line[row - 1 : row + 1])
             said = what.format_map({name: values[row] for name, values in self.numbers.items()})
-            raise InputError(f"{self.path} line {second}: {self.who(row)} {said}, first on line {first}; change one")
+            raise InputError(f"{self.path} line {second}: {self.who(row)} {said}, first on line {first}; {remedy}")
 
     def offsets(self) -> IntArray:
         """Return where each client's rows start in a sorted table, and where the last client's end.

@@ -87,7 +87,8 @@ def samples_note(settings: Settings) -> list[str]:
 
 def _check(table: Table) -> None:
     """Raise InputError unless each client is listed once, with numbers that are possible together."""
-    table.sorted_by("latency_s").check_pairs(np.array([True]), "is listed twice")
+    remedy = "if these are repeated measurements, give the median of each client, otherwise rename one"
+    table.sorted_by("latency_s").check_pairs(np.array([True]), "is listed twice", remedy)
     latency_s, compute_s, upload_s = (table.numbers[column] for column in ("latency_s", "compute_s", "upload_s"))
     table.check("latency_s", latency_s > 0, "> 0, or inf for a client that cannot be reached")
     for column in OPTIONAL:

@@ -101,6 +101,11 @@ class FittedFleet:
         """Median latency of each client's replies, or of its failures if it never replied, shape (num_clients,)."""
         return np.array([float(np.median(one.replies_s)) for one in self.observed])
 
+    @property
+    def transfer_s(self) -> float:
+        """Median over the clients of the time that messages take beside local training; NaN if it is unknown."""
+        return float(np.median(self.median_s * (1 - self._compute_share)))
+
     def fleet(self, settings: Settings | None = None) -> Fleet:
         """Return the clients with their median latencies; a client that never replied is unreachable."""
         never_replied = np.array([one.is_lost.all() for one in self.observed])

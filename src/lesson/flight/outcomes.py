@@ -21,6 +21,7 @@ from lesson.fleet.traces import WorkTrace
 from lesson.flight.fit import FittedFleet
 from lesson.flight.recording import Recording
 from lesson.flight.timeline import is_synchronous, recorded_strategy, rounds_of
+from lesson.planning.plan import round_up
 from lesson.settings.settings import Settings
 from lesson.strategies import has_deadline, make_strategy
 from lesson.strategies.base import Strategy
@@ -33,6 +34,8 @@ after a few hundred local trainings, so a longer simulation would not show more.
 MAX_JOBS = 20_000
 """A simulation has at most about this many local trainings, unless MIN_LATENCIES requires more."""
 MAX_ROUNDS = 200_000
+MAX_DEADLINES = 20_000
+"""Largest number of deadlines in a simulation; more rounds would take minutes."""
 MIN_SERVED = 0.95
 """A client counts as served if its updates are aggregated in at least this share of the replicates."""
 MEASURES = ("round_s", "updates_per_h", "staleness", "on_time", "wasted", "joules")
@@ -196,7 +199,14 @@ def horizon_of(fitted: FittedFleet) -> float:
 def simulate_replicate(
     fitted: FittedFleet, trace: WorkTrace, strategy: Strategy, replicate: int, until_s: float
 ) -> list[RoundRecord]:
-    """Return the rounds of a strategy up to a time, with the local trainings of a replicate."""
+    """Return the rounds of a strategy up to a time, with the local trainings of a replicate.
+
+    Raises InputError if the strategy cannot run, or if its deadline is so short that it would have too many rounds.
+    """
+    deadline_s = getattr(strategy, "deadline_s", math.inf)
+    if until_s > MAX_DEADLINES * deadline_s:
+        least_s = round_up(until_s / MAX_DEADLINES)
+        raise InputError(f"deadline_s must be >= {least_s:g} in simulations of {until_s:.0f} s, got {deadline_s:g}")
     settings = replay_settings(fitted)
     fleet = fitted.first_estimates(trace, settings)
     world = VaryingWorld(fleet, settings, replicate, None, trace, fitted.presence())

@@ -52,6 +52,12 @@ class Replay:
         notes = [*(f"{label}: {note}" for label, note in found if note), *self.fitted.notes]
         if not self.fitted.split_is_known and any(outcome.problem for outcome in self.outcomes):
             notes.append(NO_TIMES)
+        deadlines_s = [one.candidate.deadline_s for one in self.outcomes if one.candidate.has_deadline]
+        if deadlines_s and min(deadlines_s) < self.fitted.transfer_s:
+            notes.append(
+                f"the deadline is shorter than the {self.fitted.transfer_s:.1f} s that messages to and from a client "
+                "take beside local training (median): most clients need several rounds for that alone"
+            )
         return notes
 
     @property

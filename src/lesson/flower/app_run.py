@@ -3,7 +3,7 @@
 import copy
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -50,6 +50,8 @@ class AppRun:
     keep_best: bool = False
     """Whether the result is the model with the best metric of `evaluate_fn`, instead of the last one."""
     folder: "OpenFolder | None" = None
+    readmitted: Sequence[int] = ()
+    """Clients that were excluded before the run is resumed, and take part again."""
 
     evaluator: ClassVar[None] = None
     rejected_by: Counter[str] = field(default_factory=Counter)
@@ -115,11 +117,13 @@ class AppRun:
 
     def after_load(self) -> None:
         """Begin a new run in a folder, or restore the results of earlier rounds of a resumed one from their lines."""
+        assert self.folder is not None, "only runs in folders are resumed"
         if not self.loop.round:
+            if self.folder.num_nodes is not None:
+                tell(f"the run in {self.folder.given.path} has no checkpoint yet and starts again")
             self.begin()
             return
         self.clients.mailbox.nodes()
-        assert self.folder is not None, "only runs in folders are resumed"
         tell(f"resuming the run in {self.folder.given.path} after round {self.loop.round}")
         if self._fresh_strategy is not None:
             tell("the deadline has changed; the strategy starts without its earlier state")
@@ -132,7 +136,10 @@ class AppRun:
             self._scores |= {name: value for name, value in scores.items() if name != AGGREGATED.name}
             self._is_better(scores)
         self._best = self.folder.best(self.layout) if self.keep_best else None
+        if self._best is None:  # it was not kept until now
+            self._best_value = math.nan
         self._written_rounds |= self.result.evaluate_metrics_clientapp.keys()
+        self._readmit()
 
     def after_round(self, record: RoundRecord) -> dict[str, Any]:
         """Log a round, evaluate its model and return what was measured, as fields of its line of metrics.
@@ -189,6 +196,16 @@ class AppRun:
         """Return the arrays of the newest model by name."""
         record = self.layout.record(self.pipeline.lane.model.vector.numpy())
         return {name: array.numpy() for name, array in record.items()}
+
+    def _readmit(self) -> None:
+        """Let the excluded clients among `readmitted` take part again, also if the run had ended without them."""
+        ledger, names = self.loop.ledger, self.loop.fleet.names
+        clients = np.array([client for client in self.readmitted if ledger.excluded[client]], dtype=np.int64)
+        if len(clients):
+            ledger.readmit(clients)
+            ledger.connect(clients[self.world.connected[clients]])
+            self.loop.stop_reason = ""
+            tell(f"readmitted: {', '.join(str(names[client]) for client in clients)}")
 
     def _evaluate(self, round: int) -> dict[str, float]:
         """Evaluate the newest model on the server; return the fields for the line of metrics."""

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -14,7 +14,7 @@ from lesson.clock.worlds.clients import TOO_LATE, Key
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.errors import InputError
 from lesson.flower.arrays import Layout, Vector
-from lesson.flower.identity import Node, Roster
+from lesson.flower.identity import Node, Roster, names_of
 from lesson.flower.mailbox import Answer, Mailbox
 from lesson.flower.replies import FieldNames, content_bytes, read_arrays, read_report, unreadable, warn
 from lesson.flower.times import read_times
@@ -27,6 +27,7 @@ LOOK_EVERY_S = 5.0
 """Seconds between two checks of which nodes are connected."""
 LOCAL_STEPS = "local-steps"
 NOT_SENT = "the node is not connected, or the model is too large"
+GIVEN_UP = "the server had stopped waiting for it"
 
 
 @dataclass(eq=False)
@@ -110,8 +111,12 @@ class GridClients:
         return self.node_of.get(client) in self._connected
 
     def give_up(self, updates: Updates) -> None:
-        """Stop waiting for these updates; those that still arrive are reported as too late."""
-        self._given_up.update(updates.keys)
+        """Stop waiting for these updates; those that still arrive are reported as too late, without their models."""
+        keys = set(updates.keys)
+        self._given_up |= keys - self.received.held.keys()
+        for place, event in enumerate(self.events):
+            if isinstance(event, Reply) and event.key in keys and not event.fault:  # nobody has seen it yet
+                self.events[place] = replace(event, fault=TOO_LATE, detail=GIVEN_UP)
 
     def forget(self, updates: Updates) -> None:
         """Drop the models of these updates."""
@@ -148,8 +153,7 @@ class GridClients:
             if update in self._given_up:
                 self._given_up.remove(update)
                 if content is not None:
-                    why = "the server had stopped waiting for it"
-                    self.events.append(Reply(*update, fault=TOO_LATE, detail=why, num_bytes=size))
+                    self.events.append(Reply(*update, fault=TOO_LATE, detail=GIVEN_UP, num_bytes=size))
                 return
             weight, metrics = read_report(answer, self.fields)
             assert content is not None, "otherwise, there is no report"
@@ -196,9 +200,10 @@ class GridClients:
         """Make unknown nodes the clients that they were before, or new ones if there is room."""
         clients = roster.admit(nodes, connected)
         self.node_of |= {client: node for node, client in clients.items()}
-        for node in (node.node_id for node in nodes if node.node_id not in clients.keys() | self._ignored):
+        names = names_of(nodes)
+        for node in sorted(names.keys() - clients.keys() - self._ignored):
             self._ignored.add(node)
             full = f"the run already has its maximum of {roster.num_clients} clients"
             why = full if len(roster.nodes) == roster.num_clients else "another node with its key is connected"
-            warn(f"ignoring node {node}: {why}")
+            warn(f"ignoring node {names[node]}: {why}")
         return [Joined(client, assumed_s=self.assumed_s(client)) for client in clients.values()]

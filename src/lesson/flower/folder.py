@@ -86,6 +86,8 @@ class OpenFolder:
         self._begun = self._files.check(
             settings(self.num_nodes or 1), given.resume, may_extend=True, may_change=MAY_CHANGE
         )
+        if given.readmit and (summary := self._files.finished()) is not None and summary["ended_early"]:
+            self._files.summary.unlink()  # with these clients, the run may go on
 
     @property
     def nodes(self) -> Path:
@@ -202,4 +204,4 @@ def described(strategy: Strategy) -> tuple[str, Mapping[str, Any]]:
 
 
 def _log_score(summary: Mapping[str, Any]) -> None:
-    tell(f"{final_score(summary)} after {summary['rounds']} rounds, {summary['time_s']:g} s")
+    tell(f"{final_score(summary)} after {summary['rounds']} rounds, {summary['time_s']:.1f} s")

@@ -198,8 +198,9 @@ class LessonStrategy(FlowerStrategy):
         recorder = None if folder is None or self.clock == "virtual" else folder.recorder()
         mailbox = Mailbox(grid, recorder)
         try:
-            pipeline, clients = self._pipeline(mailbox, participants, initial_arrays, config, timeout, folder)
+            pipeline, clients = self._pipeline(mailbox, participants, initial_arrays, config, timeout)
             world, evaluation = pipeline.loop.world, self._evaluation(pipeline, clients, evaluate_config, timeout)
+            readmitted = [] if folder is None else participants.numbers_of(folder.given.readmit)
             run = AppRun(
                 pipeline,
                 layout,
@@ -211,6 +212,7 @@ class LessonStrategy(FlowerStrategy):
                 evaluate_fn,
                 self.keep_best,
                 folder,
+                readmitted,
             )
             self.summary()
             if folder is None:
@@ -267,7 +269,6 @@ class LessonStrategy(FlowerStrategy):
         arrays: ArrayRecord,
         config: Mapping[str, Any],
         timeout_s: float,
-        folder: OpenFolder | None,
     ) -> tuple[Pipeline, GridClients]:
         """Return the round loop and what computes its models, and the clients that train for it."""
         layout, received, lr = Layout.of(arrays), Received(), float(config[self.fields.lr])
@@ -293,21 +294,14 @@ class LessonStrategy(FlowerStrategy):
             self.sends_index,
         )
         fleet = replace(participants.fleet(config.get(LOCAL_STEPS, 1)), model_bits=8.0 * num_bytes(arrays))
-        strategy, world = self.strategy, self._world(fleet, clients, timeout_s, participants, folder)
+        strategy, world = self.strategy, self._world(fleet, clients, timeout_s)
         if self.clock == "wall" and self.latency_s is None:
             strategy = MeasuredFirst(strategy)
         exclude_after = self.guards.exclude_after_rejections
         loop = RoundLoop(strategy, world, seed=self.seed, exclude_after=exclude_after, tell=warn)
         return Pipeline(loop, lane, Executor(received, None)), clients
 
-    def _world(
-        self,
-        fleet: Fleet,
-        clients: GridClients,
-        timeout_s: float,
-        participants: Participants,
-        folder: OpenFolder | None,
-    ) -> WallWorld | RemoteWorld:
+    def _world(self, fleet: Fleet, clients: GridClients, timeout_s: float) -> WallWorld | RemoteWorld:
         if self.clock == "virtual":
             return RemoteWorld(NominalWorld(fleet), clients, warn, counts_bytes=True, timeout_s=timeout_s)
         return WallWorld(
@@ -318,7 +312,6 @@ class LessonStrategy(FlowerStrategy):
             timeout_s=timeout_s,
             first_timeout_s=self.first_round_timeout_s,
             first_is_cold=True,
-            readmitted=() if folder is None else participants.numbers_of(folder.given.readmit),
         )
 
     def _evaluation(

@@ -38,7 +38,7 @@ class Tracker(Protocol):
 
 
 def checked_trackers(trackers: Sequence[Tracker | str]) -> list[Tracker]:
-    """Return trackers, those given as "tensorboard" or module:Class as objects; raise InputError if one cannot be used.
+    """Return trackers, those given as "tensorboard" or another name as objects; raise InputError if one cannot be used.
 
     A tracker that is given twice is used once.
     """
@@ -60,8 +60,12 @@ def _by_name(name: str) -> Tracker:
         from lesson.runs.tensorboard import TensorBoard
 
         return TensorBoard()
+    if name == "prometheus":
+        from lesson.runs.prometheus import Prometheus
+
+        return Prometheus()
     if ":" not in name:
-        raise unknown("tracker", name, ["tensorboard", "module:Class"])
+        raise unknown("tracker", name, ["tensorboard", "prometheus", "module:Class"])
     kind = load_named("tracker", name)
     try:
         tracker: Tracker = kind()

@@ -52,7 +52,10 @@ class FedCSGreedy(CheckedOptions):
         reachable = np.flatnonzero(np.isfinite(view.latency_s))
         alone_s = (view.download_s + view.compute_s + view.shared_upload_s)[reachable]
         if np.any(np.isnan(alone_s)):
-            raise InputError("fedcs-greedy needs compute_s and upload_s of every client; add both columns to the file")
+            raise InputError(
+                "fedcs-greedy needs compute_s and upload_s of every client; add both columns to the file of latencies "
+                "or, on Flower, the mod report_times to the client app"
+            )
         if not np.any(alone_s <= self.deadline_s * (1 + TOLERANCE)):
             fastest = int(np.argmin(alone_s))
             raise RunStoppedError(
