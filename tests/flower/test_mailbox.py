@@ -143,6 +143,7 @@ def test_failing_requests_are_repeated(
     assert "is repeated: " in caplog.text
     letters.grid.pull_messages = letters.pull
     wait("the replies", 60, lambda: letters.poll() == 3)
+    monkeypatch.setattr("lesson.flower.mailbox.SEND_AGAIN_S", (0.0,))
     letters.grid.get_nodes = lambda: fail(None)
     letters.grid.push_messages = fail
     assert letters.mailbox.nodes() is None
@@ -150,6 +151,24 @@ def test_failing_requests_are_repeated(
     letters.now_s += OUTAGE_S + 1
     with pytest.raises(type(error), match="locked"):
         letters.send()
+
+
+def test_messages_are_sent_again_if_the_request_fails(letters: Letters, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same messages, so that the SuperLink, which may know them already, can tell that they are no new ones."""
+    push, sent = letters.grid.push_messages, list[list[Message]]()
+
+    def push_messages(messages: Iterable[Message]) -> list[str]:
+        sent.append(list(messages))
+        if len(sent) == 1:
+            raise httpx.ReadError("the model was not uploaded")
+        return push(messages)
+
+    monkeypatch.setattr("lesson.flower.mailbox.SEND_AGAIN_S", (0.0, 0.0))
+    letters.grid.push_messages = push_messages
+    assert letters.send() == [True, True, True]
+    assert len(sent) == 2
+    assert all(first is second for first, second in zip(*sent, strict=True))
+    wait("the replies", 60, lambda: letters.poll() == 3)
 
 
 def test_error_of_an_expired_message_is_an_answer(letters: Letters) -> None:

@@ -27,6 +27,8 @@ FIRST_POLL_S, POLL_S, GROWTH = 0.02, 0.5, 1.5
 GROWTH times the previous one."""
 SLOW_S, MAX_PULLS = 2.0, 8
 """If a request takes longer than SLOW_S, the next one is sent nevertheless, up to MAX_PULLS at a time."""
+SEND_AGAIN_S = 0.5, 1.0, 2.0
+"""Seconds after which messages are sent again while the request fails."""
 OUTAGE_S = 120.0
 """Requests that fail are repeated; the run stops if all of them fail for this many seconds."""
 ONE_BY_ONE_S = 600.0
@@ -63,10 +65,17 @@ class Mailbox:
         self._failing_since_s: float | None = None
 
     def send(self, messages: Sequence[Message], handlers: Sequence[Handler]) -> list[bool]:
-        """Send messages; return for each of them whether the SuperLink has accepted it."""
+        """Send messages; return for each of them whether the SuperLink has accepted it.
+
+        If the request fails, the SuperLink may already have a message without its model, for which a client would wait
+        for minutes. Sending the same messages again completes them.
+        """
         began, ids = Moment.now(), list[str]()
-        with self._tolerating_outages():
-            ids = list(self.grid.push_messages(messages) if messages else ())
+        for wait_s in (*SEND_AGAIN_S, 0.0):
+            with self._tolerating_outages():
+                ids = list(self.grid.push_messages(messages) if messages else ())
+                break
+            time.sleep(wait_s)
         self.recorder.note_asked(messages, ids, began)
         accepted = {number for number in ids if number}  # for an unknown node, some grids return '' and others nothing
         sent = [message.metadata.message_id in accepted for message in messages]
