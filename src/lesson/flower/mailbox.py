@@ -71,11 +71,12 @@ class Mailbox:
         for minutes. Sending the same messages again completes them.
         """
         began, ids = Moment.now(), list[str]()
-        for wait_s in (*SEND_AGAIN_S, 0.0):
+        for wait_s in (0.0, *SEND_AGAIN_S):
+            time.sleep(wait_s)
             with self._tolerating_outages():
                 ids = list(self.grid.push_messages(messages) if messages else ())
+            if self._failing_since_s is None:
                 break
-            time.sleep(wait_s)
         self.recorder.note_asked(messages, ids, began)
         accepted = {number for number in ids if number}  # for an unknown node, some grids return '' and others nothing
         sent = [message.metadata.message_id in accepted for message in messages]
