@@ -86,11 +86,12 @@ def test_one_request_for_all_replies(letters: Letters) -> None:
 
 
 def test_incomplete_reply_is_awaited_while_others_arrive(letters: Letters) -> None:
-    """The request that has been given the first reply waits until its upload is complete. To the next requests, this
-    reply is not available, which is no error. It counts when it is complete."""
-    complete, blocked = threading.Event(), threading.Event()
+    """The request that has been given the first reply waits until its upload is complete. To the next request, this
+    reply is not available, which is no error; later requests do not ask for it. It counts when it is complete."""
+    complete, blocked, requests = threading.Event(), threading.Event(), list[tuple[bool, int]]()
 
     def pull(ids: Iterable[str]) -> list[Message]:
+        requests.append((blocked.is_set(), len(ids := list(ids))))
         replies = letters.pull(ids)
         if replies and not blocked.is_set():
             blocked.set()
@@ -110,9 +111,12 @@ def test_incomplete_reply_is_awaited_while_others_arrive(letters: Letters) -> No
     wait("the first reply", 60, lambda: letters.poll() >= 0 and blocked.is_set())
     gate.set()
     wait("the others", 60, lambda: letters.poll() == 2)
+    num_requests = len(requests)
     for _ in range(5):
         letters.poll()
     assert letters.texts() == {1: "", 2: ""}
+    assert requests.count((True, 3)) == 1
+    assert len(requests) == num_requests
     complete.set()
     wait("the slow upload", 60, lambda: letters.poll() == 3)
     assert letters.texts() == {0: "", 1: "", 2: ""}
