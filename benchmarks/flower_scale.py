@@ -20,6 +20,7 @@ import time
 from collections import Counter
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 sys.path.append(str(Path(__file__).parent.parent / "examples" / "flower_deployment"))
 from local_processes import FederationError, end, end_all, find_all, free_ports, listens, output_of, start, wait
@@ -117,9 +118,9 @@ def _available_mb() -> float:
     return int(line.split()[1]) / 1000
 
 
-def _cpu_s(home: Path, port: int) -> Counter[str]:
+def _cpu_s(home: Path, port: int) -> dict[str, float]:
     """Return the CPU seconds of the SuperLink at a port, of the SuperNodes, and of server and client processes."""
-    seconds, commands = Counter[str](), find_all("FLWR_HOME", str(home))
+    ticks, commands = Counter[str](), find_all("FLWR_HOME", str(home))
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has just ended
             process, fields = int(stat.parent.name), stat.read_text().rpartition(")")[2].split()
@@ -129,8 +130,8 @@ def _cpu_s(home: Path, port: int) -> Counter[str]:
                 program = next((name for name in ("superlink", "supernode") if f"flower-{name}" in command), "")
                 starts = "server apps" if f"127.0.0.1:{port}" in command else "client apps"
                 own, of_reaped = (sum(map(int, fields[place : place + 2])) for place in (11, 13))
-                seconds[program or starts] += (own + (0 if program else of_reaped)) / os.sysconf("SC_CLK_TCK")
-    return seconds
+                ticks[program or starts] += own + (0 if program else of_reaped)
+    return {name: count / os.sysconf("SC_CLK_TCK") for name, count in ticks.items()}
 
 
 def _write_app(folder: Path) -> Path:
@@ -192,14 +193,14 @@ def measure(given: argparse.Namespace, folder: Path) -> dict[str, object]:
         raise FederationError(
             f"{given.nodes} nodes: {run['status']} ({run['status-details']}) after {busy.took_s:.0f} s"
         )
-    messages, loads = _messages(out / "flight.jsonl"), sorted(memory.loads)
+    messages, loads = _messages(out / "flight.jsonl"), sorted([os.getloadavg()[0], *memory.loads])
     return {
         "nodes": given.nodes,
-        "load average": [loads[0], statistics.median(loads), loads[-1]],
+        "load average": [round(load, 1) for load in (loads[0], statistics.median(loads), loads[-1])],
         **messages,
         "run (s)": round(busy.took_s),
         "database is locked": log.read_text(errors="replace").count(LOCKED),
-        "CPU per message (s)": {name: round(s / messages["asked"], 3) for name, s in busy.cpu_s.items()},
+        "CPU per message (s)": {name: round(s / max(1, messages["asked"]), 3) for name, s in busy.cpu_s.items()},
         "requests/s": busy.rates(),
         "idle: CPU (s/s)": {name: round(s / idle.took_s, 4) for name, s in idle.cpu_s.items()},
         "idle: requests/s": idle.rates(),
@@ -234,7 +235,7 @@ class Interval:
         return {name: round(count / self.took_s, 3) for name, count in counts.most_common()}
 
 
-def _messages(recording: Path) -> dict[str, object]:
+def _messages(recording: Path) -> dict[str, Any]:
     """Return from a recording how long rounds and messages took, and how many messages had no usable reply."""
     events = [json.loads(line) for line in recording.read_text().splitlines()[1:]]
     asked = {event["job"]: event for event in events if event["event"] == "asked"}
@@ -284,6 +285,7 @@ def _kill(which: str, home: Path, out: Path, supernode: subprocess.Popen[bytes])
 def main() -> None:
     """Print the measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a tiny case")
     parser.add_argument("--nodes", type=int, default=20, help="number of SuperNodes (20)")
     parser.add_argument("--rounds", type=int, default=6, help="number of rounds (6)")
     parser.add_argument("--deadline", type=float, default=30.0, help="length of a round in seconds (30)")
@@ -292,9 +294,12 @@ def main() -> None:
     parser.add_argument("--kill", choices=("supernode", "server-app"), help="kill one in the third round")
     parser.add_argument("--verbose", action="store_true", help="also print the log of the run")
     given = parser.parse_args()
+    if given.quick:
+        given.nodes, given.rounds, given.deadline = 2, 2, 5.0
     with tempfile.TemporaryDirectory(prefix="lesson-scale-", ignore_cleanup_errors=True) as folder:
+        print("| figure | value |\n|---|---|")
         for name, value in measure(given, Path(folder)).items():
-            print(f"{name}: {json.dumps(value)}")
+            print(f"| {name} | {json.dumps(value)} |")
 
 
 if __name__ == "__main__":
