@@ -77,7 +77,7 @@ def train(message, context):
     return Message(RecordDict(content), reply_to=message)
 """
 REQUEST = re.compile(r'"POST /v1/(\w+)/([\w-]+) HTTP/1.1" (\d+)')
-LOCKED = "database is locked"
+LOCKED, BEGUN = "database is locked", "Start `flwr-clientapp` process"
 MIN_FREE_MB = 4000
 """No more SuperNodes are started when less memory than this is available."""
 RUN_LIMIT_S, IDLE_S = 900.0, 15.0
@@ -193,11 +193,13 @@ def measure(given: argparse.Namespace, folder: Path) -> dict[str, object]:
         raise FederationError(
             f"{given.nodes} nodes: {run['status']} ({run['status-details']}) after {busy.took_s:.0f} s"
         )
+    begun = sum(path.read_text(errors="replace").count(BEGUN) for path in folder.glob("node*.log"))
     messages, loads = _messages(out / "flight.jsonl"), sorted([os.getloadavg()[0], *memory.loads])
     return {
         "nodes": given.nodes,
         "load average": [round(load, 1) for load in (loads[0], statistics.median(loads), loads[-1])],
         **messages,
+        "client processes": begun,
         "run (s)": round(busy.took_s),
         "database is locked": log.read_text(errors="replace").count(LOCKED),
         "CPU per message (s)": {name: round(s / max(1, messages["asked"]), 3) for name, s in busy.cpu_s.items()},
@@ -270,15 +272,13 @@ def _start_nodes(
 
 
 def _kill(which: str, home: Path, out: Path, supernode: subprocess.Popen[bytes]) -> None:
-    """Kill the server app or a SuperNode in the middle of the third round."""
+    """Kill the server app or a SuperNode in the second round."""
     recording = out / "flight.jsonl"
-    while not recording.exists() or recording.read_text().count('"event": "round"') < 2:
+    while not recording.exists() or recording.read_text().count('"event": "round"') < 1:
         time.sleep(0.5)
     time.sleep(5.0)
-    commands = find_all("FLWR_HOME", str(home))
-    victims = [supernode.pid] if which == "supernode" else [p for p, c in commands.items() if "flwr-serverapp" in c]
-    for process in victims:
-        print(f"kill -9 {commands[process]}", file=sys.stderr)
+    apps = [process for process, command in find_all("FLWR_HOME", str(home)).items() if "flwr-serverapp" in command]
+    for process in [supernode.pid] if which == "supernode" else apps:
         os.kill(process, signal.SIGKILL)
 
 
@@ -291,7 +291,7 @@ def main() -> None:
     parser.add_argument("--deadline", type=float, default=30.0, help="length of a round in seconds (30)")
     parser.add_argument("--in-memory", action="store_true", help="run the SuperLink without a database file")
     parser.add_argument("--uncounted", action="store_true", help="do not count requests, to see what counting costs")
-    parser.add_argument("--kill", choices=("supernode", "server-app"), help="kill one in the third round")
+    parser.add_argument("--kill", choices=("supernode", "server-app"), help="kill one in the second round")
     parser.add_argument("--verbose", action="store_true", help="also print the log of the run")
     given = parser.parse_args()
     if given.quick:
