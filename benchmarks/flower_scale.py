@@ -1,23 +1,26 @@
-"""Measure LessonStrategy with many nodes on one machine: simulated by Flower's engine, and as SuperNode processes.
+"""Measure LessonStrategy with many SuperNodes on one machine: rounds, lost messages, requests, memory and CPU time.
 
-The model has 10,000 parameters and the clients hardly compute, so the figures show the overhead of messages and
-processes. In simulation, latencies are drawn and time is virtual; with SuperNodes, rounds have a real deadline. The
-table has the messages that got no usable reply, and the peak memory of all processes together (proportional set size).
+The model has 10,000 parameters and the clients, which use NumPy, hardly compute, so the figures show the overhead of
+messages and processes. All devices share this machine, so a message takes longer than on devices of their own.
 """
 
 import argparse
+import itertools
 import json
 import os
 import re
+import signal
+import statistics
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import threading
 import time
+from collections import Counter
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 sys.path.append(str(Path(__file__).parent.parent / "examples" / "flower_deployment"))
 from local_processes import FederationError, end, end_all, find_all, free_ports, listens, output_of, start, wait
@@ -41,19 +44,24 @@ clientapp = "many_nodes.client_app:app"
 nodes = 2
 rounds = 2
 deadline = 20.0
+out = ""
+resume = false
 """
 SERVER = """
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord
 from flwr.serverapp import ServerApp
-from lesson.flower import LessonStrategy
+from lesson.flower import LessonStrategy, RunFolder
 
 app = ServerApp()
 
 @app.main()
 def main(grid, context):
     config = context.run_config
-    strategy = LessonStrategy(config["deadline"], min_available_nodes=config["nodes"], fraction_evaluate=0.0)
+    folder = RunFolder(config["out"], resume=config["resume"])
+    strategy = LessonStrategy(
+        config["deadline"], min_available_nodes=config["nodes"], fraction_evaluate=0.0, folder=folder
+    )
     arrays = ArrayRecord({"w": Array(np.zeros(10_000, dtype=np.float32))})
     strategy.start(grid, arrays, num_rounds=config["rounds"], train_config=ConfigRecord({"lr": 0.1}))
 """
@@ -68,32 +76,20 @@ def train(message, context):
     content = {"arrays": message.content["arrays"], "metrics": MetricRecord({"num-examples": 1})}
     return Message(RecordDict(content), reply_to=message)
 """
-ROUND = re.compile(r"round (\d+)/\d+: (\d+) aggregated, (\d+) started, ([\d.]+) s")
-REJECTED = re.compile(r"rejected: (.+)")
-MIN_FREE_MB = 6000
+REQUEST = re.compile(r'"POST /v1/(\w+)/([\w-]+) HTTP/1.1" (\d+)')
+LOCKED, BEGUN = "database is locked", "Start `flwr-clientapp` process"
+MIN_FREE_MB = 4000
 """No more SuperNodes are started when less memory than this is available."""
-
-
-@dataclass(frozen=True)
-class Case:
-    """One row of the table."""
-
-    simulated: bool
-    num_nodes: int
-    rounds: int
-    deadline_s: float
-
-
-FULL = (Case(True, 50, 10, 20.0), Case(True, 200, 10, 20.0), Case(False, 50, 3, 120.0))
-QUICK = (Case(True, 3, 2, 20.0),)
+RUN_LIMIT_S, IDLE_S = 900.0, 15.0
 
 
 class Memory:
-    """Peak memory in MB of all processes that have an environment variable, sampled in a thread."""
+    """Peak memory in MB of all processes with a FLWR_HOME, and of the SuperLink, sampled in a thread."""
 
-    def __init__(self, name: str, value: str) -> None:
-        self._name, self._value, self._ended = name, value, threading.Event()
-        self.peak_mb, self.num_processes = 0.0, 0
+    def __init__(self, home: Path, superlink: int) -> None:
+        self._home, self._superlink, self._ended = str(home), superlink, threading.Event()
+        self.peak_mb = self.superlink_mb = 0.0
+        self.loads: list[float] = []
         self._thread = threading.Thread(target=self._sample, daemon=True)
         self._thread.start()
 
@@ -103,10 +99,10 @@ class Memory:
         self._thread.join()
 
     def _sample(self) -> None:
-        while not self._ended.wait(2.0):
-            sizes = [_pss_mb(process) for process in find_all(self._name, self._value)]
-            self.peak_mb = max(self.peak_mb, sum(sizes))
-            self.num_processes = max(self.num_processes, len(sizes))
+        while not self._ended.wait(5.0):
+            self.peak_mb = max(self.peak_mb, sum(map(_pss_mb, find_all("FLWR_HOME", self._home))))
+            self.superlink_mb = max(self.superlink_mb, _pss_mb(self._superlink))
+            self.loads.append(os.getloadavg()[0])
 
 
 def _pss_mb(process: int) -> float:
@@ -122,6 +118,22 @@ def _available_mb() -> float:
     return int(line.split()[1]) / 1000
 
 
+def _cpu_s(home: Path, port: int) -> dict[str, float]:
+    """Return the CPU seconds of the SuperLink at a port, of the SuperNodes, and of server and client processes."""
+    ticks, commands = Counter[str](), find_all("FLWR_HOME", str(home))
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has just ended
+            process, fields = int(stat.parent.name), stat.read_text().rpartition(")")[2].split()
+            # A server or client process that has ended has no environment and no command until its parent reaps it.
+            command = commands.get(process) or commands.get(int(fields[1]))
+            if command is not None:
+                program = next((name for name in ("superlink", "supernode") if f"flower-{name}" in command), "")
+                starts = "server apps" if f"127.0.0.1:{port}" in command else "client apps"
+                own, of_reaped = (sum(map(int, fields[place : place + 2])) for place in (11, 13))
+                ticks[program or starts] += own + (0 if program else of_reaped)
+    return {name: count / os.sysconf("SC_CLK_TCK") for name, count in ticks.items()}
+
+
 def _write_app(folder: Path) -> Path:
     app = folder / "many-nodes"
     (app / "many_nodes").mkdir(parents=True)
@@ -131,10 +143,10 @@ def _write_app(folder: Path) -> Path:
     return app
 
 
-def measure(case: Case, folder: Path) -> str:
-    """Run a case and return its row of the table."""
-    port, *ports = free_ports(1 + case.num_nodes)
-    home = folder / "home"
+def measure(given: argparse.Namespace, folder: Path) -> dict[str, object]:
+    """Run a federation and return what was measured."""
+    port, *ports = free_ports(1 + given.nodes)
+    home, out, log = folder / "home", folder / "out", folder / "superlink.log"
     env = os.environ | {
         "PATH": f"{sysconfig.get_path('scripts')}{os.pathsep}{os.environ['PATH']}",
         "FLWR_HOME": str(home),
@@ -150,77 +162,144 @@ def measure(case: Case, folder: Path) -> str:
     app = _write_app(folder)
     with ExitStack() as stack:
         stack.callback(end_all, "FLWR_HOME", str(home))
-        mode = ["--simulation"] if case.simulated else []
-        command = ["flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", port, *mode]
-        processes = [start(command, env, folder / "superlink.log")]
+        database = [] if given.in_memory else ["--database", folder / "state.db"]
+        command = ["flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", port, *database]
+        level = {} if given.uncounted else {"FLWR_LOG_LEVEL": "DEBUG"}  # logs a line per request
+        processes = [start(command, env | level, log)]
         stack.callback(lambda: end(reversed(processes)))
         wait("the SuperLink to listen", 300, lambda: listens(port))
-        memory = Memory("FLWR_HOME", str(home))
+        memory = Memory(home, processes[0].pid)
         stack.callback(memory.close)
-        num_nodes = case.num_nodes
-        if not case.simulated:
-            num_nodes = _start_nodes(processes, port, ports, env, folder)
-        idle_mb = 0.0 if case.simulated else _idle_mb(memory)
-        settings = f"nodes={num_nodes} rounds={case.rounds} deadline={case.deadline_s}"
-        nodes = f"num-supernodes={num_nodes} client-resources-num-cpus=1"
-        more = ["--federation-config", nodes] if case.simulated else []
-        begin_s = time.monotonic()
-        log = output_of(["flwr", "run", app, "here", "--stream", "-c", settings, *more], env, 1800)
-        took_s = time.monotonic() - begin_s
-        (run, *_) = json.loads(output_of(["flwr", "ls", "here", "--format", "json"], env))["runs"]
-    rounds = ROUND.findall(log)
-    rejected = REJECTED.findall(log)
-    if run["status"] != "finished:completed" or not rounds or not rejected:
-        print((folder / "superlink.log").read_text()[-3000:], file=sys.stderr)
-        raise FederationError(f"{num_nodes} nodes: {run['status']} ({run['status-details']}) after {took_s:.0f} s")
-    merged, started = (sum(int(found[place]) for found in rounds) for place in (1, 2))
-    kind = "simulated" if case.simulated else "SuperNodes"
-    idle = f"{idle_mb:,.0f}" if idle_mb else "–"
-    row = [kind, num_nodes, len(rounds), f"{rounds[-1][3]} s", f"{took_s:.0f}", started, merged, rejected[-1]]
-    return " | ".join(["", *map(str, row), idle, f"{memory.peak_mb:,.0f}", str(memory.num_processes), ""]).strip()
+        _start_nodes(processes, port, ports, env, folder)
+        time.sleep(IDLE_S)
+        idle_mb, idle = memory.peak_mb, Interval(home, port, log)
+        time.sleep(IDLE_S)
+        idle.end()
+        memory.loads.clear()
+        busy = Interval(home, port, log)
+        if given.kill:
+            threading.Thread(target=_kill, args=(given.kill, home, out, processes[-1]), daemon=True).start()
+        for resume in ("false", "true"):
+            settings = f"nodes={given.nodes} rounds={given.rounds} deadline={given.deadline} resume={resume}"
+            command = ["flwr", "run", app, "here", "--stream", "-c", f'{settings} out="{out}"']
+            told = output_of(command, env, RUN_LIMIT_S)
+            (run, *_) = json.loads(output_of(["flwr", "ls", "here", "--format", "json"], env))["runs"]
+            if run["status"] == "finished:completed" or given.kill != "server-app":
+                break
+        busy.end()
+    if given.verbose or run["status"] != "finished:completed":
+        print(told, file=sys.stderr)
+    if run["status"] != "finished:completed":
+        raise FederationError(
+            f"{given.nodes} nodes: {run['status']} ({run['status-details']}) after {busy.took_s:.0f} s"
+        )
+    begun = sum(path.read_text(errors="replace").count(BEGUN) for path in folder.glob("node*.log"))
+    messages, loads = _messages(out / "flight.jsonl"), sorted([os.getloadavg()[0], *memory.loads])
+    return {
+        "nodes": given.nodes,
+        "load average": [round(load, 1) for load in (loads[0], statistics.median(loads), loads[-1])],
+        **messages,
+        "client processes": begun,
+        "run (s)": round(busy.took_s),
+        "database is locked": log.read_text(errors="replace").count(LOCKED),
+        "CPU per message (s)": {name: round(s / max(1, messages["asked"]), 3) for name, s in busy.cpu_s.items()},
+        "requests/s": busy.rates(),
+        "idle: CPU (s/s)": {name: round(s / idle.took_s, 4) for name, s in idle.cpu_s.items()},
+        "idle: requests/s": idle.rates(),
+        "memory (MB)": {"idle": round(idle_mb), "peak": round(memory.peak_mb), "SuperLink": round(memory.superlink_mb)},
+    }
+
+
+class Interval:
+    """CPU time of the processes and requests to the SuperLink between two moments."""
+
+    def __init__(self, home: Path, port: int, log: Path) -> None:
+        self._home, self._port, self._log, self._place = home, port, log, log.stat().st_size
+        self._begin_s, self._begin_cpu_s = time.monotonic(), _cpu_s(home, port)
+
+    def end(self) -> None:
+        """Measure what has happened since the beginning."""
+        self.took_s = time.monotonic() - self._begin_s
+        self.cpu_s = {
+            name: seconds - self._begin_cpu_s[name] for name, seconds in _cpu_s(self._home, self._port).items()
+        }
+        text = self._log.read_bytes()[self._place :].decode(errors="replace")
+        self._requests = Counter(REQUEST.findall(text))
+
+    def rates(self) -> dict[str, float]:
+        """Return the number of requests per second: in total, by the server app, with an HTTP error, and by kind."""
+        counts = Counter[str]()
+        for (api, kind, status), count in self._requests.items():
+            counts["total"] += count
+            counts["server app"] += count if api == "runtime" and kind != "acquire-task" else 0
+            counts["HTTP 500"] += count if status.startswith("5") else 0
+            counts[f"{api} {kind}"] += count
+        return {name: round(count / self.took_s, 3) for name, count in counts.most_common()}
+
+
+def _messages(recording: Path) -> dict[str, Any]:
+    """Return from a recording how long rounds and messages took, and how many messages had no usable reply."""
+    events = [json.loads(line) for line in recording.read_text().splitlines()[1:]]
+    asked = {event["job"]: event for event in events if event["event"] == "asked"}
+    arrived = [event for event in events if event["event"] == "arrived"]
+    failed = Counter(event["reason"] for event in events if event["event"] == "failed")
+    rounds = [event for event in events if event["event"] == "round"]
+    ends = [event["t_s"] for event in rounds]
+    lengths = [end_s - begin_s for begin_s, end_s in itertools.pairwise(ends)]
+    took = sorted(event["t_s"] - asked[event["job"]]["t_s"] for event in arrived)
+    return {
+        "asked": len(asked),
+        "arrived": len(arrived),
+        "failed": dict(failed),
+        "in flight at the end": len(asked) - len(arrived) - failed.total(),
+        "aggregated": [len(event["merged"] or ()) for event in rounds],
+        "first round (s)": round(ends[0], 1),
+        "later rounds (s)": [round(length, 1) for length in lengths],
+        "message (s)": {share: round(took[int(share * (len(took) - 1))], 1) for share in (0.1, 0.5, 0.9, 1.0)},
+    }
 
 
 def _start_nodes(
     processes: list[subprocess.Popen[bytes]], port: int, ports: list[int], env: dict[str, str], folder: Path
-) -> int:
-    """Start SuperNodes one after the other while there is enough memory; return how many."""
+) -> None:
+    """Start SuperNodes one after the other. Raises FederationError if there is not enough memory."""
     for number, node_port in enumerate(ports):
         if _available_mb() < MIN_FREE_MB:
-            print(f"stopped at {number} SuperNodes: less than {MIN_FREE_MB} MB are available", file=sys.stderr)
-            return number
-        config = f"partition-id={number} num-partitions={len(ports)}"
+            raise FederationError(f"{number} SuperNodes: less than {MIN_FREE_MB} MB are available")
         command = ["flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{port}", "--host", "127.0.0.1"]
-        command += ["--port", str(node_port), "--node-config", config]
-        processes.append(start(command, env, folder / f"node{number}.log"))
+        processes.append(start([*command, "--port", node_port], env, folder / f"node{number}.log"))
         time.sleep(1.0)
-    return len(ports)
 
 
-def _idle_mb(memory: Memory) -> float:
-    """Return the memory of all processes before the run begins."""
-    time.sleep(15.0)
-    return memory.peak_mb
-
-
-HEAD = ["nodes", "number", "rounds", "last round ends at", "run (s)", "models sent", "aggregated", "rejected"]
-HEAD += ["idle (MB)", "peak (MB)", "processes"]
+def _kill(which: str, home: Path, out: Path, supernode: subprocess.Popen[bytes]) -> None:
+    """Kill the server app or a SuperNode in the second round."""
+    recording = out / "flight.jsonl"
+    while not recording.exists() or recording.read_text().count('"event": "round"') < 1:
+        time.sleep(0.5)
+    time.sleep(5.0)
+    apps = [process for process, command in find_all("FLWR_HOME", str(home)).items() if "flwr-serverapp" in command]
+    for process in [supernode.pid] if which == "supernode" else apps:
+        os.kill(process, signal.SIGKILL)
 
 
 def main() -> None:
-    """Print a row per case."""
+    """Print the measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tiny case")
-    parser.add_argument("--simulated", type=int, help="only this many simulated nodes")
-    parser.add_argument("--supernodes", type=int, help="only this many SuperNode processes")
+    parser.add_argument("--nodes", type=int, default=20, help="number of SuperNodes (20)")
+    parser.add_argument("--rounds", type=int, default=6, help="number of rounds (6)")
+    parser.add_argument("--deadline", type=float, default=30.0, help="length of a round in seconds (30)")
+    parser.add_argument("--in-memory", action="store_true", help="run the SuperLink without a database file")
+    parser.add_argument("--uncounted", action="store_true", help="do not count requests, to see what counting costs")
+    parser.add_argument("--kill", choices=("supernode", "server-app"), help="kill one in the second round")
+    parser.add_argument("--verbose", action="store_true", help="also print the log of the run")
     given = parser.parse_args()
-    cases: tuple[Case, ...] = QUICK if given.quick else FULL
-    if given.simulated or given.supernodes:
-        simulated = [Case(True, given.simulated, 10, 20.0)] if given.simulated else []
-        cases = (*simulated, *([Case(False, given.supernodes, 3, 120.0)] if given.supernodes else []))
-    print(f"| {' | '.join(HEAD)} |\n|{'---|' * len(HEAD)}")
-    for case in cases:
-        with tempfile.TemporaryDirectory(prefix="lesson-scale-", ignore_cleanup_errors=True) as folder:
-            print(measure(case, Path(folder)), flush=True)
+    if given.quick:
+        given.nodes, given.rounds, given.deadline = 2, 2, 5.0
+    with tempfile.TemporaryDirectory(prefix="lesson-scale-", ignore_cleanup_errors=True) as folder:
+        print("| figure | value |\n|---|---|")
+        for name, value in measure(given, Path(folder)).items():
+            print(f"| {name} | {json.dumps(value)} |")
 
 
 if __name__ == "__main__":

@@ -86,11 +86,12 @@ def test_one_request_for_all_replies(letters: Letters) -> None:
 
 
 def test_incomplete_reply_is_awaited_while_others_arrive(letters: Letters) -> None:
-    """The request that has been given the first reply waits until its upload is complete. To the next requests, this
-    reply is not available, which is no error. It counts when it is complete."""
-    complete, blocked = threading.Event(), threading.Event()
+    """The request that has been given the first reply waits until its upload is complete. To the next request, this
+    reply is not available, which is no error; later requests do not ask for it. It counts when it is complete."""
+    complete, blocked, requests = threading.Event(), threading.Event(), list[tuple[bool, int]]()
 
     def pull(ids: Iterable[str]) -> list[Message]:
+        requests.append((blocked.is_set(), len(ids := list(ids))))
         replies = letters.pull(ids)
         if replies and not blocked.is_set():
             blocked.set()
@@ -110,9 +111,12 @@ def test_incomplete_reply_is_awaited_while_others_arrive(letters: Letters) -> No
     wait("the first reply", 60, lambda: letters.poll() >= 0 and blocked.is_set())
     gate.set()
     wait("the others", 60, lambda: letters.poll() == 2)
+    num_requests = len(requests)
     for _ in range(5):
         letters.poll()
     assert letters.texts() == {1: "", 2: ""}
+    assert requests.count((True, 3)) == 1
+    assert len(requests) == num_requests
     complete.set()
     wait("the slow upload", 60, lambda: letters.poll() == 3)
     assert letters.texts() == {0: "", 1: "", 2: ""}
@@ -143,6 +147,7 @@ def test_failing_requests_are_repeated(
     assert "is repeated: " in caplog.text
     letters.grid.pull_messages = letters.pull
     wait("the replies", 60, lambda: letters.poll() == 3)
+    monkeypatch.setattr("lesson.flower.mailbox.SEND_AGAIN_S", (0.0,))
     letters.grid.get_nodes = lambda: fail(None)
     letters.grid.push_messages = fail
     assert letters.mailbox.nodes() is None
@@ -150,6 +155,24 @@ def test_failing_requests_are_repeated(
     letters.now_s += OUTAGE_S + 1
     with pytest.raises(type(error), match="locked"):
         letters.send()
+
+
+def test_messages_are_sent_again_if_the_request_fails(letters: Letters, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same messages, so that the SuperLink, which may know them already, can tell that they are no new ones."""
+    push, sent = letters.grid.push_messages, list[list[Message]]()
+
+    def push_messages(messages: Iterable[Message]) -> Any:
+        sent.append(list(messages))
+        if len(sent) == 1:
+            raise httpx.ReadError("the model was not uploaded")
+        return push(messages)
+
+    monkeypatch.setattr("lesson.flower.mailbox.SEND_AGAIN_S", (0.0, 0.0))
+    letters.grid.push_messages = push_messages
+    assert letters.send() == [True, True, True]
+    assert len(sent) == 2
+    assert all(first is second for first, second in zip(*sent, strict=True))
+    wait("the replies", 60, lambda: letters.poll() == 3)
 
 
 def test_error_of_an_expired_message_is_an_answer(letters: Letters) -> None:

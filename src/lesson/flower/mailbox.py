@@ -27,6 +27,8 @@ FIRST_POLL_S, POLL_S, GROWTH = 0.02, 0.5, 1.5
 GROWTH times the previous one."""
 SLOW_S, MAX_PULLS = 2.0, 8
 """If a request takes longer than SLOW_S, the next one is sent nevertheless, up to MAX_PULLS at a time."""
+SEND_AGAIN_S = 0.5, 1.0, 2.0
+"""Seconds after which messages are sent again while the request fails."""
 OUTAGE_S = 120.0
 """Requests that fail are repeated; the run stops if all of them fail for this many seconds."""
 ONE_BY_ONE_S = 600.0
@@ -58,15 +60,25 @@ class Mailbox:
             self.grid, self.recorder = grid.wrapped, grid.recorder
         self._handlers: dict[str, Handler] = {}
         self._pulls: list[_Pull] = []
+        self._handed_out = set[str]()
+        """Messages whose replies the SuperLink says it has handed out, to a request that was under way then."""
         self._threads = ThreadPoolExecutor(MAX_PULLS, thread_name_prefix="mailbox")
         self._interval_s, self._pull_at_s, self._one_by_one_until_s = POLL_S, 0.0, 0.0
         self._failing_since_s: float | None = None
 
     def send(self, messages: Sequence[Message], handlers: Sequence[Handler]) -> list[bool]:
-        """Send messages; return for each of them whether the SuperLink has accepted it."""
+        """Send messages; return for each of them whether the SuperLink has accepted it.
+
+        If the request fails, the SuperLink may already have a message without its model, for which a client would wait
+        for minutes. Sending the same messages again completes them.
+        """
         began, ids = Moment.now(), list[str]()
-        with self._tolerating_outages():
-            ids = list(self.grid.push_messages(messages) if messages else ())
+        for wait_s in (0.0, *SEND_AGAIN_S):
+            time.sleep(wait_s)
+            with self._tolerating_outages():
+                ids = list(self.grid.push_messages(messages) if messages else ())
+            if self._failing_since_s is None:
+                break
         self.recorder.note_asked(messages, ids, began)
         accepted = {number for number in ids if number}  # for an unknown node, some grids return '' and others nothing
         sent = [message.metadata.message_id in accepted for message in messages]
@@ -86,8 +98,9 @@ class Mailbox:
                 replies, received_s = pull.future.result()
             for number, answer in replies:
                 # Of a reply that another request is waiting for, the SuperLink says that it is not available.
-                elsewhere = any(number in other.ids for other in self._pulls) and _is_unavailable(answer)
-                if not elsewhere and (handler := self._handlers.pop(number, None)) is not None:
+                if _is_unavailable(answer) and self._is_requested(number):
+                    self._handed_out.add(number)
+                elif (handler := self._handlers.pop(number, None)) is not None:
                     self.recorder.note_answer(number, answer, self._clock() - received_s)
                     handler(answer, received_s)
         self._begin_pull()
@@ -119,15 +132,25 @@ class Mailbox:
                 raise
 
     def _begin_pull(self) -> None:
-        """Request the awaited replies if it is time."""
+        """Request the awaited replies if it is time, except those that a request which is under way has been given.
+
+        To ask for these again would make the SuperLink store an error message each time.
+        """
         now_s = self._clock()
         is_slow = len(self._pulls) < MAX_PULLS and all(now_s - pull.begun_s > SLOW_S for pull in self._pulls)
-        if not self._handlers or now_s < self._pull_at_s or not is_slow:
+        if now_s < self._pull_at_s or not is_slow:
             return
-        ids = frozenset(self._handlers)
+        self._handed_out = {number for number in self._handed_out if self._is_requested(number)}
+        ids = frozenset(self._handlers.keys() - self._handed_out)
+        if not ids:
+            return
         self._pulls.append(_Pull(ids, now_s, self._threads.submit(self._pull, ids)))
         self._interval_s = min(POLL_S, GROWTH * self._interval_s)
         self._pull_at_s = now_s + self._interval_s
+
+    def _is_requested(self, number: str) -> bool:
+        """Return whether a request for the reply to a message is under way."""
+        return any(number in pull.ids for pull in self._pulls)
 
     def _pull(self, ids: Collection[str]) -> tuple[list[tuple[str, Answer]], float]:
         """Return the replies that have arrived, and when.
