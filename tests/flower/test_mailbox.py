@@ -2,8 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import httpx
@@ -56,13 +55,11 @@ class Letters:
 
 
 @pytest.fixture
-def letters(make_grid: MakeGrid) -> Iterator[Letters]:
+def letters(make_grid: MakeGrid) -> Letters:
     """Three nodes that reply at once."""
     grid = make_grid(ClientApp(), 3)
     grid.handle = lambda message, _: Message(RecordDict(), reply_to=message)
-    sent = Letters(grid)
-    with closing(sent.mailbox):
-        yield sent
+    return Letters(grid)
 
 
 def test_one_request_for_all_replies(letters: Letters) -> None:
@@ -130,6 +127,38 @@ def test_undecodable_reply_loses_others_only_once() -> None:
     assert len([line for line in lines if "rejected update from client 0: unreadable (ValueError" in line]) == 2
 
 
+def test_reply_is_kept_if_the_next_request_fails(letters: Letters) -> None:
+    """Replies are requested one by one, as another one cannot be decoded. The third request fails, when the SuperLink
+    has delivered two replies, which it does not do again."""
+    requests = list[list[str]]()
+
+    def pull(ids: Iterable[str]) -> list[Message]:
+        requests.append(list(ids))
+        if len(requests) == 1:
+            raise ValueError("not a reply")
+        if len(requests) == 4:
+            raise httpx.ConnectError("locked")
+        return letters.pull(ids)
+
+    letters.send()
+    time.sleep(0.2)  # all replies have arrived
+    letters.grid.pull_messages = pull
+    wait("two replies", 60, lambda: letters.poll() >= 2)
+    wait("the third reply", 60, lambda: letters.poll() == 3)
+    assert letters.texts() == {0: "", 1: "", 2: ""}
+
+
+def test_process_does_not_wait_for_a_request(letters: Letters) -> None:
+    """A slow upload can take minutes, and a run does not end later or exit later for it."""
+    released = threading.Event()
+    letters.grid.pull_messages = lambda _: released.wait(60) and []  # type: ignore[assignment,return-value]
+    letters.send()
+    letters.poll()
+    (thread,) = [thread for thread in threading.enumerate() if thread.name == "pull"]
+    assert thread.daemon
+    released.set()
+
+
 @pytest.mark.parametrize("error", [httpx.ConnectError("locked"), OSError("locked")])
 def test_failing_requests_are_repeated(
     letters: Letters, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, error: Exception
@@ -144,7 +173,7 @@ def test_failing_requests_are_repeated(
     for _ in range(3):
         letters.poll()
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "is repeated: " in caplog.text
+    assert "has failed, and the run continues: " in caplog.text
     letters.grid.pull_messages = letters.pull
     wait("the replies", 60, lambda: letters.poll() == 3)
     monkeypatch.setattr("lesson.flower.mailbox.SEND_AGAIN_S", (0.0,))

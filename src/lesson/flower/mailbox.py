@@ -8,8 +8,8 @@ go on, and the next request gets the replies that arrive meanwhile.
 import contextlib
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import Future
+from threading import Thread
 
 import httpx
 from flwr.app import Message
@@ -30,9 +30,11 @@ SLOW_S, MAX_PULLS = 2.0, 8
 SEND_AGAIN_S = 0.5, 1.0, 2.0
 """Seconds after which messages are sent again while the request fails."""
 OUTAGE_S = 120.0
-"""Requests that fail are repeated; the run stops if all of them fail for this many seconds."""
+"""Requests for replies and nodes that fail are repeated; the run stops if all requests fail for this many seconds."""
 ONE_BY_ONE_S = 600.0
 """After an unreadable reply, replies are pulled one by one for this many seconds."""
+UNREACHABLE = (httpx.HTTPError, OSError)
+"""Errors of the connection to the SuperLink, or of the SuperLink itself, rather than of a reply."""
 
 Answer = Message | Exception
 """A reply, or the exception with which Flower failed to decode it."""
@@ -40,13 +42,26 @@ Handler = Callable[[Answer, float], None]
 """Called with a reply, and when it was received on the monotonic clock."""
 
 
-@dataclass
-class _Pull:
-    """A request that is under way."""
+Replies = list[tuple[str, Answer]]
+"""Replies, each with the id of the message that it answers."""
 
-    ids: frozenset[str]
-    begun_s: float
-    future: Future[tuple[list[tuple[str, Answer]], float]]
+
+class _Pull(Thread):
+    """A request that is under way. A process does not wait for it when it exits, nor does a run when it ends."""
+
+    def __init__(
+        self, ids: frozenset[str], request: Callable[[Collection[str]], Replies], clock: Callable[[], float]
+    ) -> None:
+        super().__init__(name="pull", daemon=True)
+        self.ids, self.begun_s, self._request, self._clock = ids, clock(), request, clock
+        self.replies = Future[tuple[Replies, float]]()
+        """The replies that have arrived, and when."""
+
+    def run(self) -> None:
+        try:
+            self.replies.set_result((self._request(self.ids), self._clock()))
+        except BaseException as error:  # also when the run was stopped, which Flower reports in this way
+            self.replies.set_exception(error)
 
 
 class Mailbox:
@@ -62,7 +77,6 @@ class Mailbox:
         self._pulls: list[_Pull] = []
         self._handed_out = set[str]()
         """Messages whose replies the SuperLink says it has handed out, to a request that was under way then."""
-        self._threads = ThreadPoolExecutor(MAX_PULLS, thread_name_prefix="mailbox")
         self._interval_s, self._pull_at_s, self._one_by_one_until_s = POLL_S, 0.0, 0.0
         self._failing_since_s: float | None = None
 
@@ -91,11 +105,11 @@ class Mailbox:
 
     def dispatch(self) -> None:
         """Call the handlers of the replies that have arrived since the last call, without waiting."""
-        for pull in [pull for pull in self._pulls if pull.future.done()]:
+        for pull in [pull for pull in self._pulls if pull.replies.done()]:
             self._pulls.remove(pull)
-            replies, received_s = list[tuple[str, Answer]](), 0.0
+            replies, received_s = Replies(), 0.0
             with self._tolerating_outages():
-                replies, received_s = pull.future.result()
+                replies, received_s = pull.replies.result()
             for number, answer in replies:
                 # Of a reply that another request is waiting for, the SuperLink says that it is not available.
                 if _is_unavailable(answer) and self._is_requested(number):
@@ -114,20 +128,16 @@ class Mailbox:
             self.recorder.note_nodes([node.node_id for node in nodes], lambda: nodes or [])
         return nodes
 
-    def close(self) -> None:
-        """Stop waiting for replies."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
     @contextlib.contextmanager
     def _tolerating_outages(self) -> Iterator[None]:
-        """Log an error of the connection to the SuperLink, or of the SuperLink itself; raise it if it persists."""
+        """Log that the SuperLink is unreachable; raise the error if this persists."""
         try:
             yield
             self._failing_since_s = None
-        except (httpx.HTTPError, OSError) as error:
+        except UNREACHABLE as error:
             if self._failing_since_s is None:
                 self._failing_since_s = self._clock()
-                warn(f"a request to the SuperLink has failed and is repeated: {describe(error)}")
+                warn(f"a request to the SuperLink has failed, and the run continues: {describe(error)}")
             elif self._clock() - self._failing_since_s > OUTAGE_S:
                 raise
 
@@ -137,52 +147,52 @@ class Mailbox:
         To ask for these again would make the SuperLink store an error message each time.
         """
         now_s = self._clock()
-        is_slow = len(self._pulls) < MAX_PULLS and all(now_s - pull.begun_s > SLOW_S for pull in self._pulls)
-        if now_s < self._pull_at_s or not is_slow:
+        all_are_slow = all(now_s - pull.begun_s > SLOW_S for pull in self._pulls)
+        if now_s < self._pull_at_s or len(self._pulls) >= MAX_PULLS or not all_are_slow:
             return
         self._handed_out = {number for number in self._handed_out if self._is_requested(number)}
-        ids = frozenset(self._handlers.keys() - self._handed_out)
-        if not ids:
-            return
-        self._pulls.append(_Pull(ids, now_s, self._threads.submit(self._pull, ids)))
-        self._interval_s = min(POLL_S, GROWTH * self._interval_s)
-        self._pull_at_s = now_s + self._interval_s
+        if ids := frozenset(self._handlers.keys() - self._handed_out):
+            self._pulls.append(_Pull(ids, self._pull, self._clock))
+            self._pulls[-1].start()
+            self._interval_s = min(POLL_S, GROWTH * self._interval_s)
+            self._pull_at_s = now_s + self._interval_s
 
     def _is_requested(self, number: str) -> bool:
         """Return whether a request for the reply to a message is under way."""
         return any(number in pull.ids for pull in self._pulls)
 
-    def _pull(self, ids: Collection[str]) -> tuple[list[tuple[str, Answer]], float]:
-        """Return the replies that have arrived, and when.
+    def _pull(self, ids: Collection[str]) -> Replies:
+        """Return the replies that have arrived.
 
         Flower decodes either all replies of a request or none, and delivers each only once. So an unreadable reply
         takes those that were requested with it along: the SuperLink reports them as unavailable. To prevent a repeat,
         replies are then pulled one by one.
         """
-        if self._clock() >= self._one_by_one_until_s:
+        if len(ids) > 1 and self._clock() >= self._one_by_one_until_s:
             try:
-                return _by_id(self.grid.pull_messages(list(ids)), ids), self._clock()
-            except (httpx.HTTPError, OSError):  # the connection to the SuperLink, not a reply
+                return _by_id(self.grid.pull_messages(list(ids)), ids)
+            except UNREACHABLE:
                 raise
             except Exception as error:
                 self._one_by_one_until_s = self._clock() + ONE_BY_ONE_S
-                if len(ids) == 1:
-                    return [(number, error) for number in ids], self._clock()
                 warn(f"a reply cannot be decoded ({type(error).__name__}); other replies may be lost with it")
-        replies = list[tuple[str, Answer]]()
+        replies = Replies()
         for number in ids:
             try:
                 replies += _by_id(self.grid.pull_messages([number]), [number])
-            except (httpx.HTTPError, OSError):
-                raise
+            except UNREACHABLE:
+                if not replies:
+                    raise
+                break  # the SuperLink has delivered those replies, and does not deliver them again
             except Exception as error:
+                self._one_by_one_until_s = self._clock() + ONE_BY_ONE_S
                 replies.append((number, error))
-        return replies, self._clock()
+        return replies
 
 
-def _by_id(messages: Iterable[Message], ids: Collection[str]) -> list[tuple[str, Answer]]:
+def _by_id(messages: Iterable[Message], ids: Collection[str]) -> Replies:
     """Return replies with the ids they reply to; ignore second replies and replies to other messages."""
-    wanted, replies = set(ids), list[tuple[str, Answer]]()
+    wanted, replies = set(ids), Replies()
     for message in messages:
         if (number := message.metadata.reply_to_message_id) in wanted:
             wanted.remove(number)

@@ -226,8 +226,6 @@ class LessonStrategy(FlowerStrategy):
         except RunStoppedError as error:
             logger.error(f"error: {error}")
             raise
-        finally:
-            mailbox.close()
         return self.result
 
     def summary(self) -> None:
