@@ -85,7 +85,7 @@ def test_documented_app_trains(make_grid: MakeGrid, page: list[str]) -> None:
 def test_documented_app_of_a_task_trains(make_grid: MakeGrid, page: list[str]) -> None:
     (code,) = [text for text in page if "TaskClient(SETTINGS" in text]
     names: dict[str, Any] = {}
-    exec(code.replace('"num_clients": 10', '"num_clients": 2'), names)
+    exec(code.replace("num_clients=10", "num_clients=2"), names)
     arrays, options = initial_arrays(names["SETTINGS"]), {"clock": "virtual", "latency_s": [5.0, 6.0]}
     strategy = LessonStrategy(10.0, sends_index=True, fraction_evaluate=0.0, **options)  # type: ignore[arg-type]
     config = ConfigRecord({"lr": 0.1, "local-steps": 2})
