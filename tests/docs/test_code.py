@@ -7,10 +7,14 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from flwr.app import ConfigRecord
 
+from helpers.local_grid import LocalGrid
 from helpers.resuming import StoppedError, stop_after
 from helpers.runs import PARTS, settings
+from lesson.flower import LessonStrategy, initial_arrays
 from lesson.runs.execute import execute
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
@@ -94,3 +98,15 @@ def test_weights_and_biases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     (lines,) = runs.values()
     assert [step for step, _ in lines] == [1, 2, 3, 4, 5]
     assert ends == [1, 0]
+
+
+def test_client_that_trains_a_task(few_test_images: None) -> None:
+    names = python("how-to/flower.md", "TaskClient(SETTINGS")
+    arrays, grid = initial_arrays(names["SETTINGS"]), LocalGrid(names["app"], 2)
+    strategy = LessonStrategy(10.0, clock="virtual", latency_s=[5.0, 6.0], sends_index=True, fraction_evaluate=0.0)
+    try:
+        result = strategy.start(grid, arrays, 1, train_config=ConfigRecord({"lr": 0.1, "local-steps": 2}))
+    finally:
+        grid.close()
+    before, after = (record.to_numpy_ndarrays()[0] for record in (arrays, result.arrays))
+    assert not np.array_equal(before, after)
