@@ -97,9 +97,9 @@ def test_tasks_and_trackers_that_cannot_be_copied_are_rejected(tmp_path: Path) -
         with lock:
             return TinyNet()
 
-    with pytest.raises(InputError, match="task cannot be copied"):
+    with pytest.raises(InputError, match="task or trackers cannot be copied"):
         lesson.compare(["lesson"], num_processes=2, out="mine", task=replace(tiny_task(600), model=model), **SMALL)
-    with pytest.raises(InputError, match="Unpicklable cannot be copied"):
+    with pytest.raises(InputError, match="trackers cannot be copied"):
         lesson.compare(["lesson"], num_processes=2, trackers=[Unpicklable()], **SMALL)
     assert not list(tmp_path.rglob("*.toml")), "something half-written"
 
@@ -147,7 +147,7 @@ def test_table_of_the_paper_is_reproduced(tmp_path: Path) -> None:
     assert {"table1.md", "table1.csv", "table1.toml", "README.md", "report.html", MARKER} <= {
         path.name for path in out.iterdir()
     }
-    with pytest.raises(InputError, match="2 seeds"):
+    with pytest.raises(InputError, match="seeds = 2"):
         lesson.reproduce("table1", out=out)
 
 
@@ -193,7 +193,7 @@ def test_script_needs_no_main_guard(tmp_path: Path) -> None:
         (lambda: lesson.run(settings={"beta": 1}), "settings"),
         (lambda: lesson.run(task=5, out="x"), "task"),
         (lambda: lesson.compare(["lesson"], task="math:pi"), "^task 'math:pi'"),
-        (lambda: lesson.run(dataset="cifar10", out="x", **TINY), "dataset and task"),
+        (lambda: lesson.run(dataset="mnist", out="x", **TINY), "task must not be given with a dataset"),
         (lambda: lesson.run(trackers=["tb"]), "'tb'"),
         (lambda: lesson.compare("lesson"), "strategies"),
         (lambda: lesson.compare(["lesson"], seeds=2), "num_seeds"),

@@ -34,6 +34,31 @@ PACKAGE = DOCS.parent / "src" / "lesson"
 RESULTS = DOCS.parent / "experiments" / "paper" / "results"
 PART = re.compile(r"(<!-- generated: (\w+) ?(\S*) -->\n).*?(<!-- end -->)", re.DOTALL)
 HELP_WIDTH = 100
+UNLISTED = {
+    "Run": {"load", "load_diverged", "sections", "up_to"},
+    "Study": {"first_failure"},
+    "Settings": {
+        *("moves", "channel_changes", "uses_positions", "input_files", "varying", "has_natural_split"),
+        *(
+            "check_excluded",
+            "without_faults",
+            "given_sections",
+            "is_given",
+            "with_derived",
+            "differences",
+            "leaves_open",
+        ),
+    },
+    "Fleet": {"assumed_latency_ratio", "reach_s"},
+    "flower.LessonStrategy": {"summary", "configure_train"},
+    "flower.RecordingGrid": {
+        *("set_run", "run", "create_message", "get_node_ids", "get_nodes", "push_messages", "pull_messages"),
+        "send_and_receive",
+    },
+    "flower.Recorder": {"is_open", "note_asked", "note_answer", "note_failed", "note_nodes", "note_round"},
+    "flower.RunFolder": {"open"},
+}
+"""Members that LESSON or Flower calls, but not users; the reference omits them."""
 
 
 def render(page: str) -> str:
@@ -150,7 +175,7 @@ def public_name(name: str) -> str:
         options = [f"- `{one.name}`: {one.meaning} Allowed: {one.allowed}." for one in describe_options(value)]
         parts.append("**Arguments**\n\n" + "\n".join(options))
     if isinstance(found, griffe.Class):
-        for member in _public_members(found):
+        for member in (one for one in _public_members(found) if one.name not in UNLISTED.get(name, ())):
             parts += [f"#### {name}.{member.name}", *_describe(member, member.name)]
     return "\n\n".join(parts)
 
@@ -178,7 +203,8 @@ def study(name: str) -> str:
 
 @functools.cache
 def _package() -> griffe.Module:
-    package = griffe.load("lesson", docstring_parser="google")
+    options = griffe.GoogleOptions(returns_multiple_items=False)
+    package = griffe.load("lesson", docstring_parser="google", docstring_options=options)
     assert isinstance(package, griffe.Module)
     return package
 

@@ -3,9 +3,9 @@
     python tools/verify_archive.py experiments/strategies/results "^lesson-cifar10-beta=0.1-.*seed0$"
 
 With the same versions on the same hardware, every number must be identical. Elsewhere, floating-point rounding differs,
-and after thousands of steps a model may differ as much as that of an independent run; but the simulated clock does not
-depend on the training device, so the schedule must be identical unless the strategy reads signals from training. The
-exit status is 1 if a rule is broken.
+and after thousands of steps a model may differ as much as that of an independent run. The simulated clock does not
+depend on the training device, so the schedule must still be identical unless the strategy reads signals from training.
+The exit status is 1 if a run differs more than this.
 """
 
 import argparse
@@ -27,7 +27,7 @@ SCHEDULE = {"round": 0.0, "time_s": 1.01e-3, "uploads": 0.0, "energy_j": 1.01e-3
 
 
 def compare(was: Run, now: Run) -> tuple[str, bool]:
-    """Return in words how a repeated run differs from the archived one, and whether that is allowed."""
+    """Describe how a repeated run differs from the archived one, and return whether this is allowed."""
     rows = len(was.curve)
     if len(now.curve) - rows not in (0, 1):  # the first archives lack the evaluation of the final model
         return f"{rows} evaluations in the archive, {len(now.curve)} here", False
@@ -51,7 +51,7 @@ def compare(was: Run, now: Run) -> tuple[str, bool]:
 
 
 def main() -> int:
-    """Rerun the chosen runs; return the exit status."""
+    """Rerun the selected runs and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="folder with an archive, runs.jsonl.gz")
     parser.add_argument("names", nargs="?", default="", help="regular expression that the names of the runs match")

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 
 from rich.console import Console
 
-from lesson.core.errors import InputError, RunStoppedError
+from lesson.core.errors import ArgumentError, InputError, RunStoppedError
 from lesson.experiments.engines import Engine, make_engine
 from lesson.experiments.folder import MARKER
 from lesson.experiments.grid import compare_strategies, flat_axes, load_grid, make_grid
@@ -28,13 +28,12 @@ from lesson.fleet.fleet import Fleet, draw_fleet
 from lesson.learn.task import Task
 from lesson.learn.tasks import TaskSource, task_of
 from lesson.paper.items import select_items
-from lesson.paper.reproduce import check_scale, plan_reproduction
+from lesson.paper.reproduce import plan_reproduction
 from lesson.paper.scale import make_scale
 from lesson.planning.plan import Plan, make_plan, propose_deadline_s
 from lesson.report.paper.write import Reproduction, write_reproduction
 from lesson.report.progress import RunProgress, StudyProgress
 from lesson.runs.execute import execute
-from lesson.runs.folder import RunFolder
 from lesson.runs.resolve import resolve, with_actual_bits
 from lesson.runs.trackers import Tracker, checked_trackers
 from lesson.settings.settings import Settings
@@ -82,8 +81,6 @@ def run(
         strategy, options = base.strategy.name, base.strategy.options | dict(options or {})
     chosen = base.with_strategy(strategy, dict(options or {}))
     path = Path(out) if out is not None else Path("runs") / run_name(chosen)
-    if resume and RunFolder(path).is_unfinished:
-        print(f"note: resuming the unfinished run in {path}", file=sys.stderr)
     parts: dict[str, Any] = {"data_dir": data_dir, "task": own, "trackers": followers, "tell": _note}
     with _continued_by_repeating(), RunProgress(chosen.run) as progress:
         execute(chosen, path, resume=resume, progress=progress.report, **parts)
@@ -261,10 +258,8 @@ def reproduce(
     """
     chosen, scale = select_items(items), make_scale(quick, num_seeds, eval_jitter)
     path = Path(out) if out is not None else Path("runs") / ("paper-quick" if quick else "paper")
-    check_scale(scale, path)
-    study = _execute(
-        run_missing, plan_reproduction(chosen, scale, path), path, make_engine(data_dir=data_dir), on_error="stop"
-    )
+    wanted, engine = plan_reproduction(chosen, scale, path), make_engine(data_dir=data_dir)
+    study = _execute(run_missing, wanted, path, engine, on_error="stop")
     if study.failures:
         failed = f"{len(study.failures)} runs failed, first {study.first_failure()}"
         raise RunStoppedError(f"{failed}; repeat it to retry them")
@@ -310,18 +305,19 @@ S = TypeVar("S", bound=Study)
 
 def _execute(call: Callable[..., S], what: Any, out: Path, engine: Engine, **how: Any) -> S:
     """Call `run_missing` or `tune` and show its progress; raise RunStoppedError if all runs failed."""
-    name = Path(sys.argv[0]).name
-    command = ["lesson", *sys.argv[1:]] if name in ("lesson", "__main__.py") else ["python", name]
+    script = Path(sys.argv[0])
+    is_command = script.name == "lesson" or script.parts[-3:] == ("lesson", "cli", "__main__.py")
+    command = ["lesson", *sys.argv[1:]] if is_command else ["python", script.name]
     with _continued_by_repeating(), StudyProgress() as progress:
         study = call(what, out, engine, report=progress.report, command=shlex.join(command), **how)
     if study.failures and not study.runs:
-        raise RunStoppedError(f"all {len(study.failures)} runs failed, first {study.first_failure()}")
+        raise RunStoppedError(f"all {len(study.failures)} runs failed; the first is {study.first_failure()}")
     return study
 
 
 @contextlib.contextmanager
 def _continued_by_repeating() -> Iterator[None]:
-    """Say in a KeyboardInterrupt how to continue."""
+    """Add to a KeyboardInterrupt how to resume the runs."""
     try:
         yield
     except KeyboardInterrupt:
@@ -357,8 +353,8 @@ def _with_task(settings: Settings, task: TaskSource, out: Path | str | None) -> 
     if task is None:
         return settings, None
     name = _name_of(task)
-    if settings.is_set("dataset") and settings.data.dataset != name:
-        raise InputError(f"dataset and task must not both be given, got '{settings.data.dataset}' and '{name}'")
+    if settings.is_given("data.dataset") and settings.data.dataset != name:
+        raise ArgumentError("task", f"must not be given with a dataset, got '{name}' and '{settings.data.dataset}'")
     if isinstance(task, str) or ":" in name:
         return settings.with_changes(dataset=name), None
     if out is None:
@@ -371,7 +367,7 @@ def _name_of(task: TaskSource) -> str:
     """Return module:function for a task that other processes can import, otherwise a name for messages."""
     if isinstance(task, str):
         if ":" not in task:
-            raise InputError(f"task must be module:function, got '{task}'; name a built-in task with dataset")
+            raise ArgumentError("task", f"must be module:function, got '{task}'; name a built-in task with dataset")
         return task
     if isinstance(task, Task):
         return task.name

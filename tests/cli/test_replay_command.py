@@ -71,6 +71,7 @@ def test_trained_runs_are_reused_only_for_the_same_recording(
     flags = ["--strategies", "fedavg", "--deadline", "10", "--time-budget", "60", "--seeds", "1", *QUICK]
     command = ["replay", constant, "--task", "helpers.small_tasks:tiny_task", "--out", str(out), *flags]
     assert main(command) == 0
+    assert "Highest accuracy after training: fedavg." in " ".join(capsys.readouterr().out.split())
     assert main(command) == 0
     assert "reusing 1 finished run" in capsys.readouterr().err
     before = (out / "fleet" / "trace.csv").read_bytes()

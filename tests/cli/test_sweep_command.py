@@ -47,10 +47,10 @@ def provenance(out: Path) -> list[int]:
 def test_dry_run_counts_runs_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = sorted(tmp_path.iterdir())
     assert main(["sweep", "sweep.toml", "--dry-run"]) == 0
-    assert "2 runs, 0 done" in capsys.readouterr().out
+    assert "2 runs, 0 finished" in capsys.readouterr().out
     # For each of two β, one tuning run of both points; their results decide on the final runs.
     assert main(["sweep", "tuned.toml", "--tune", "--dry-run", "--entries", "lesson"]) == 0
-    assert "4 runs, 0 done" in capsys.readouterr().out
+    assert "4 runs, 0 finished" in capsys.readouterr().out
     assert sorted(tmp_path.iterdir()) == before
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "precious.txt").touch()
@@ -66,7 +66,7 @@ def test_sweep_continues_from_its_study_toml(tmp_path: Path, capsys: pytest.Capt
     shutil.rmtree(files[1].parent)
     capsys.readouterr()
     assert main(["sweep", "out/study.toml", "--dry-run"]) == 0
-    assert "2 runs, 1 done" in capsys.readouterr().out
+    assert "2 runs, 1 finished" in capsys.readouterr().out
     assert main(["sweep", "out/study.toml"]) == 0
     assert [path.read_bytes() for path in files] == before
     assert provenance(tmp_path / "out") == [2, 1]

@@ -157,3 +157,13 @@ def test_strategy_that_exits_is_reported(
     flags = ["--rounds", "2", "--set", "fleet.num_clients=5", "--out", "out"]
     assert main(["run", "--strategy", f"exits_{status}:Mine", *flags]) == status
     assert place in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_seed_without_a_client_to_train_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FedCS has no client for seed 1: the fastest of its 20 takes 22.6 s."""
+    stay_in_process(monkeypatch)
+    out = tmp_path / "out"
+    flags = ["--strategies", "fedcs", "--seeds", "2", "--rounds", "1", "--set", "fleet.num_clients=20"]
+    assert main(["compare", "--out", str(out), *flags]) == 3
+    study = load_as_study(out)
+    assert ([run.name for run in study.runs], study.failures.keys()) == (["fedcs-seed0"], {"fedcs-seed1"})

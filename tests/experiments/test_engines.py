@@ -9,7 +9,9 @@ import pytest
 from helpers.runs import settings
 from helpers.small_tasks import tiny_task
 from helpers.trackers import RecordingTracker
+from lesson import Settings
 from lesson.experiments.engines import InProcessEngine, Line, LocalEngine, RayEngine, make_engine
+from lesson.experiments.engines.trial import execute_trial
 from lesson.runs.folder import RunFolder
 
 STRATEGIES = """
@@ -88,16 +90,23 @@ def test_failure_does_not_stop_other_runs(tmp_path: Path) -> None:
     assert tracker.calls[1:4] == [1, 2, 2]
 
 
-def test_run_resumes_after_an_exception_of_the_listener(tmp_path: Path) -> None:
+def test_invalid_option_of_a_task_is_invalid_input(tmp_path: Path) -> None:
+    """It is an ArgumentError, which must stop a comparison like any other InputError."""
+    wrong = Settings(dataset="synthetic", task={"num_clients": 0}, rounds=1)
+    line = execute_trial(tmp_path / "run", wrong, progress=None)
+    assert (line["error"], line["kind"]) == ("num_clients must be >= 1, got 0", "InputError")
+
+
+def test_run_resumes_after_an_interruption(tmp_path: Path) -> None:
     heard: list[Line] = []
 
     def hear(_: Path, line: Line) -> None:
         heard.append(line)
         if line.get("round") == 2:
-            raise MemoryError
+            raise KeyboardInterrupt
 
     engine = InProcessEngine(task=tiny_task())
-    with pytest.raises(MemoryError):
+    with pytest.raises(KeyboardInterrupt):
         engine.run({tmp_path / "a": settings(rounds=3), tmp_path / "b": settings(rounds=3)}, hear)
     assert [line["round"] for line in heard] == [1, 2]
     assert not (tmp_path / "b").exists()
@@ -114,7 +123,8 @@ def test_killed_runs_are_resumed_in_other_processes(tmp_path: Path, monkeypatch:
     names = ("Hungry", "Once", "Always", "Exits", "Raises")
     plan = {tmp_path / name: settings(f"dies:{name}", rounds=6, checkpoint_every_s=1e-9) for name in names}
     reported: dict[str, list[Line]] = {name: [] for name in names}
-    engine = LocalEngine(2, max_restarts=1, task=tiny_task())
+    monkeypatch.setattr("lesson.experiments.engines.local.MAX_RESTARTS", 1)
+    engine = LocalEngine(2, task=tiny_task())
     engine.run(plan, lambda path, line: reported[path.name].append(line) if "round" not in line else None)
     ends = {name: lines[-1] for name, lines in reported.items()}
     assert "postponed" in reported["Hungry"][0]

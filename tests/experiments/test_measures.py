@@ -9,7 +9,7 @@ from helpers.tuned import made
 from lesson.experiments.measures import (
     Estimate,
     difference,
-    half_interval,
+    half_intervals,
     ratio,
     sign_test_rank,
     spent_until,
@@ -37,11 +37,11 @@ def test_time_to_a_target_is_the_first_of_three_in_a_row() -> None:
 
 def test_intervals_by_hand() -> None:
     """1, 2, 3: standard deviation 1, t = 4.3027 for two degrees of freedom, 4.3027 / √3 = 2.4841."""
-    assert half_interval(np.array([1.0, 2.0, 3.0])) == pytest.approx(2.4841, rel=1e-4)
-    assert math.isnan(half_interval(np.array([1.0])))
+    assert half_intervals(np.array([1.0, 2.0, 3.0])) == pytest.approx(2.4841, rel=1e-4)
+    assert math.isnan(half_intervals(np.array([1.0])))
     # t = 2.120 for 16 degrees of freedom, 1.984 for 99.
-    assert half_interval(np.arange(17.0)) == pytest.approx(2.120 * np.std(np.arange(17), ddof=1) / 17**0.5, rel=1e-3)
-    assert half_interval(np.arange(100.0)) == pytest.approx(1.984 * np.std(np.arange(100), ddof=1) / 10, rel=1e-3)
+    assert half_intervals(np.arange(17.0)) == pytest.approx(2.120 * np.std(np.arange(17), ddof=1) / 17**0.5, rel=1e-3)
+    assert half_intervals(np.arange(100.0)) == pytest.approx(1.984 * np.std(np.arange(100), ddof=1) / 10, rel=1e-3)
 
 
 def test_target_is_reached_with_the_mean_of_three() -> None:

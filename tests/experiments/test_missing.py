@@ -1,6 +1,7 @@
 """run_missing: what is executed, what is skipped, and what the folder contains afterwards. No run is trained here."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,17 @@ def test_diverged_run_is_a_result_of_an_archived_design(tmp_path: Path) -> None:
         assert (run.diverged, run.summary["accuracy"], run.summary["rounds"]) == ("no longer finite", 0.1, 0)
         shutil.rmtree(out / first, ignore_errors=True)
     assert again.asked == []
+
+
+def test_diverged_run_is_not_reused_after_its_input_has_changed(tmp_path: Path) -> None:
+    (file := tmp_path / "lab.csv").write_text("client,latency_s\n0,12\n1,25\n")
+    plan = replace(grid(1, fleet={"latencies": str(file)}), archived=True)
+    first, out = next(iter(plan.runs)), tmp_path / "out"
+    assert run_missing(plan, out, FakeEngine({first: DIVERGED})).runs[0].diverged
+    with (out / first / "config.toml").open("a") as config:
+        config.write(f'[versions]\n[inputs]\n"{file}" = "digest of another version"\n')
+    with pytest.raises(InputError, match=rf"holds {first} with another version of .*lab.csv"):
+        run_missing(plan, out, FakeEngine())
 
 
 def test_runs_with_other_settings_are_not_mixed_in(tmp_path: Path) -> None:

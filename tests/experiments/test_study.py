@@ -140,7 +140,7 @@ def test_runs_with_different_metrics_are_not_compared(tmp_path: Path, capsys: py
     make_run_of(tmp_path / "b-seed0", RMSE, FALLING, data={"dataset": "cifar10"})
     study = load_study([tmp_path])
     assert len(study.to_frame()) == 2
-    for use in (study.means, study.curves, study.plot, study._repr_html_):
+    for use in (study.table, study.curves, study.plot, study._repr_html_):
         with pytest.raises(InputError, match="same metric"):
             use()
     assert main(["report", str(tmp_path)]) == 2

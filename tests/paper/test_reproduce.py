@@ -14,7 +14,7 @@ from lesson.experiments.engines import InProcessEngine
 from lesson.experiments.folder import StudyFolder
 from lesson.experiments.missing import run_missing
 from lesson.paper.items import load_item, wanted_runs
-from lesson.paper.reproduce import check_scale, plan_reproduction, read_scale
+from lesson.paper.reproduce import plan_reproduction, read_scale
 from lesson.paper.scale import QUICK, make_scale
 from lesson.paper.series import by_series
 from lesson.report.paper.curves import draw_accuracy
@@ -48,14 +48,14 @@ def test_finished_runs_are_not_executed_again(made: Path, tmp_path: Path) -> Non
 
 
 def test_evaluation_jitter_reaches_every_run(tmp_path: Path) -> None:
-    scale = make_scale(quick=False, num_seeds=2, eval_jitter=0.5)
+    scale = make_scale(quick=False, seeds=2, eval_jitter=0.5)
     assert {settings.run.eval_jitter for settings in wanted_runs(FIG5, scale).values()} == {0.5}
     assert {settings.run.eval_jitter for settings in wanted_runs(FIG5, TINY).values()} == {0.0}
     out = tmp_path / "out"
     assert main(["reproduce", "table1", "--seeds", "2", "--eval-jitter", "0.5", "--out", str(out)]) == 0
     assert read_scale(out) == scale
     with pytest.raises(InputError, match="eval_jitter"):
-        check_scale(make_scale(quick=False, num_seeds=2), out)
+        plan_reproduction(FIG5, make_scale(quick=False, seeds=2), out)
 
 
 def test_failed_runs_stop_the_command_before_anything_is_drawn(

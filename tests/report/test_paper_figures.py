@@ -49,12 +49,13 @@ def test_label_shares_equal_those_of_the_partition() -> None:
 
 
 def test_bands_stay_between_0_and_1() -> None:
-    """Two values 0.9 and 0.92 have a half interval of 12.7062 · 0.01: 0.91 ± 0.127062, cut at 1."""
-    shares = {"single_share": [0.9, 0.92, 0.0, 0.1], "wait_s": [0.04, 0.06, 5.0, 5.0]}
+    """0.8, 0.9 and 1 have a half interval of 4.30265 · 0.1 / √3: 0.9 ± 0.24841, cut at 1."""
+    shares = {"single_share": [0.8, 0.9, 1.0, 0.0, 0.05, 0.1], "wait_s": [0.04, 0.05, 0.06, 5.0, 5.0, 5.0]}
     left, right = Figure().subplots(1, 2)
-    draw_towards_zero(left, right, pd.DataFrame({"deadline_s": [0.1, 0.1, 10.0, 10.0], "draw": [0, 1, 0, 1]} | shares))
-    assert left.lines[0].get_ydata().tolist() == pytest.approx([0.91, 0.05])
+    frame = pd.DataFrame({"deadline_s": [0.1] * 3 + [10.0] * 3, "draw": [0, 1, 2] * 2} | shares)
+    draw_towards_zero(left, right, frame)
+    assert left.lines[0].get_ydata().tolist() == pytest.approx([0.9, 0.05])
     band = left.collections[0].get_paths()[0].vertices[:, 1]
     assert (band.min(), band.max()) == (0, 1)
-    assert band[np.argmin(np.abs(band - 0.783))] == pytest.approx(0.91 - 0.127062)
+    assert band[np.argmin(np.abs(band - 0.65))] == pytest.approx(0.9 - 0.24841, abs=1e-5)
     assert right.lines[1].get_ydata().tolist() == [0.05, 5.0]

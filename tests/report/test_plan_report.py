@@ -20,7 +20,8 @@ from lesson.report.page.explorer import Advice, Origin, explorer_data
 from lesson.report.page.plan_page import MAX_CLIENTS, write_plan_page
 from lesson.report.palette import tier_colors
 from lesson.report.plan.figure import draw_plan
-from lesson.report.plan.text import percent, plan_notes, print_plan
+from lesson.report.plan.text import plan_notes, print_plan
+from lesson.report.words import percent
 
 
 def text(fleet: Fleet, deadline_s: float, width: int = 80, settings: Settings | None = None) -> str:
@@ -40,6 +41,12 @@ def test_tables_and_schedule_by_hand() -> None:
     assert ["3", "1", "25%", "30", "3", "rounds", "33.33"] in rows
     assert ["slowest", "38", "1", "38", "105.3", "0.00", "100%", "100%", "27.5"] in rows
     assert "a caveat" in shown
+
+
+def test_large_numbers_have_no_exponent() -> None:
+    shown = text(make_fleet([20_000.0, 45_000.0]), 20_000.0)
+    assert "FedAvg 45,000 s" in shown
+    assert "e+0" not in shown
 
 
 @pytest.mark.parametrize(("width", "deadline_s"), [(30, 0.001), (80, 1.0), (200, np.inf)])

@@ -16,6 +16,7 @@ import pytest
 from helpers.pages import data_of
 from helpers.run_folders import RMSE, make_comparison_of, make_run
 from helpers.small_tasks import tiny_task
+from helpers.tuned import study_of
 from lesson import InputError, compare
 from lesson.experiments.loading import load_study
 from lesson.experiments.run import Archived, Run
@@ -223,6 +224,11 @@ def test_unknown_clients(study: Study, tmp_path: Path) -> None:
     assert data["fleet"] is data["latencies"] is data["schedule"][0] is None
     assert data["participation"] == [[]]
     assert study_data(load_study([tmp_path / "old", study.runs[3].path]))["fleet"]["num_clients"] == 6
+    path = shutil.copytree(study.runs[0].path, tmp_path / "silent") / "clients.json"
+    kept = json.loads(path.read_text())
+    times = {name: [None] * 6 for name in ("latency_s", "compute_s", "upload_s")}
+    path.write_text(json.dumps(kept | {"clients": kept["clients"] | times}))
+    assert study_data(load_study([tmp_path / "silent"]))["fleet"] is None
 
 
 def test_hostile_text_cannot_end_the_script(tmp_path: Path) -> None:
@@ -264,6 +270,29 @@ def test_sign_test_decides_if_others_miss_the_target(tmp_path: Path) -> None:
     assert all("not distinguishable" in who for who in few)
     assert "not distinguishable" in time
     assert energy == "lesson"
+
+
+def test_cards_are_about_all_groups_and_drawn_lines_differ(tmp_path: Path) -> None:
+    """30 deadlines in order of accuracy: the first, which spends the least energy, is not drawn; 24 others are."""
+    for place in range(30):
+        joules = 1.0 if place == 0 else 50.0
+        make_run(tmp_path / f"{place}", joules=joules, better=0.001 * place, strategy={"deadline_s": 10.0 + place})
+    data = study_data(load_study([tmp_path]))
+    assert [card["who"].partition(" and ")[0] for card in data["cards"]][2] == "τ = 10 s"
+    assert len({(one["color"], one["dash"]) for one in data["groups"]}) == len(data["groups"]) == 24
+    assert sum(row["color"] is None for row in data["rows"]) == 6
+
+
+def test_cards_of_a_tuned_comparison_follow_its_table(tmp_path: Path) -> None:
+    """FedAvg is at 60 % early and then collapses, so it reaches no target in the table, and none on the cards."""
+
+    def values(settings: Settings) -> list[float]:
+        return [0.6] * 4 + [0.1] * 4 if settings.strategy.name == "fedavg" else [0.3] * 4 + [0.55] * 4
+
+    data = study_data(study_of(tmp_path, values))
+    fastest = next(card for card in data["cards"] if card["label"] == "Shortest time to 50 %")
+    assert "fedavg" not in fastest["who"]
+    assert "fedavg, β = 0.1 reaches it with none of 2 seeds" in fastest["note"]
 
 
 def test_several_tasks_have_no_cards(tmp_path: Path) -> None:

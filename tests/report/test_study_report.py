@@ -28,7 +28,7 @@ from lesson.report.figures import MAX_LINES, draw_figures, draw_metric
 from lesson.report.files import save_figures
 from lesson.report.palette import line_looks
 from lesson.report.progress import RunProgress, StudyProgress
-from lesson.report.results import cell, results_table, score_cell
+from lesson.report.results import cell, printed_table, results_table, score_cell
 from lesson.settings.sections import RunSettings
 from lesson.strategies import STRATEGIES
 
@@ -95,7 +95,18 @@ def test_panels_of_a_plot(tmp_path: Path) -> None:
         study.plot(facet="gamma")
 
 
+def test_labels_may_contain_dollars(tmp_path: Path) -> None:
+    for name in ("cheap", "$_{$ a month"):
+        make_run(tmp_path / f"run{len(name)}", strategy={"name": f"own:{name}"})
+    save_figures(draw_figures(load_study([tmp_path]), 3.5)[0], tmp_path / "figures", [".svg"])
+
+
 @pytest.mark.slow
+def test_study_without_runs_has_an_empty_plot() -> None:
+    (axes,) = draw_metric(Study([]), "time", facet="strategy").axes
+    assert not axes.lines
+
+
 def test_plots_need_no_display_and_no_pyplot(folder: Path) -> None:
     code = (
         f"import sys, lesson; figure = lesson.load({str(folder)!r}).plot(); assert figure._repr_png_()[1:4] == b'PNG'; "
@@ -152,6 +163,15 @@ def test_times_to_targets(tmp_path: Path) -> None:
     np.testing.assert_array_equal(dots["fedavg"], [500, 600, np.nan, np.nan])
 
 
+def test_names_of_users_are_shown_as_they_are(tmp_path: Path) -> None:
+    for name in ("_mine:_Strategy", "nowhere:A$_{B$"):
+        make_run(tmp_path / name, strategy={"name": name})
+    figures, _ = draw_figures(load_study([tmp_path]), 3.5)
+    save_figures(figures, tmp_path, [".pdf"])
+    names = [text.get_text().strip() for text in figures["time_to_accuracy"].legends[0].get_texts()]
+    assert names == ["_mine:_Strategy", "nowhere:A$_{B$"]
+
+
 def test_missing_figures_and_runs_are_noted(tmp_path: Path) -> None:
     make_run(tmp_path / "poor", joules=None, better=-0.6)
     (tmp_path / "poor" / "clients.json").unlink()
@@ -166,7 +186,7 @@ def test_missing_figures_and_runs_are_noted(tmp_path: Path) -> None:
 
 def test_drawn_clients_come_from_the_run(tmp_path: Path) -> None:
     """Four clients of a hundred at τ = 20 s; the third is in tier 1 by promotion, the fourth unreachable."""
-    make_run(tmp_path / "run")
+    make_run(tmp_path / "run", strategy={"ensure_first_tier": True})
     columns = {
         "number": [0, 7, 8, 99],
         "name": ["0", "7", "8", "99"],
@@ -185,7 +205,7 @@ def test_drawn_clients_come_from_the_run(tmp_path: Path) -> None:
     assert np.asarray(lost.get_offsets()).tolist() == [[0.4, -0.5]]
     assert [text.get_text() for text in figures["clients"].legends[0].get_texts()] == ["tier 1 × 1", "tier 3 × 2"]
     lines = {str(line.get_label()): line.get_xdata() for line in figures["latency"].axes[0].lines}
-    assert list(lines["latency (sum)"]) == [41.0, 45.0, 20.0]
+    assert list(lines["latency (sum)"]) == [41.0, 45.0, 40.5]
     assert notes == []
     measured = columns | {"x_km": None, "y_km": None, "compute_s": [None] * 4, "upload_s": [None] * 4}
     (tmp_path / "run" / "clients.json").write_text(json.dumps(rest | {"clients": measured}))
@@ -245,6 +265,16 @@ def test_results_have_columns_for_what_happened(tmp_path: Path) -> None:
     assert rows["lesson"][2:4] == ["400 / 400", "400 / 400"]
     assert rows["fedavg"][-1] == "0 / 1"
     assert table.to_data()["rows"][0][7][1] == 24, "six rounds with four uploads"
+
+
+def test_a_comparison_of_many_strategies_is_printed_with_a_row_for_each(tmp_path: Path) -> None:
+    make_comparison(tmp_path, num_seeds=1)
+    few = load_study([tmp_path])
+    assert printed_table(few).headings == ["strategy", *(cells[0] for cells in results_table(few).cells)]
+    for place in range(15):
+        make_run(tmp_path / "many" / f"own{place}", strategy={"name": f"own:S{place}"})
+    many = load_study([tmp_path / "many"])
+    assert printed_table(many).headings == results_table(many).headings
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def test_terminal() -> None:
 
 def test_terminal_transposed() -> None:
     output = io.StringIO()
-    Console(file=output, width=80).print(TABLE.to_rich(transposed=True))
+    Console(file=output, width=80).print(TABLE.transposed().to_rich())
     assert any(
         line.split() == ["time", "to", "50", "%", "(s)", "1,200", "–"] for line in output.getvalue().splitlines()
     )
@@ -48,7 +48,9 @@ def test_html_is_escaped() -> None:
 def test_latex_is_escaped() -> None:
     latex = TABLE.to_latex("tab:results")
     assert r"\caption{Results, $\beta$ = 1}" in latex
-    assert r"lesson\_a|b & 1,200 \\" in latex
+    assert r"lesson\_a$|$b & 1,200 \\" in latex
+    assert Table([Column("x", str)], ["−1", "[2]"]).to_latex().count("$-$1 \\\\\n{[}2]") == 1
+    assert r"$<$fedavg$>$ & -- \\" in latex
     assert r"time to 50 \% (s) \\" in latex
     assert r"\begin{tabular}{lr}" in latex
 

@@ -1,13 +1,18 @@
 """Runs are reused only if the files and the code that their settings name are unchanged."""
 
+import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from helpers.runs import settings
+from helpers.small_tasks import tiny_task
+from lesson import InputError
 from lesson.cli import main
 from lesson.experiments.engines import InProcessEngine
+from lesson.runs.execute import execute
 from lesson.runs.inputs import code_digests
 
 FILES = {
@@ -97,3 +102,24 @@ def test_code_includes_imports_from_the_same_folder(tmp_path: Path, monkeypatch:
     }
     assert list(code_digests("pytest:Class")) == ["pytest/__init__.py"], "only the package itself, as it is installed"
     assert code_digests("lesson.strategies:FedAvg") == code_digests("no_such_module:Mine") == {}
+
+
+def test_code_edited_after_its_import_is_not_executed_unnoticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a notebook would record the edited file for a run of the earlier code."""
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "edited_strategy.py"
+    file.write_text("from lesson import FedAvg\n\n\nclass Mine(FedAvg):\n    about = 1\n")
+    chosen = settings(rounds=1).with_strategy("edited_strategy:Mine", {})
+    try:
+        execute(chosen, tmp_path / "before", task=tiny_task())
+        file.write_text(file.read_text().replace("about = 1", "about = 20"))
+        with pytest.raises(InputError, match=r"^edited_strategy.py has changed since this process imported it"):
+            execute(chosen, tmp_path / "stale", task=tiny_task())
+        importlib.reload(sys.modules["edited_strategy"])
+        execute(chosen, tmp_path / "after", task=tiny_task())
+    finally:
+        del sys.modules["edited_strategy"]
+    begun = [path.parent.name for path in sorted(tmp_path.glob("*/config.toml"))]
+    assert begun == ["after", "before"]

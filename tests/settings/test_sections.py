@@ -165,3 +165,5 @@ def test_training_settings_without_effect_are_reported() -> None:
     for more in ({"local_steps": 2}, {"local_epochs": 1}):
         assert Settings(proximal_mu=0.1, latency_samples="processed", **more).caveats() == []
     assert len(Settings(proximal_mu=0.1, batch_size=5).caveats()) == 2
+    (caveat,) = Settings(training={"learning_rate": 50.0}).caveats()
+    assert caveat.startswith("training.learning_rate = 50 is limited to lr_cap = 1")

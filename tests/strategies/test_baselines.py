@@ -10,6 +10,7 @@ from helpers.fleets import make_fleet, traced
 from helpers.strategies import follow
 from helpers.views import arrived, view
 from lesson import FedAvg, FedCS, Fleet, InputError, Settings, make_loop, simulate
+from lesson.core.errors import RunStoppedError
 from lesson.strategies import FedAsync, FedAT, SemiSyncSteps
 
 
@@ -43,7 +44,7 @@ def test_fedcs_drops_late_updates_and_keeps_the_round_length() -> None:
 
 
 def test_fedcs_needs_a_first_tier() -> None:
-    with pytest.raises(InputError, match="deadline_s"):
+    with pytest.raises(RunStoppedError, match="deadline_s"):
         list(simulate(FedCS(deadline_s=10.0), make_fleet([15.0, 25.0]), rounds=1))
     promoted = make_fleet([15.0, 25.0], ensure_first_tier=True).at_deadline(10.0)
     first, second = simulate(FedCS(deadline_s=10.0), promoted, rounds=2)

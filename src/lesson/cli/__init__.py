@@ -17,7 +17,7 @@ with one_line_if_interrupted():
 
     from lesson.cli.data import DataCommand
     from lesson.cli.learn import CompareCommand, RunCommand
-    from lesson.cli.parser import Group, OneOf, input_error
+    from lesson.cli.parser import Group, input_error
     from lesson.cli.plan import PlanCommand
     from lesson.cli.record import record
     from lesson.cli.replay import ReplayCommand
@@ -27,14 +27,12 @@ with one_line_if_interrupted():
     from lesson.cli.strategies import StrategiesCommand
     from lesson.cli.sweep import SweepCommand
     from lesson.cli.tasks import TasksCommand
-    from lesson.core.errors import ArgumentError, InputError, MismatchError, RunStoppedError, describe, traceback_of
+    from lesson.core.errors import ArgumentError, InputError, RunStoppedError, describe, traceback_of
 
 
 # Replacements for characters that a terminal cannot show.
 PLAIN = {"━": "=", "◆": "*", "×": "x", "–": "-", "…": "...", "·": " ", "τ": "tau", "→": "->", "∞": "infinity"}
 
-STATUSES = {MismatchError: 1, InputError: 2, RunStoppedError: 3}
-"""Exit status for each kind of error."""
 COMPLETE_VARIABLE = "_LESSON_COMPLETE"
 """Environment variable by which a completion script asks for completions."""
 
@@ -51,7 +49,7 @@ def _print_completion(context: click.Context, _: click.Parameter, shell: str | N
 @click.version_option(__version__, message="lesson %(version)s", help="Show the version and exit.")
 @click.option(
     "--print-completion",
-    type=OneOf(["bash", "fish", "zsh"]),
+    type=click.Choice(["bash", "fish", "zsh"]),
     metavar="SHELL",
     expose_value=False,
     is_eager=True,
@@ -89,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str]) -> int:
-    """Run a command; return 0, 1 if reruns differ, 2 if the input is invalid, or 3 if a run could not continue."""
+    """Run a command; return 0, 2 if the input is invalid, or 3 if a run could not continue."""
     _prepare_terminal()
     try:
         if instruction := os.environ.get(COMPLETE_VARIABLE):
@@ -103,12 +101,12 @@ def _run(argv: Sequence[str]) -> int:
     except click.UsageError as error:
         print(f"lesson: {input_error(error)}", file=sys.stderr)
         return 2
-    except (InputError, MismatchError, RunStoppedError) as error:
+    except (InputError, RunStoppedError) as error:
         if where := traceback_of(error):
             print(where, file=sys.stderr)
         shown = error.as_option() if isinstance(error, ArgumentError) else error
         print(f"lesson: {shown}", file=sys.stderr)
-        return next(status for kind, status in STATUSES.items() if isinstance(error, kind))
+        return 2 if isinstance(error, InputError) else 3
     except MemoryError:
         print("lesson: not enough memory; use fewer clients", file=sys.stderr)
         return 2

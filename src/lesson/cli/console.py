@@ -38,12 +38,12 @@ def check_ended(summaries: Iterable[dict[str, Any]]) -> None:
         raise RunStoppedError(f"{who} ended early, at {first['time_s']:g} s{others}: {first['ended_early']}")
 
 
-def show_study(study: "Study", title: str = "") -> None:
+def show_study(study: "Study") -> None:
     """Print the results of a study, and write its tables and its report to its folder; raise if runs failed."""
     from lesson.experiments.study import write_table
     from lesson.experiments.tuning.study import TunedStudy
     from lesson.report.page.study_page import REPORT, write_study_page
-    from lesson.report.results import failure_table, results_table
+    from lesson.report.results import failure_table, printed_table
     from lesson.report.tuning import TUNING, write_tuning
 
     assert study.path is not None, "a study that was executed has a folder"
@@ -52,12 +52,8 @@ def show_study(study: "Study", title: str = "") -> None:
     if study.failures:
         console.print(failure_table(study).to_rich())
     if study.runs:
-        table = results_table(study, title)
-        if study.by == ("strategy",):
-            console.print(table.to_rich(transposed=True))
-        else:
-            for part in table.parts(console.width):
-                console.print(part.to_rich())
+        for part in printed_table(study).parts(console.width):
+            console.print(part.to_rich())
     print_notes(note for run in study.runs for note in run.summary["notes"])
     write_table(study)
     if isinstance(study, TunedStudy):
@@ -70,5 +66,5 @@ def show_study(study: "Study", title: str = "") -> None:
     print(f"folder: {study.path}")
     if study.failures:
         failed = f"{len(study.failures)} of {len(study.failures) + len(study.runs)} runs failed"
-        raise RunStoppedError(f"{failed}, first {study.first_failure()}; repeat the command to retry them")
+        raise RunStoppedError(f"{failed}; the first is {study.first_failure()}; repeat the command to retry them")
     check_ended(run.summary for run in study.runs if not run.diverged)

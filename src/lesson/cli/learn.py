@@ -69,16 +69,16 @@ class _Learning:
     )
     data_dir: Path | None = data_dir_option(heading="Machine")
 
+    @property
+    def how(self) -> dict[str, Any]:
+        """Arguments of `api.run` and `api.compare` that are not settings."""
+        parts = {"out": self.out, "resume": self.resume, "data_dir": self.data_dir}
+        return parts | {"task": self.task, "trackers": self.log}
+
     def settings(self, changes: Sequence[str], strategy: str | None = None) -> Settings:
         """Return the settings that the flags and --set define."""
-        if self.dataset is not None and self.task is not None:
-            raise InputError(f"--dataset and --task must not both be given, got '{self.dataset}' and '{self.task}'")
-        if self.dataset is not None and ":" in self.dataset:
-            raise InputError(f"--dataset must be the name of a built-in task, got '{self.dataset}'; use --task")
-        if self.task is not None and ":" not in self.task:
-            raise InputError(f"--task must be module:function, got '{self.task}'; use --dataset for a built-in task")
         flags = {
-            "data.dataset": self.task or self.dataset,
+            "data.dataset": self.dataset or self.task,  # a task overrides the data set of a file, too
             "data.beta": self.beta,
             "fleet.latencies": None if self.latencies is None else str(self.latencies),
             "strategy.name": strategy,
@@ -113,13 +113,12 @@ class RunCommand(_Learning):
         settings = self.settings(changes, self.strategy)
         strategy = settings.strategy.name
         options = options_of([strategy], settings.strategy.options, own)[strategy]
-        how: dict[str, Any] = {"resume": self.resume, "data_dir": self.data_dir, "trackers": self.log}
         try:
-            run = api.run(settings=settings, options=options, out=self.out, **how)
+            run = api.run(settings=settings, options=options, **self.how)
         except (InputError, RunStoppedError):
             raise
         except (Exception, SystemExit) as error:
-            custom = [name for name in (settings.strategy.name, settings.data.dataset) if ":" in name]
+            custom = [name for name in (strategy, settings.data.dataset) if ":" in name]
             if not custom:
                 raise
             raise RunStoppedError(f"{' on '.join(custom)}: {describe(error)}") from error
@@ -166,6 +165,5 @@ class CompareCommand(_Learning):
         names = [name.strip() for name in self.strategies.split(",") if name.strip()]
         changes, options = split_changes(self.set)
         settings = self.settings(changes, names[0] if names else None)
-        how: dict[str, Any] = {"resume": self.resume, "data_dir": self.data_dir, "trackers": self.log}
-        study = api.compare(names, num_seeds=self.seeds, settings=settings, options=options, out=self.out, **how)
+        study = api.compare(names, num_seeds=self.seeds, settings=settings, options=options, **self.how)
         show_study(study)

@@ -61,13 +61,6 @@ FILE, DIR = AnyPath("FILE"), AnyPath("DIR")
 STRATEGY = StrategyNames()
 
 
-class OneOf(click.Choice[str]):
-    """One of several words."""
-
-    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:  # noqa: ARG002
-        return f"must be one of: {', '.join(self.choices)}, got {value[:MAX_SHOWN]!r}"
-
-
 class Option(click.Option):
     """An option under a heading of the help. `show_default` as text is for defaults that come from the settings."""
 

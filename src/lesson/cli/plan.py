@@ -17,11 +17,12 @@ from lesson.core.errors import InputError
 from lesson.fleet.fleet import Fleet, draw_fleet
 from lesson.flight.fit import fit
 from lesson.flight.recording import read_recording
-from lesson.planning.on_time import check_share, find_deadline_s
+from lesson.planning.on_time import find_deadline_s
 from lesson.planning.plan import Plan, make_plan, propose_deadline_s
 from lesson.report.page.explorer import Advice, Origin
 from lesson.report.page.plan_page import check_page_path, write_plan_page
-from lesson.report.plan.text import counted, plan_notes, print_plan, varying_notes
+from lesson.report.plan.text import plan_notes, print_plan, varying_notes
+from lesson.report.words import count
 from lesson.settings.loading import check_set_once, load_settings
 from lesson.settings.settings import RULES, Settings, excluded_by
 
@@ -72,9 +73,7 @@ class PlanCommand:
     json: bool = _output("--json", is_flag=True, help="Print JSON instead of tables.")
 
     def run(self) -> None:
-        self._check_fleet()
-        self._check_deadline()
-        self._check_on_time()
+        self._check()
         settings = self._settings()
         file = settings.fleet.latencies if self.flight is None else str(self.flight)
         self._check_latencies_vary(settings)
@@ -92,7 +91,7 @@ class PlanCommand:
             plan = make_plan(fleet, deadline_s, num_rounds=self.rounds, settings=settings, seed=settings.run.seed)
             source = file or f"{self.scenario}, seed {settings.run.seed}"
             deadline = f"deadline {deadline_s:g} s" if deadline_s < math.inf else "no deadline"
-            title = f"{counted(len(fleet), 'client')} ({source}), {deadline}"
+            title = f"{count(len(fleet), 'client')} ({source}), {deadline}"
             if self.figure is not None:
                 status.update("Drawing the figure")
                 draw_plan(plan, title, self.figure)
@@ -134,12 +133,15 @@ class PlanCommand:
         words += [] if self.seed is None else ["--seed", str(self.seed)]
         return shlex.join([*words, *(word for change in self.set for word in ("--set", change))])
 
-    def _check_fleet(self) -> None:
+    def _check(self) -> None:
+        """Raise InputError for options that do not go together."""
         if self.latencies is not None and self.clients is not None:
             raise InputError("--clients cannot be combined with --latencies: the file lists the clients")
         for flag, given in (("--latencies", self.latencies), ("--clients", self.clients)):
             if self.flight is not None and given is not None:
                 raise InputError(f"{flag} cannot be combined with --flight: the recording lists the clients")
+        if self.on_time is not None and self.deadline != "auto":
+            raise InputError("--on-time requires --deadline auto")
 
     def _settings(self) -> Settings:
         """Return the settings that the options give, with the actual size of the model."""
@@ -182,17 +184,6 @@ class PlanCommand:
             return Advice(proposed_s, self.on_time)
         shares = {row.deadline_s: row.on_time for row in plan.deadlines} | {plan.deadline_s: plan.on_time}
         return Advice(proposed_s, self.on_time, shares.get(proposed_s), plan.round_s["fedavg"])
-
-    def _check_deadline(self) -> None:
-        if isinstance(self.deadline, float) and not self.deadline > 0:
-            raise InputError(f"--deadline must be > 0, got {self.deadline:g}")
-
-    def _check_on_time(self) -> None:
-        if self.on_time is None:
-            return
-        if self.deadline != "auto":
-            raise InputError("--on-time requires --deadline auto")
-        check_share(self.on_time)
 
     def _check_latencies_vary(self, settings: Settings) -> None:
         if self.on_time is None or settings.varies:

@@ -49,7 +49,7 @@ _output = partial(option, heading="Output")
 
 @dataclass(frozen=True)
 class ReplayCommand:
-    """Simulate other strategies on the clients of a recording. Prints what they would have done, and recommends one.
+    """Simulate other strategies with the clients of a recording, and recommend one.
 
     Example: lesson replay flight.jsonl --html replay.html
     """
@@ -91,8 +91,8 @@ class ReplayCommand:
     check: bool = _replay(
         "--check",
         is_flag=True,
-        help="Instead, predict the second half of the recording from the first, and compare; --set then sets options "
-        "of the recorded strategy.",
+        help="Only predict the second half of the recording from the first, and compare; --set then sets options of "
+        "the recorded strategy.",
     )
     dataset: str | None = _training(
         "--dataset",
@@ -118,7 +118,7 @@ class ReplayCommand:
             self._check()
             return
         if self.out is not None and not self._trains:
-            raise InputError("--out has no effect unless models are trained; give --dataset or --task")
+            raise InputError("--out has no effect without --dataset or --task")
         if self.html is not None:
             check_page_path(self.html)
         with Console(stderr=True).status("Fitting the fleet") as status:
@@ -159,7 +159,7 @@ class ReplayCommand:
 
     @property
     def _options(self) -> dict[str, dict[str, Any]]:
-        """Options of single strategies, from --set."""
+        """Options of individual strategies, from --set."""
         changes, options = split_changes(self.set)
         if changes:
             raise InputError(f"--set must name a strategy's option, such as fedbuff.concurrency=5, got '{changes[0]}'")
@@ -204,10 +204,11 @@ class ReplayCommand:
         return self.out or Path("runs") / f"replay-{self.recording.stem}"
 
     def _print_study(self, study: "Study") -> None:
-        from lesson.report.results import failure_table, results_table
+        from lesson.report.results import failure_table, printed_table
 
         console = PipedConsole()
         if study.failures:
             console.print(failure_table(study).to_rich())
-        console.print(results_table(study, TRAINED).to_rich(transposed=True))
+        for part in printed_table(study, TRAINED).parts(console.width):
+            console.print(part.to_rich())
         print(f"folder: {self._out}")

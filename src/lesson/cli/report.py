@@ -14,7 +14,7 @@ MIN_WIDTH_IN, MAX_WIDTH_IN = 2.0, 20.0
 
 @dataclass(frozen=True)
 class ReportCommand:
-    """Write the report of finished runs, and figures and a table for a paper. Several folders are combined.
+    """Write a report of finished runs, and figures and tables for a paper. Several folders are combined.
 
     Example: lesson report runs/demo --figures pdf --latex --out paper
     """
@@ -22,11 +22,13 @@ class ReportCommand:
     folders: tuple[Path, ...] = argument(
         "folders", nargs=-1, type=DIR, metavar="DIR...", help="Output folders of run, compare, sweep or reproduce."
     )
-    out: Path | None = option("--out", type=DIR, show_default="DIR", help="Folder for report.html, figures and table.")
+    out: Path | None = option("--out", type=DIR, show_default="DIR", help="Output folder.")
     figures: str | None = option(
-        "--figures", metavar="A,B,...", help="Also draw figures in these formats: one or more of pdf, png and svg."
+        "--figures", metavar="A,B,...", help="Also draw figures, in one or more of the formats pdf, png and svg."
     )
-    latex: bool = option("--latex", is_flag=True, help="Also write the table of results as table.tex, for booktabs.")
+    latex: bool = option(
+        "--latex", is_flag=True, help="Also write the results as a LaTeX table, table.tex (needs booktabs)."
+    )
     width: str = option(
         "--width",
         metavar="LENGTH",
@@ -36,9 +38,9 @@ class ReportCommand:
 
     def run(self) -> None:
         if not self.folders:
-            raise InputError("DIR must be given: the output folder of a run or a study")
+            raise InputError("DIR is required: the output folder of a run or a study")
         if self.out is None and len(self.folders) > 1:
-            raise InputError("--out must be given for several folders")
+            raise InputError("--out is required with several folders")
         suffixes, width_in = suffixes_of(self.figures) if self.figures is not None else [], inches(self.width)
         out = self.out or self.folders[0]
         from lesson.core.files import write_whole
@@ -48,20 +50,21 @@ class ReportCommand:
         from lesson.report.files import make_folder, save_figures
         from lesson.report.page.study_page import REPORT, write_study_page
         from lesson.report.paper.write import draw_items, write_paper_page
-        from lesson.report.results import results_table
+        from lesson.report.results import printed_table
 
         study = load_study(self.folders)
         make_folder(out)
-        notes: list[str] = []
+        notes = [f"{name} is not included: {reason}" for name, reason in study.failures.items()]
         if len(self.folders) == 1 and read_scale(self.folders[0]) is not None:
             write_paper_page(study, self.folders[0], out / REPORT)
             figures = draw_items(study, self.folders[0], out, suffixes) if suffixes else []
         else:
             write_study_page(study, out / REPORT)
-            drawn, notes = draw_figures(study, width_in) if suffixes else ({}, [])
+            drawn, of_figures = draw_figures(study, width_in) if suffixes else ({}, [])
+            notes += of_figures
             figures = save_figures(drawn, out, suffixes)
         if self.latex:
-            write_whole(out / TABLE, results_table(study).to_latex("tab:results").encode())
+            write_whole(out / TABLE, printed_table(study).to_latex("tab:results").encode())
             print(f"table: {out / TABLE}")
         for path in figures:
             print(f"figure: {path}")

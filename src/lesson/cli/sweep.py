@@ -42,7 +42,7 @@ class SweepCommand:
     )
     out: Path | None = option("--out", type=DIR, show_default="runs/...", help="Output folder, one subfolder per run.")
     dry_run: bool = option(
-        "--dry-run", is_flag=True, help="Only print the number of runs, and how many of them are done."
+        "--dry-run", is_flag=True, help="Print how many runs there are and how many have finished, and exit."
     )
     log: tuple[str, ...] = log_option()
     data_dir: Path | None = data_dir_option()
@@ -96,9 +96,9 @@ class SweepCommand:
         changes = (*self.set, f'data.dataset="{self.task}"') if self.task is not None else self.set
         if self.dry_run:
             wanted, done = self._runs(changes)
-            print(f"{count(wanted, 'run')}, {done:,} done")
+            print(f"{count(wanted, 'run')}, {done:,} finished")
             if self.tune:
-                print("note: final runs are counted for entries whose tuning runs are done")
+                print("note: the final runs of an entry are counted only once its tuning runs have finished")
             return
         how: dict[str, Any] = {"out": self.out, "engine": engine, "resume": self.resume, "trackers": self.log}
         if self.tune:
@@ -106,17 +106,17 @@ class SweepCommand:
         else:
             assert self.file is not None
             study = api.sweep(self.file, overrides=changes, **how)
-        show_study(study, Path(str(self.file or "strategies")).stem)
+        show_study(study)
 
     def _check(self) -> None:
-        """Raise InputError for options that do not go together."""
+        """Raise InputError for options that cannot be combined."""
         if self.tune and (self.set or self.task):
             name = "--set" if self.set else "--task"
             raise InputError(f"{name} cannot be combined with --tune: the file has the settings of every entry")
         if self.entries is not None and not self.tune:
             raise InputError("--entries requires --tune")
         if self.file is None and not self.tune:
-            raise InputError("SETTINGS.toml must be given: a file with a table [sweep]; see 'lesson sweep --help'")
+            raise InputError("SETTINGS.toml is required: a file with a table [sweep]; see 'lesson sweep --help'")
         if self.task is not None and ":" not in self.task:
             raise InputError(f"--task must be module:function, got '{self.task}'; set data.dataset for a built-in task")
 
@@ -125,7 +125,7 @@ class SweepCommand:
         return self.entries.split(",") if self.entries else []
 
     def _runs(self, changes: tuple[str, ...]) -> tuple[int, int]:
-        """Return how many runs there are, for a tuned comparison those that are known now, and how many are done."""
+        """Return the number of runs and of finished runs; a tuned comparison counts only the runs known so far."""
         from lesson.api import out_for
         from lesson.experiments.folder import StudyFolder
         from lesson.experiments.grid import load_grid

@@ -55,10 +55,6 @@ class LackOfMemoryError(RunStoppedError):
     """A run has run out of memory, possibly because other runs are using it."""
 
 
-class MismatchError(Exception):
-    """Repeated runs differ from the archived ones. The message is one line that says what differs."""
-
-
 class DivergedError(RunStoppedError):
     """Training has diverged: the model or the loss is no longer finite."""
 
@@ -101,7 +97,7 @@ def raised_inside(error: BaseException) -> BaseException | None:
 
 def traceback_of(error: BaseException) -> str:
     """Return the traceback of the exception in the user's code that led to an error; empty if there is none."""
-    cause = error.__cause__ if isinstance(error, InputError | MismatchError | RunStoppedError) else error
+    cause = error.__cause__ if isinstance(error, InputError | RunStoppedError) else error
     if isinstance(cause, RemoteError):
         return str(cause)
     return "" if cause is None else "".join(traceback.format_exception(cause)).rstrip()

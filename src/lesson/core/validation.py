@@ -86,6 +86,7 @@ class Checked(BaseModel):
     def _one_line(cls, error: ValidationError) -> str:
         """Return what is wrong with the first invalid field, in one line."""
         errors = error.errors(include_url=False)
+        errors.sort(key=lambda one: one["type"] != "extra_forbidden")  # a misspelled field is also a missing one
         first, name = errors[0], str(errors[0]["loc"][0]) if errors[0]["loc"] else ""
         if first["type"] == "extra_forbidden":
             return str(unknown("setting", name, cls.model_fields))

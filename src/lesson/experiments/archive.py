@@ -38,7 +38,7 @@ def read_archive(path: Path) -> list[Run]:
                     break
                 runs.append(_parsed(values))
     except (OSError, EOFError, LookupError, TypeError, ValueError, zlib.error) as error:
-        remedy = "restore a copy, or remove it to use only the folders of runs"
+        remedy = "restore a copy, or delete it to use only the run folders"
         raise InputError(f"{path} is damaged (line {len(runs) + 1}: {reason_of(error)}); {remedy}") from None
     check_format(path, found, FORMAT)
     return runs

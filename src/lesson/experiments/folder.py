@@ -1,4 +1,4 @@
-"""The folder of a study: study.toml, a subfolder per run, and for some studies an archive of all runs.
+"""The folder of a study: study.toml, a subfolder per run, and for some kinds of studies an archive of all runs.
 
 study.toml starts with the settings file that defines the runs, so `lesson sweep` accepts it. Its table [study] records
 the runs with their labels, versions, the commands that executed runs, and which runs failed.
@@ -31,18 +31,18 @@ from lesson.settings.settings import Settings
 MARKER = "study.toml"
 FORMAT = 2
 Labels = dict[str, list[dict[str, str]]]
-"""Labels of runs by name, besides their settings; several for a run that is shown more than once."""
+"""Labels of each run by its name; a run with several sets of labels is shown several times."""
 
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """What to run: settings by the name of the run, and the labels by which runs are told apart.
+    """The runs of a study: their names, settings and labels.
 
     Attributes:
         kind: The kind of the study, as recorded in study.toml.
-        runs: The settings of the runs to execute, in the order in which they are shown.
+        runs: The settings of the runs to execute, by name, in the order of the tables.
         by: What varies besides the seed: settings as section.key, "strategy", or names in `labels`.
-        labels: Labels of the study's runs, by default none; runs of earlier calls stay in the study if they are here.
+        labels: The labels of runs, by name. Runs of earlier calls stay in the study only if they are listed here.
         toml: The text of a settings file that defines the runs.
         archived: Whether runs are also kept in an archive. If so, a run that diverged is a result, not a failure.
     """
@@ -56,7 +56,7 @@ class StudyPlan:
 
     @cached_property
     def listed(self) -> list[dict[str, str]]:
-        """The names of the study's runs with their labels, in the order in which they are shown."""
+        """The name and labels of each run, in the order of the tables."""
         labels = self.labels | {name: [{}] for name in self.runs if name not in self.labels}
         return [{"name": name} | one for name, several in labels.items() for one in several or [{}]]
 
@@ -86,7 +86,7 @@ class Marker(Shape):
         """Return the table as TOML, with one line per run."""
         others = tomli_w.dumps({"study": self.model_dump(exclude={"runs"})}).removeprefix("[study]\n")
         fields = ([f"{key} = {json.dumps(text, ensure_ascii=False)}" for key, text in run.items()] for run in self.runs)
-        runs = "".join(f"    {{ {', '.join(one)} }},\n" for one in fields)
+        runs = "".join(f"    {{ {', '.join(pairs)} }},\n" for pairs in fields)
         return f"[study]\nruns = [\n{runs}]\n{others}"
 
 
@@ -122,13 +122,13 @@ class StudyFolder:
 
     @contextlib.contextmanager
     def owned(self, kind: str) -> Iterator[Marker]:
-        """Create and lock the folder within the context, and yield what its study.toml says.
+        """Create and lock the folder within the context, and yield its table [study].
 
-        Invalid input that leaves a new study without runs leaves no study.toml, and no empty folder.
+        If an InputError leaves a new study without runs, study.toml is removed.
         """
         RunFolder(self.path).make()
         with RunFolder(self.path).owned():
-            self.check(kind)  # another process may have started something here since the first check
+            self.check(kind)  # another process may have used the folder since the first check
             before = self.read()
             try:
                 yield before or Marker(format=FORMAT, kind=kind)
@@ -145,7 +145,7 @@ class StudyFolder:
         return marker
 
     def runs(self) -> dict[str, Run]:
-        """Return the runs that are done, by name: those in the archive, then finished runs that only have a folder."""
+        """Return the finished runs by name: those in the archive, then those that only have a folder."""
         done = {run.name: run for run in read_archive(self.archive)}
         for name, run in done.items():
             if RunFolder(self.path / name).summary.exists():
@@ -154,11 +154,6 @@ class StudyFolder:
             if path.parent.name not in done:
                 done[path.parent.name] = Run.load(path.parent)
         return done
-
-    def unfinished(self) -> list[str]:
-        """Return the names of runs that have started but not finished."""
-        begun = [path.parent for path in sorted(self.path.glob("*/config.toml"))]
-        return [path.name for path in begun if not RunFolder(path).summary.exists()]
 
 
 def commit_of_code() -> str:

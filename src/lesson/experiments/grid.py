@@ -36,7 +36,7 @@ def load_grid(source: Path | str, changes: Sequence[str] = ()) -> StudyPlan:
         raise InputError(f"a sweep must be a .toml file, got '{source}'")
     wanted = "a sweep is a settings file with a table [sweep]"
     if {"rules", "entries"} & read_toml(path, wanted).keys():
-        raise InputError(f"{path} defines a tuned comparison; set tune to run it")
+        raise InputError(f"{path} defines a tuned comparison; use 'lesson sweep --tune' or lesson.tune")
     sections = read_sections(path, wanted, (*SECTIONS, "sweep", "study"), also=STRATEGIES)
     sections.pop("study", None)
     try:
@@ -58,9 +58,9 @@ def make_grid(
 ) -> StudyPlan:
     """Return the runs of the grid over `axes`, lists of values by section.key; `sections` are the other settings.
 
-    There are `num_seeds` seeds, from run.seed on. An option applies to the strategies that have it: the others get a
-    single run, not one per value. A section named after a strategy holds options of that strategy only. With
-    `own_task`, runs get a task object, and its name need not be that of a built-in task.
+    Seeds start with run.seed. An option applies only to the strategies that have it; the others get a single run, not
+    one per value. A section named after a strategy holds options of that strategy only. With `own_task`, runs get a
+    task object, whose name need not be that of a built-in task.
     """
     axes, num_seeds = {key: plain(values) for key, values in axes.items()}, plain(num_seeds)
     tables = {section: _plain_table(values) for section, values in sections.items()}

@@ -12,7 +12,7 @@ from lesson.experiments.tuning.file import Tuning
 from lesson.experiments.tuning.study import KIND, TunedStudy
 from lesson.runs.folder import RunFolder
 
-UNFINISHED = "it has not finished; execute the study again to resume it"
+UNFINISHED = "it has not finished; repeat the command that started it to resume it"
 _WANTED = "it must be the output folder of run, compare, sweep or reproduce"
 
 
@@ -36,7 +36,8 @@ def load(folder: Path | str) -> Run | Study:
     if RunFolder(path).config.exists():
         return Run.load(path)
     there = StudyFolder(path)
-    marker, done, begun = there.read(), there.runs(), there.unfinished()
+    marker, done = there.read(), there.runs()
+    begun = [one.parent.name for one in sorted(path.glob("*/config.toml")) if RunFolder(one.parent).is_unfinished]
     if marker is None and not done:
         problem = f"none of its {len(begun)} runs has finished" if begun else _WANTED
         raise InputError(f"{path} holds no finished run; {problem}")
@@ -47,7 +48,7 @@ def load(folder: Path | str) -> Run | Study:
 
 
 def study_of(folder: StudyFolder, marker: Marker, done: Mapping[str, Run]) -> Study:
-    """Return the runs that are done of those listed in study.toml, in this order and with their labels."""
+    """Return the study of the finished runs that study.toml lists, in this order and with their labels."""
     listed = [(run["name"], {key: value for key, value in run.items() if key != "name"}) for run in marker.runs]
     runs = [replace(done[name], labels=labels) for name, labels in listed if name in done]
     failures = {name: marker.failures[name] for name, _ in listed if name in marker.failures and name not in done}

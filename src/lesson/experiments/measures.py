@@ -1,11 +1,11 @@
-"""Measures of runs, one number per run; confidence intervals of their means; and paired comparisons.
+"""Measures of runs, confidence intervals of their means, and paired comparisons.
 
-Two configurations are compared over pairs of runs with the same seed, which share clients, data and initial model. A
-run that never reaches a target is not left out: what it spends is at least what it spent until its end. If some pairs
-are known only as bounds, a mean would depend on where the runs were stopped, so the interval is then that of the median
-by the sign test: from the k-th smallest lower bound to the k-th largest upper bound, with the largest k for which at
-most 2.5 % of all samples miss the median on either side. It takes at least six pairs, because all of five values lie on
-the same side of the median in 2 · 2⁻⁵ = 6.25 % of all samples.
+Two configurations are compared over pairs of runs with the same seed, which share clients, data and initial model. For
+a run that never reaches a target, the cost of the whole run is a lower bound. A mean of bounds would depend on where
+runs were stopped, so the interval is then that of the median by the sign test: from the k-th smallest lower bound to
+the k-th largest upper bound, with the largest k for which at most 2.5 % of all samples miss the median on either side.
+This takes at least six pairs, because five values all lie on the same side of the median in 2 · 2⁻⁵ = 6.25 % of all
+samples.
 """
 
 import math
@@ -28,11 +28,11 @@ Verdict = Literal["higher", "lower", "equivalent", "undecided"]
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """A number measured with several seeds, with the 95 % interval of its mean or, if some values are bounds, median.
+    """A number measured with several seeds, and the 95 % interval of its mean, or of its median if some are bounds.
 
     Attributes:
         low: The lowest possible value for each seed, shape (num_seeds,).
-        high: The highest possible value, which is equal unless the value is known only as a bound.
+        high: The highest possible value; equal to `low` unless the value is known only as a bound.
     """
 
     low: FloatArray
@@ -40,7 +40,7 @@ class Estimate:
 
     @classmethod
     def of(cls, values: FloatArray) -> "Estimate":
-        """Return the estimate from values that are all known; NaN may be any number."""
+        """Return the estimate from exact values; NaN stands for an unknown value."""
         unknown = np.isnan(values)
         return cls(np.where(unknown, -np.inf, values), np.where(unknown, np.inf, values))
 
@@ -57,7 +57,7 @@ class Estimate:
     @property
     def half(self) -> float:
         """Half the 95 % interval of the mean; NaN if some values are bounds, or with fewer than three."""
-        return math.nan if self.is_bound.any() or len(self.low) < MIN_SEEDS else half_interval(self.low)
+        return math.nan if self.is_bound.any() or len(self.low) < MIN_SEEDS else float(half_intervals(self.low))
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -77,11 +77,9 @@ class Estimate:
         return float(low[middle[0]]), float(high[middle[1]])
 
     def text(self, form: str, unit: str = "", *, brief: bool = False) -> str:
-        """Return the mean ± half its interval as text; if some values are bounds, that of each seed and the median.
+        """Return the mean ± half its interval as text or, if some values are bounds, the values by seed and the median.
 
-        If `brief`, values of seeds are left out.
-
-        For example: "2.27 ± 0.74 ×" or "by seed 0.91, > 2.50, 0.80 ×; median 0.91 ×".
+        For example: "2.27 ± 0.74 ×" or "by seed 0.91, > 2.50, 0.80 ×; median 0.91 ×". `brief` omits the values by seed.
         """
         if self.is_bound.any():
             seeds = ", ".join(_between(*ends, form) for ends in zip(self.low, self.high, strict=True))
@@ -90,10 +88,10 @@ class Estimate:
         return f"{form.format(self.mean)}{half}{unit}"
 
     def verdict(self, center: float, margin: float = 0.0) -> Verdict:
-        """Return how the number compares with `center`, given its interval.
+        """Return how the number compares with `center`.
 
-        It is "equivalent" if the whole interval is within the margin, and otherwise "higher" or "lower" if the interval
-        excludes the center. Without an interval it is "undecided".
+        It is "equivalent" if the whole interval is within the margin, otherwise "higher" or "lower" if the interval
+        excludes the center, and otherwise "undecided".
         """
         if self.interval is None:
             return "undecided"
@@ -107,7 +105,7 @@ class Estimate:
 
 
 def _between(low: float, high: float, form: str) -> str:
-    """Return a number as text, or what its bounds say; a cost or ratio of at least 0 says nothing."""
+    """Return a number or its bounds as text; a lower bound of 0 says nothing about a cost or ratio."""
     if low == high:
         return form.format(low)
     known = low not in (-math.inf, 0.0), high != math.inf
@@ -117,12 +115,12 @@ def _between(low: float, high: float, form: str) -> str:
 
 
 def difference(ours: Estimate, theirs: Estimate) -> Estimate:
-    """Return the differences of pairs."""
+    """Return the paired differences `ours` − `theirs`."""
     return Estimate(ours.low - theirs.high, ours.high - theirs.low)
 
 
 def ratio(ours: Estimate, theirs: Estimate) -> Estimate:
-    """Return the ratios of pairs of values that are not negative."""
+    """Return the paired ratios `ours` / `theirs` of values that are not negative."""
     with np.errstate(divide="ignore"):
         return Estimate(ours.low / theirs.high, ours.high / theirs.low)
 
@@ -130,8 +128,8 @@ def ratio(ours: Estimate, theirs: Estimate) -> Estimate:
 def sign_test_rank(num_values: int) -> int:
     """Return the largest k for which the k-th smallest and largest values are a 95 % interval of the median; 0 if none.
 
-    The median is below the k-th smallest of n values if fewer than k values lie below it. The probability of this is
-    that of fewer than k heads in n tosses of a coin, and must be at most 2.5 %.
+    The median is below the k-th smallest of n values if fewer than k values lie below it, which has the probability of
+    fewer than k heads in n coin tosses. This must be at most 2.5 %.
     """
     tail, rank = 0.0, 0
     while (tail := tail + math.comb(num_values, rank) / 2**num_values) <= 0.025:
@@ -140,9 +138,9 @@ def sign_test_rank(num_values: int) -> int:
 
 
 def spent_until(runs: Sequence[Run], target: float, column: str = "time_s", rounds: int | None = None) -> Estimate:
-    """Return what each run spends until it reaches a target; for one that never does, at least what it spent in all.
+    """Return the cost of each run up to a target; for a run that never reaches it, its total cost is a lower bound.
 
-    It is unknown for a run without evaluations or whose cost was not recorded.
+    The cost is unknown if a run has no evaluations or did not record it.
     """
     spent = np.array([to_target(run, target, column, rounds) for run in runs])
     ends = np.array([float(run.up_to(rounds)[column].max()) if column in run.curve else math.nan for run in runs])
@@ -153,17 +151,17 @@ def spent_until(runs: Sequence[Run], target: float, column: str = "time_s", roun
 def value_by(run: Run, time_s: float) -> float:
     """Return the mean of the metric over the last three evaluations up to a time.
 
-    It is that of a diverged model if the run diverged or has no evaluation by then.
+    A run that diverged or has no evaluation by then has the metric of a diverged model.
     """
     values = run.curve[run.metric.name].to_numpy()[run.curve["time_s"].to_numpy() <= time_s]
     return float(values[-IN_A_ROW:].mean()) if len(values) and not run.diverged else run.metric.of_diverged
 
 
 def to_target(run: Run, target: float, column: str = "time_s", rounds: int | None = None) -> float:
-    """Return what a run spends until it reaches a target: time_s, round, uploads or energy_j.
+    """Return the cost of a run up to a target, in a column such as time_s, round, uploads or energy_j.
 
-    Infinite for a run that never reaches it: the observation is censored at the end of the run. NaN if it is unknown
-    what the run spent. A run that diverges after it has reached the target counts as having reached it.
+    It is infinite if the run never reaches the target, and NaN if the cost is unknown. A run that diverges after it has
+    reached the target counts as having reached it.
     """
     curve = run.up_to(rounds)
     at = run.metric.time_to(target, curve[run.metric.name], curve.get(column, np.full(len(curve), np.nan)))
@@ -173,7 +171,7 @@ def to_target(run: Run, target: float, column: str = "time_s", rounds: int | Non
 def means(runs: pd.DataFrame, names: Sequence[str], times: Sequence[str]) -> dict[str, float]:
     """Return mean, extremes and half the 95 % interval of each measure of runs that differ only in their seed.
 
-    The interval is NaN for fewer than three runs, as it would be uselessly wide. For times to a target, also return how
+    With fewer than three runs, the interval would be uselessly wide and is NaN. For times to a target, also return how
     many runs reach it; the mean is NaN unless all do.
     """
     figures: dict[str, float] = {"seeds": len(runs)}
@@ -182,22 +180,20 @@ def means(runs: pd.DataFrame, names: Sequence[str], times: Sequence[str]) -> dic
         reached = values.notna().all()
         figures[name] = float(values.mean()) if reached else math.nan
         enough = reached and len(runs) >= MIN_SEEDS
-        figures[f"{name}_ci95"] = half_interval(values.to_numpy()) if enough else math.nan
+        figures[f"{name}_ci95"] = float(half_intervals(values.to_numpy(float))) if enough else math.nan
         figures[f"{name}_min"], figures[f"{name}_max"] = float(values.min()), float(values.max())
         if name in times:
             figures[f"{name}_seeds"] = int(values.notna().sum())
     return figures
 
 
-def half_interval(values: np.ndarray) -> float:
-    """Return half the 95 % confidence interval of a mean by Student's t; NaN for a single value."""
-    return float(half_intervals(np.asarray(values, dtype=float)[:, None])[0])
-
-
 def half_intervals(values: np.ndarray) -> np.ndarray:
-    """Return `half_interval` of each column."""
+    """Return half the 95 % confidence interval of the mean by Student's t, of a vector or of each column.
+
+    NaN for a single value.
+    """
     if len(values) < 2:
-        return np.full(values.shape[1], math.nan)
+        return np.full(values.shape[1:], math.nan)
     from scipy.special import stdtrit  # not at the top: scipy takes a while to import
 
     quantile = stdtrit(len(values) - 1, 0.975)

@@ -1,4 +1,4 @@
-"""Executes the runs of a study that are missing in its folder. Whatever executes several runs calls `run_missing`."""
+"""Executes the missing runs of a study. All functions and commands that execute several runs call `run_missing`."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ from lesson.settings.settings import Settings
 Report = Callable[[str, dict[str, Any]], None]
 """Called with the name of a run and each of its events: first {"limits": its [run] settings}, then those of `Engine`.
 The only event of a run that had already finished is {"done": True}. It is also called with the path of the study's
-folder and {"study": what is reused or resumed}."""
+folder and {"study": a note about reused or resumed runs}."""
 
 
 def run_missing(
@@ -37,8 +37,8 @@ def run_missing(
 ) -> Study:
     """Execute the runs of a plan that are missing in `out`, each in a subfolder, and return the study.
 
-    Finished runs are skipped, and interrupted ones are resumed (without `resume`, they are an error). Runs that fail
-    are listed in the study's `failures`, and the next call tries them again. With `on_error="stop"`, an InputError in
+    Finished runs are reused, and interrupted ones are resumed (without `resume`, they are an error). Runs that fail
+    are listed in the study's `failures`, and the next call retries them. With `on_error="stop"`, an InputError in
     one run stops all runs and is raised. `command` is recorded in study.toml.
     """
     if on_error not in ("continue", "stop"):
@@ -54,33 +54,28 @@ def run_missing(
         left = dict(sorted(left.items(), key=lambda item: item[1].run.seed))
         reused = [folder.path / name for name in plan.runs if name in done]
         for path in reused:
-            RunFolder(path).delete_checkpoints()  # a process may have been killed before it did
+            RunFolder(path).delete_checkpoints()  # a process may have been killed before it deleted them
             report(path.name, {"done": True})
-        _announce(folder, reused, left, report)
+        begun = sum(RunFolder(path).is_unfinished for path in left)
+        for count, what in ((len(reused), "reusing {} finished run{}"), (begun, "resuming {} unfinished run{}")):
+            if count:
+                report(str(folder.path), {"study": what.format(count, "" if count == 1 else "s")})
         for path, settings in left.items():
             report(path.name, {"limits": settings.run})
         try:
             if left:
-                engine.run(left, progress.hear, trackers)
+                engine.run(left, progress.handle, trackers)
         finally:
             done |= _ended(left, progress.errors if plan.archived else {})
             if plan.archived and any(run.archived is None for run in done.values()):
                 write_archive(folder.archive, done.values())
-            progress.check_found(done)
+            progress.check_results(done)
             marker = progress.write(done)
     return study_of(folder, marker, done)
 
 
-def _announce(folder: StudyFolder, reused: Sequence[Path], left: Mapping[Path, Settings], report: Report) -> None:
-    """Report how many runs have finished before, and how many are continued from a checkpoint."""
-    begun = sum(path.name in folder.unfinished() for path in left) if any(path.exists() for path in left) else 0
-    for count, what in ((len(reused), "reusing {} finished run{}"), (begun, "resuming {} unfinished run{}")):
-        if count:
-            report(str(folder.path), {"study": what.format(count, "" if count == 1 else "s")})
-
-
 class _Progress:
-    """Hears the events of all runs, and keeps study.toml up to date, so that a kill loses no provenance."""
+    """Handles the events of all runs and keeps study.toml up to date, so that a kill loses no provenance."""
 
     def __init__(
         self, folder: StudyFolder, plan: StudyPlan, marker: Marker, command: str, on_error: str, report: Report
@@ -91,7 +86,7 @@ class _Progress:
         self._stops, self._report = on_error == "stop", report
         self._new: set[str] = set()
 
-    def hear(self, path: Path, line: Line) -> None:
+    def handle(self, path: Path, line: Line) -> None:
         """Handle an event of a run; raise InputError if it is invalid input that stops all runs."""
         if line.get("kind") == InputError.__name__ and self._stops:
             where = line.get("traceback")
@@ -103,15 +98,15 @@ class _Progress:
             self.write()
         self._report(path.name, line)
 
-    def check_found(self, done: Mapping[str, Run]) -> None:
-        """Turn runs that an engine reported as done, but whose results are not in the folder, into errors."""
+    def check_results(self, done: Mapping[str, Run]) -> None:
+        """Record an error for each run that the engine reported as done but whose results are not in the folder."""
         for name in self._new - done.keys():
             lost = f"its results are not in {self._folder.path / name}: all nodes must share the same storage"
             self.errors[name] = {"error": lost, "kind": RunStoppedError.__name__}
         self._new &= done.keys()
 
     def write(self, done: Mapping[str, Run] | None = None) -> Marker:
-        """Write study.toml with the failures of this call, and earlier ones of runs it did not try; return [study]."""
+        """Write study.toml with all failures of runs that have not finished since; return its table [study]."""
         failures = self._marker.failures | {name: str(line["error"]) for name, line in self.errors.items()}
         failures = {name: reason for name, reason in failures.items() if name not in self._new | (done or {}).keys()}
         num_new = len(self._new | {name for name in self.errors if name in (done or {})})
@@ -122,7 +117,7 @@ class _Progress:
 
 
 def _ended(left: Mapping[Path, Settings], errors: Mapping[str, Line]) -> dict[str, Run]:
-    """Return the runs that have finished, and those that have diverged, according to `errors`."""
+    """Return the runs that have finished, and those that diverged according to `errors`."""
     ended = {}
     for path in left:
         if RunFolder(path).summary.exists():
@@ -134,15 +129,15 @@ def _ended(left: Mapping[Path, Settings], errors: Mapping[str, Line]) -> dict[st
 
 
 def check_runs(wanted: Mapping[str, Settings], done: Mapping[str, Run], out: Path, resume: bool) -> None:
-    """Raise InputError if one of the runs cannot start, or is done with other settings or inputs.
+    """Raise InputError if a run cannot start, or has finished with other settings or inputs.
 
-    Inputs of archived runs are not checked, because archives do not record them.
+    Inputs of runs of which only the archived line is left are not checked, because archives do not record them.
     """
     for name, settings in wanted.items():
         if name not in done:
             RunFolder(out / name).check(settings, resume)
         elif different := settings.differences(done[name].settings):
             raise InputError(f"{out} holds {name} with other settings ({different[0]}); choose another output folder")
-        elif done[name].path is not None and (changed := RunFolder(out / name).changed_input(settings)):
+        elif changed := RunFolder(out / name).changed_input(settings):
             remedy = "choose another output folder, or remove this one"
             raise InputError(f"{out} holds {name} with another version of {changed}; {remedy}")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 TOTALS = ("uploads", "bytes_up", "energy_j")
-"""Columns of a curve with what was spent so far."""
+"""Columns of a curve with cumulative costs."""
 
 
 def curve_columns(metric: Metric) -> tuple[str, ...]:
@@ -44,7 +44,7 @@ class Run:
         settings: Its settings.
         summary: The content of summary.json, such as `summary["accuracy"]`.
         diverged: Why training diverged; empty for a run that finished.
-        labels: Labels that a design adds to its settings, such as the entry in a tuned comparison.
+        labels: Labels besides its settings, such as the entry in a tuned comparison.
         archived: The content of its line in an archive; None for a run that has a folder.
     """
 
@@ -122,7 +122,7 @@ class Run:
 
     @cached_property
     def lines(self) -> Sequence[dict[str, Any]]:
-        """Its lines of metrics.jsonl; for an archived run, one line per evaluation."""
+        """The lines of metrics.jsonl; for an archived run, one line per evaluation."""
         if self.path is None:
             return list(_lines_of(self.curve))
         lines = each_line(RunFolder(self.path).metrics)

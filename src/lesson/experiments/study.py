@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+import numpy as np
 import pandas as pd
 
 from lesson.core.errors import InputError, unknown
 from lesson.core.files import write_whole
-from lesson.experiments.measures import means
+from lesson.experiments.measures import Estimate, means, spent_until
 from lesson.experiments.naming import STRATEGY
 from lesson.experiments.run import Run, curve_columns
 from lesson.learn.metric import ACCURACY, Metric
@@ -84,25 +85,28 @@ class Study:
         return replace(self, runs=kept, failures={})
 
     def table(self) -> pd.DataFrame:
-        """Return the results as a table: `means`, except for tuned comparisons, which have their own measures."""
-        return self.means()
-
-    def means(self) -> pd.DataFrame:
         """Return one row per strategy, or per combination of labels, with the mean of each measure over seeds.
 
         NAME_min and NAME_max are its extremes, NAME_ci95 is half its 95 % confidence interval (from three seeds on),
-        and time_to_TARGET_seeds is the number of seeds that reached the target.
+        and time_to_TARGET_seeds is the number of seeds that reached the target. Tuned comparisons have other measures.
         """
-        metric, by_labels = self.metric, self.groups().items()
-        rows = [dict(zip(self.by, labels, strict=True)) | self._means(runs, metric) for labels, runs in by_labels]
+        metric, rows = self.metric, []
+        for labels, runs in self.groups().items():
+            frame = Study(runs, self.by).to_frame()
+            for name in FIGURES:  # archived runs may lack some
+                frame[name] = frame.get(name, math.nan)
+            counts = [name for name in ("rejected", *VARYING_COUNTS) if name in frame]
+            measured = means(frame, [metric.last10, *FIGURES, *counts], metric.time_names)
+            rows.append(dict(zip(self.by, labels, strict=True)) | measured)
         return pd.DataFrame(rows, columns=None if rows else list(self.by)).set_index(list(self.by))
 
-    def _means(self, runs: Sequence[Run], metric: Metric) -> dict[str, float]:
-        frame = Study(runs, self.by).to_frame()
-        for name in FIGURES:  # archived runs may lack some
-            frame[name] = frame.get(name, math.nan)
-        counts = [name for name in ("rejected", *VARYING_COUNTS) if name in frame]
-        return means(frame, [metric.last10, *FIGURES, *counts], metric.time_names)
+    def spent(self, runs: Sequence[Run], column: str, target: float) -> Estimate:
+        """Return what runs spend until a target; see `spent_until`."""
+        return spent_until(runs, target, column)
+
+    def final(self, runs: Sequence[Run]) -> Estimate:
+        """Return the metric of runs at their end, the mean over their last evaluations."""
+        return Estimate.of(np.array([run.summary[run.metric.last10] for run in runs], dtype=float))
 
     def first_failure(self) -> str:
         """Return the first of the failures, as the name of the run and the reason."""
@@ -121,8 +125,8 @@ class Study:
     ) -> "ShownFigure":
         """Draw the mean metric over simulated time, rounds, total uploads or total energy, for each label.
 
-        The strategy or, if it is the same for all runs, the first label decides the color of a line, and the others its
-        style. With `facet`, the name of a label such as "beta", there is one panel per value of the label. The shaded
+        The color of a line stands for the strategy or, if all runs share it, for the first label, and the line style
+        for the other labels. With `facet`, the name of a label such as "beta", there is one panel per value. The shaded
         95 % confidence intervals are left out if `bands` is False.
         """
         from lesson.report.figures import draw_metric  # it imports this module
@@ -131,7 +135,7 @@ class Study:
 
     def __repr__(self) -> str:
         seeds = {run.summary["seed"] for run in self.runs}
-        return f"Study({len(self.runs)} runs, {len(seeds)} seeds, by {', '.join(self.by)})"
+        return f"{type(self).__name__}({len(self.runs)} runs, {len(seeds)} seeds, by {', '.join(self.by)})"
 
     def _repr_html_(self) -> str:
         from lesson.report.results import failure_table, results_table  # it imports this module
@@ -196,7 +200,7 @@ def tell_apart(runs: Sequence[Run], failures: Mapping[str, str]) -> Study:
 
 
 def write_table(study: Study) -> None:
-    """Write table.csv and table.json, by strategy or as a list of rows, to the study's folder."""
+    """Write table.csv and table.json to the study's folder."""
     assert study.path is not None
     frame = study.table()
     by_name, numbered = study.by == ("strategy",), isinstance(frame.index, pd.RangeIndex)

@@ -1,4 +1,4 @@
-"""Which strategy and which deadline suit the clients of a recording, with the reason in a sentence.
+"""Recommends a strategy and a deadline for the clients of a recording, with the reason in a sentence.
 
 Of the strategies that serve the most clients (see MIN_SERVED), the one with the most updates per hour is recommended;
 staleness does not matter. This compares schedules, not models: only a simulation with training shows the accuracy.
@@ -53,7 +53,8 @@ class Advice:
 
 
 class _Baseline(NamedTuple):
-    """What to compare with: its name, its rate in each replicate, and the number of clients that it does not serve."""
+    """The outcome that gains refer to: its name, its updates per hour in each replicate, and how many clients it does
+    not serve."""
 
     label: str
     rates: FloatArray
@@ -64,13 +65,13 @@ def recommend(fitted: FittedFleet, reality: Reality, outcomes: Sequence[Outcome]
     """Return the recommendation for a recorded run and its simulated alternatives."""
     possible = [outcome for outcome in outcomes if not outcome.problem]
     if not possible:
-        return Advice("No strategy can be recommended: none of them can run with these clients.")
+        return Advice("No strategy can be recommended: none can run with these clients.")
     num_clients = len(fitted.names)
     num_served = max(num_clients - len(outcome.not_served) for outcome in possible)
     if not num_served:
         return Advice(
-            "No strategy can be recommended: none of them aggregates updates of any client in at least "
-            f"{100 * MIN_SERVED:g} % of the simulations of {horizon_s:g} s; simulate a longer time."
+            "No strategy can be recommended: none aggregates updates of any client in at least "
+            f"{100 * MIN_SERVED:g} % of the simulations of {horizon_s:g} s; simulate more time."
         )
     fair = [outcome for outcome in possible if num_clients - len(outcome.not_served) == num_served]
     best = max(fair, key=lambda outcome: outcome.spread("updates_per_h").mean)
@@ -79,9 +80,9 @@ def recommend(fitted: FittedFleet, reality: Reality, outcomes: Sequence[Outcome]
     clients = f"{'all ' if num_served == num_clients else ''}{num_served} clients"
     but = _faster_but_unfair(fitted, possible, fair, rate.mean)
     if label == baseline.label:
-        why = f"of the strategies that aggregate updates of {clients}, it has the most updates per hour"
+        why = f"it has the most updates per hour of the strategies that aggregate updates of {clients}"
         return Advice(f"Keep {label}: {why}{but}.", best, compared_with=label)
-    if not np.all(baseline.rates > 0):  # no ratio to nothing
+    if not np.all(baseline.rates > 0):  # a ratio would divide by zero
         why = f"{rate.mean:.0f} per hour (95 % interval {rate.low:.0f}–{rate.high:.0f})"
         return Advice(f"Use {label}: it aggregates updates of {clients}, {why}{but}.", best)
     gain = Spread.of(best.values["updates_per_h"] / baseline.rates)
@@ -108,7 +109,7 @@ def choose_deadline_s(
 ) -> float:
     """Return the deadline with which LESSON has the most updates per hour in NUM_TRIES replicates.
 
-    Of deadlines within 1 % of the most updates (TIE), it is the longest: with it, an aggregation has more clients.
+    Of the deadlines within 1 % of the most updates (TIE), this is the longest, which aggregates more clients at once.
     """
     horizon_s = horizon_s or horizon_of(fitted)
     rates: dict[float, float] = {}
@@ -121,17 +122,17 @@ def choose_deadline_s(
 
 
 def deadlines_of(fitted: FittedFleet) -> list[float]:
-    """Return deadlines to try: those that about a tenth, a quarter, … of the clients meet with a margin, rounded up."""
+    """Return candidate deadlines, which about a tenth, a quarter, … of the clients meet with a margin, rounded up."""
     latency_s = fitted.fleet().latency_s
     known = latency_s[np.isfinite(latency_s)]
     return sorted({round_up(MARGIN * float(one)) for one in np.quantile(known, QUANTILES, method="inverted_cdf")})
 
 
 def _baseline(fitted: FittedFleet, reality: Reality, possible: Sequence[Outcome]) -> _Baseline:
-    """Return what to compare with; its rates are 0 if there is nothing.
+    """Return the baseline of the recommendation; its rates are 0 if there is none.
 
-    It is the recorded strategy: simulated, if it is one of the candidates, otherwise as it was recorded; or FedAvg if
-    the recording does not show its updates.
+    This is the simulation of the recorded strategy if it is one of the candidates, or else the recorded run, or else
+    FedAvg, if the recording does not show which updates were aggregated.
     """
     recorded = [outcome for outcome in possible if is_recorded(outcome.candidate, fitted.recording)]
     if not recorded and np.isfinite(reality.warm_per_h):
@@ -143,7 +144,7 @@ def _baseline(fitted: FittedFleet, reality: Reality, possible: Sequence[Outcome]
 
 
 def _faster_but_unfair(fitted: FittedFleet, possible: Sequence[Outcome], fair: Sequence[Outcome], rate: float) -> str:
-    """Return which strategy with more updates is not recommended because it does not serve some clients."""
+    """Return a clause about a strategy with more updates that is not recommended because it leaves out clients."""
     for outcome in possible:
         if outcome not in fair and outcome.spread("updates_per_h").mean > rate:
             clients = listed([fitted.names[client] for client in outcome.not_served.tolist()], most=3)

@@ -1,4 +1,4 @@
-"""Check of how far a replay can be trusted: predict the second half of a recording from the first, and compare."""
+"""Checks a replay: predicts the second half of a recording from the first, and compares."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -156,7 +156,7 @@ def check_recording(
 
 
 def first_half(recording: Recording, middle_s: float) -> Recording:
-    """Return what a recording showed until a moment; jobs that had not ended are open."""
+    """Return the recording up to a moment; jobs that had not ended are open."""
     jobs = recording.jobs.where(recording.jobs.asked_s < middle_s)
     known = jobs.ended_s <= middle_s
     times = {name: np.where(known, getattr(jobs, name), np.nan) for name in ("ended_s", "compute_s", "energy_j")}
@@ -187,10 +187,10 @@ class _Clients:
 
     Attributes:
         clients: Their indices in the fitted fleet, shape (num_clients,).
-        later_s: Their latencies in the second half, shape (num_clients, num_jobs), filled up with NaN.
+        later_s: Their latencies in the second half, shape (num_clients, num_jobs), padded with NaN.
         medians_s: Their median latencies in the first and in the second half, shape (2, num_clients).
         tiers: The tiers of these medians.
-        slot_s: What a reply may take without being late, by the tier in the first half.
+        slot_s: Latency above which a reply is late, given the tier in the first half.
     """
 
     clients: IntArray
@@ -200,7 +200,7 @@ class _Clients:
     slot_s: FloatArray
 
     def late_share(self, latency_s: FloatArray) -> float:
-        """Return the share of late replies; of each client, as many count as there are in the second half."""
+        """Return the share of late replies among as many replies of each client as there are in the second half."""
         num_later = np.isfinite(self.later_s).sum(axis=1)
         counts = np.isfinite(latency_s) & (np.arange(latency_s.shape[1]) < num_later[:, None])
         num_late = (counts & (latency_s > self.slot_s[:, None])).sum()

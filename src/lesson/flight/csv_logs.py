@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from lesson.core.csv_rows import read_rows
 from lesson.core.errors import InputError, printable
 from lesson.core.files import check_output, write_whole
-from lesson.flight.recording import MAX_S, Event, Header, line_of, problem_of
+from lesson.flight.recording import MAX_S, Event, Header, line_of, longest_s, problem_of
 
 if TYPE_CHECKING:  # it takes a while to import
     import pandas as pd
@@ -34,7 +34,7 @@ NO_REPLY = "no reply"
 
 
 def import_csv(path: Path, out: Path) -> str:
-    """Convert a CSV file to the recording `out`; return a line that says what it contains.
+    """Convert a CSV file to the recording `out`; return a line that summarizes it.
 
     Raises:
         InputError: The file cannot be read, a value is invalid, or `out` exists. The message names line and column.
@@ -102,14 +102,14 @@ def _check_order(path: Path, text: "pd.DataFrame", jobs: "pd.DataFrame") -> None
     for before, column in pairwise(TIMES):
         _check(path, text, column, latest_s[before] <= latest_s[column], "must not be before the job's earlier times")
     is_open = jobs["arrived_s"].isna() & jobs["failed_s"].isna()
-    too_long = _is_too_long(jobs["compute_s"], latest_s["failed_s"] - jobs["asked_s"])
+    too_long = jobs["compute_s"] > longest_s(latest_s["failed_s"] - jobs["asked_s"])
     _check(path, text, "compute_s", is_open | ~too_long, "must not exceed the time of the job")
 
 
 def _end_unanswered(jobs: "pd.DataFrame") -> None:
-    """Set when jobs without a reply failed, if the file does not say so: when the client was asked again, if it was.
+    """Set when jobs without a reply failed, if the file does not give the time: when the client was next asked.
 
-    Otherwise, a job with a reason failed at the end, and one without a reason is left open.
+    If it was not asked again, a job with a reason failed at the end of the file, and a job without one stays open.
     """
     is_open = jobs["arrived_s"].isna() & jobs["failed_s"].isna()
     by_client = jobs.groupby("client")["asked_s"]
@@ -120,8 +120,8 @@ def _end_unanswered(jobs: "pd.DataFrame") -> None:
     jobs.loc[is_open, "failed_s"] = failed_s.clip(lower=jobs[TIMES].max(axis=1))[is_open]
     ended = is_open & jobs["failed_s"].notna()
     jobs.loc[ended & (jobs["reason"] == ""), "reason"] = NO_REPLY
-    took_s = jobs["failed_s"] - jobs["asked_s"]
-    jobs.loc[ended & _is_too_long(jobs["compute_s"], took_s), "compute_s"] = np.nan  # longer than the server waited
+    waited_s = jobs["failed_s"] - jobs["asked_s"]
+    jobs.loc[ended & (jobs["compute_s"] > longest_s(waited_s)), "compute_s"] = np.nan
 
 
 def _events(path: Path, jobs: "pd.DataFrame") -> list[Event]:
@@ -142,13 +142,8 @@ def _events(path: Path, jobs: "pd.DataFrame") -> list[Event]:
     return sorted(events, key=lambda event: event.t_s)  # stable: a job is asked before its reply arrives
 
 
-def _is_too_long(compute_s: "pd.Series[float]", took_s: "pd.Series[float]") -> "pd.Series[bool]":
-    """Return whether compute times exceed the times of their jobs, with the tolerance of `read_recording`."""
-    return compute_s > took_s * 1.01 + 0.01
-
-
 def _check(path: Path, text: "pd.DataFrame", column: str, right: "pd.Series[bool]", must: str) -> None:
-    """Raise InputError for the first row that is not right."""
+    """Raise InputError for the first invalid row."""
     if not right.all():
         row = int(np.argmin(right))
         cell = printable(text[column].iloc[row], 60)

@@ -1,6 +1,6 @@
-"""What strategies would do with the clients of a recording, in many simulations, and what the recorded one did.
+"""Outcomes of strategies with the clients of a recording: simulated in many replicates, and recorded.
 
-Every replicate draws the clients' future local trainings anew; all strategies see the same draws, so that differences
+Each replicate draws the clients' future local trainings. All strategies see the same draws, so differences
 between them are paired. Intervals are the middle 95 % of the replicates.
 """
 
@@ -16,7 +16,7 @@ from lesson.clock.loop import RoundLoop
 from lesson.clock.records import RoundRecord
 from lesson.clock.worlds import VaryingWorld
 from lesson.core.arrays import FloatArray, IntArray
-from lesson.core.errors import InputError
+from lesson.core.errors import InputError, RunStoppedError
 from lesson.fleet.traces import WorkTrace
 from lesson.flight.fit import FittedFleet
 from lesson.flight.recording import Recording
@@ -31,7 +31,7 @@ MIN_LATENCIES, MAX_LATENCIES = 10, 200
 """A simulation lasts as long as the recording, within these multiples of the latency of slow clients. Traces repeat
 after a few hundred local trainings, so a longer simulation would not show more."""
 MAX_JOBS = 20_000
-"""A simulation has about this many local trainings at most, unless that would be less than MIN_LATENCIES allows."""
+"""A simulation has at most about this many local trainings, unless MIN_LATENCIES requires more."""
 MAX_ROUNDS = 200_000
 MIN_SERVED = 0.95
 """A client counts as served if its updates are aggregated in at least this share of the replicates."""
@@ -69,7 +69,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean of a measure over the replicates, and the interval of the middle 95 % of them."""
+    """Mean of a measure over the replicates, and the interval that holds the middle 95 % of them."""
 
     mean: float
     low: float
@@ -94,7 +94,7 @@ class Spread:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a strategy would have done: one value of each measure per replicate, or why it cannot run."""
+    """The simulated outcome of a strategy: one value of each measure per replicate, or why it cannot run."""
 
     candidate: Candidate
     values: dict[str, FloatArray] = field(default_factory=dict)
@@ -103,11 +103,16 @@ class Outcome:
     """Number of aggregated updates of each client in each replicate, shape (num_replicates, num_clients)."""
     problem: str = ""
     note: str = ""
-    """What to know about the outcome, such as why the strategy cannot run in some replicates; empty if nothing."""
+    """A remark, such as why the strategy cannot run in some replicates; may be empty."""
 
     def spread(self, measure: str) -> Spread:
         """Return mean and interval of a measure."""
         return Spread.of(self.values[measure])
+
+    @property
+    def spreads(self) -> dict[str, Spread]:
+        """Mean and interval of each measure."""
+        return {name: self.spread(name) for name in MEASURES}
 
     @property
     def not_served(self) -> IntArray:
@@ -117,7 +122,7 @@ class Outcome:
 
 @dataclass(frozen=True, eq=False)
 class Reality:
-    """What the recorded strategy did; measures that the recording does not show are NaN."""
+    """The recorded run; measures that the recording does not show are NaN."""
 
     strategy: str
     values: dict[str, float]
@@ -148,7 +153,10 @@ def simulate_candidates(
             records = list[RoundRecord]()
             try:
                 records = simulate_replicate(fitted, trace, strategy, replicate, horizon_s)
-            except InputError as error:  # FedCS has no clients if none meets the deadline in this draw
+            except (
+                InputError,
+                RunStoppedError,
+            ) as error:  # FedCS has no clients if none meets the deadline in this draw
                 problems[index].append(str(error))
             rows[index].append(measure(records, fitted.energy_j))
             for record in records:
@@ -171,16 +179,16 @@ def _outcome(
 
 
 def is_recorded(candidate: Candidate, recording: Recording) -> bool:
-    """Return whether a candidate is the recorded strategy, with its deadline as far as both have one."""
+    """Return whether a candidate is the recorded strategy, with the same deadline if both have one."""
     recorded_s = recording.header.deadline_s
     same_deadline = not candidate.has_deadline or recorded_s is None or candidate.deadline_s == recorded_s
     return candidate.strategy.lower() == recorded_strategy(recording) and same_deadline
 
 
 def horizon_of(fitted: FittedFleet) -> float:
-    """Return how long to simulate: as long as the recording, within multiples of the latency of slow clients.
+    """Return the simulated time: that of the recording, within multiples of the 90 % quantile of median latencies.
 
-    Of these, the 90 % quantile counts, so that a single client that takes days does not decide.
+    With a quantile, a single client that takes days does not determine the time.
     """
     medians_s = fitted.median_s + fitted.overhead_s
     slow_s = float(np.quantile(medians_s, 0.9, method="inverted_cdf"))
@@ -210,7 +218,7 @@ def replay_settings(fitted: FittedFleet) -> Settings:
 
 
 def measure(records: Sequence[RoundRecord], energy_j: FloatArray) -> dict[str, float]:
-    """Return the measures of simulated rounds; without any, no update was aggregated."""
+    """Return the measures of simulated rounds; if there are none, no update was aggregated."""
     end_s = records[-1].end_s if records else math.inf
     staleness = np.concatenate([np.zeros(0), *(record.staleness for record in records)])
     merged = np.concatenate([np.zeros(0, dtype=np.int64), *(record.merged for record in records)])
@@ -228,7 +236,7 @@ def measure(records: Sequence[RoundRecord], energy_j: FloatArray) -> dict[str, f
 
 
 def reality_of(fitted: FittedFleet) -> Reality:
-    """Return what the recorded strategy did."""
+    """Return the measures of the recorded run."""
     recording = fitted.recording
     rounds, jobs = [one for one in rounds_of(recording) if one.end_s > recording.begin_s], recording.jobs
     known = [one for one in rounds if one.merged is not None]

@@ -1,21 +1,23 @@
-"""Compares a recorded federation with what other strategies and deadlines would have done with its clients."""
+"""Compares a recorded federation with simulations of other strategies and deadlines on its clients."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from lesson.core.arrays import IntArray
 from lesson.core.errors import ArgumentError
 from lesson.core.validation import CountFromZero, Positive, PositiveOrInf, check_value
 from lesson.flight.advice import Advice, choose_deadline_s, recommend
 from lesson.flight.fit import FittedFleet, fit
 from lesson.flight.outcomes import (
-    MEASURES,
     NUM_REPLICATES,
     Candidate,
     NumReplicates,
     Outcome,
     Reality,
+    Spread,
     horizon_of,
     reality_of,
     simulate_candidates,
@@ -45,12 +47,19 @@ class Replay:
 
     @property
     def notes(self) -> list[str]:
-        """What was assumed, left out or unknown, one line each."""
+        """Assumptions, omissions and missing information, one line each."""
         found = [(outcome.candidate.label, outcome.problem or outcome.note) for outcome in self.outcomes]
         notes = [*(f"{label}: {note}" for label, note in found if note), *self.fitted.notes]
         if not self.fitted.split_is_known and any(outcome.problem for outcome in self.outcomes):
             notes.append(NO_TIMES)
         return notes
+
+    @property
+    def rows(self) -> list[tuple[str, dict[str, Spread], IntArray]]:
+        """The recorded run, without intervals, and each strategy that can run: label, measures, clients not served."""
+        recorded = {name: Spread(value, math.nan, math.nan) for name, value in self.reality.values.items()}
+        simulated = [(one.candidate.label, one.spreads, one.not_served) for one in self.outcomes if not one.problem]
+        return [(f"recorded: {self.reality.strategy}", recorded, self.reality.not_served), *simulated]
 
     def table(self) -> "pd.DataFrame":
         """Return a row per strategy with the mean and the interval of each measure; the first row is the recording.
@@ -60,13 +69,11 @@ class Replay:
         """
         import pandas as pd
 
-        recorded = {f"{name}_mean": value for name, value in self.reality.values.items()}
-        rows = {f"recorded: {self.reality.strategy}": recorded | {"not_served": len(self.reality.not_served)}}
-        for outcome in self.outcomes:
-            if not outcome.problem:
-                spreads = {name: vars(outcome.spread(name)) for name in MEASURES}
-                row = {f"{name}_{end}": value for name, spread in spreads.items() for end, value in spread.items()}
-                rows[outcome.candidate.label] = row | {"not_served": len(outcome.not_served)}
+        rows = {
+            label: {f"{name}_{end}": value for name, spread in spreads.items() for end, value in vars(spread).items()}
+            | {"not_served": len(not_served)}
+            for label, spreads, not_served in self.rows
+        }
         return pd.DataFrame.from_dict(rows, orient="index")
 
 
@@ -93,7 +100,7 @@ def replay(
         time_budget_s: Length of a simulation in seconds; by default, that of the recording, but at least 10 and at most
             200 times what slow clients take.
         seed: Random seed.
-        progress: Called with a line of text about what is simulated next.
+        progress: Called with a line of text before each step.
 
     Returns:
         The recorded run and the simulated outcomes; `table()` returns them as a DataFrame, and `advice` is the

@@ -6,15 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flwr.app import Error, Message, RecordDict
+from flwr.app import Message, RecordDict
 
 from lesson.core.errors import printable
 from lesson.core.validation import MAX_SAMPLES
 from lesson.core.version import __version__
 from lesson.flight.recording import MAX_NAME
 from lesson.flight.writer import FlightWriter
-from lesson.flower.arrays import num_bytes
-from lesson.flower.replies import tell
+from lesson.flower.replies import content_bytes, error_text, tell
 from lesson.flower.times import Times, read_times
 
 TRAIN = "train"
@@ -22,7 +21,6 @@ KINDS = (TRAIN, "evaluate", "query")
 SAMPLES = ("num-examples", "num_examples")
 """Names of the number of samples among the metrics of a reply; the second is that of apps for older Flower versions."""
 ENERGY, MAX_J = "energy-j", 1e15
-MAX_REASON = 200
 ROUNDING_S = 1e-3
 """Times in a recording are rounded to milliseconds."""
 
@@ -121,7 +119,7 @@ class ExchangeLog:
         """Record a reply received `ago_s` seconds ago, or an error in its place."""
         number = reply.metadata.reply_to_message_id
         if reply.has_error():
-            self.note_failed(number, _reason(reply.error))
+            self.note_failed(number, error_text(reply.error))
         elif (asked := self._asked.pop(number, None)) is not None:
             now_s, times = max(0.0, self._writer.now_s - ago_s), read_times(reply.content)
             reported = _reported(reply.content) | ({} if times is None else _plausible(times, asked, now_s))
@@ -167,7 +165,7 @@ def _reported(content: RecordDict) -> dict[str, int | float]:
 
 
 def _array_bytes(message: Message) -> int:
-    return sum(map(num_bytes, message.content.array_records.values())) if message.has_content() else 0
+    return content_bytes(message.content) if message.has_content() else 0
 
 
 def kind_of(message: Message) -> str:
@@ -182,9 +180,3 @@ def round_of(message: Message) -> int:
         if isinstance(value, int | str) and str(value).isdecimal() and str(value).isascii() and len(str(value)) < 16:
             return int(value)
     return 0
-
-
-def _reason(error: Error) -> str:
-    """Return the code of an error and the last line of its text: in a traceback, that line says why."""
-    lines = (error.reason or "").strip().splitlines() or ["no reason given"]
-    return printable(f"code {error.code}: {lines[-1]}", MAX_REASON)

@@ -42,7 +42,7 @@ class Item:
     paper: str
     """The part of the paper that it reproduces or examines, such as "Fig. 2" or "Section V-A"."""
     draw: str
-    """Key of the function that draws it, see `lesson.report.paper.items`."""
+    """Key of the function that draws it, see `lesson.report.paper.write`."""
     options: Mapping[str, Any]
     panels: Sequence[Mapping[str, Any]]
     rows: Sequence[Mapping[str, Any]]

@@ -2,45 +2,30 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
 
 import tomli_w
-from pydantic import Field, ValidationError
 
 from lesson.core.errors import InputError
 from lesson.core.toml import read_toml
 from lesson.experiments.folder import Labels, StudyFolder, StudyPlan
 from lesson.paper.items import Item, wanted_runs
-from lesson.paper.scale import FULL, QUICK, Scale
-from lesson.runs.read_back import Shape, reason_of
+from lesson.paper.scale import Scale, make_scale
 
 KIND = "reproduction"
 
 
-class _Asked(Shape):
-    """The table [reproduction] of study.toml."""
-
-    quick: bool
-    seeds: Annotated[int, Field(ge=1, le=1000)]
-    eval_jitter: Annotated[float, Field(ge=0, le=1)] = 0.0
-
-
 def plan_reproduction(items: Iterable[Item], scale: Scale, out: Path | str) -> StudyPlan:
-    """Return the runs of these items; runs of other items in the folder stay in the study."""
-    before = StudyFolder(out).read()
-    jitter = {"eval_jitter": scale.eval_jitter} if scale.eval_jitter else {}
-    toml = tomli_w.dumps({"reproduction": {"quick": scale.quick, "seeds": scale.seeds} | jitter})
-    labels: Labels = {run["name"]: [{}] for run in before.runs} if before is not None else {}
-    return StudyPlan(KIND, wanted_runs(items, scale), (), labels, toml, archived=True)
+    """Return the runs of these items; runs of other items in the folder stay in the study.
 
-
-def check_scale(scale: Scale, out: Path | str) -> None:
-    """Raise InputError if a folder holds a reproduction at another scale."""
+    Raises InputError if the folder holds a reproduction at another scale.
+    """
     there = read_scale(out)
     if there is not None and there.asked != scale.asked:
-        kind = "a quick look" if there.quick else "a full reproduction"
-        jitter = f" and eval_jitter = {there.eval_jitter:g}" if there.eval_jitter or scale.eval_jitter else ""
-        raise InputError(f"{out} holds {kind} with {there.seeds} seeds{jitter}; choose another output folder")
+        asked = ", ".join(tomli_w.dumps(there.asked).splitlines())
+        raise InputError(f"{out} holds a reproduction with {asked}; choose another output folder")
+    before = StudyFolder(out).read()
+    labels: Labels = {run["name"]: [{}] for run in before.runs} if before is not None else {}
+    return StudyPlan(KIND, wanted_runs(items, scale), (), labels, tomli_w.dumps({KIND: scale.asked}), archived=True)
 
 
 def read_scale(folder: Path | str) -> Scale | None:
@@ -49,9 +34,7 @@ def read_scale(folder: Path | str) -> Scale | None:
     marker = study.read()
     if marker is None or marker.kind != KIND:
         return None
-    tables: dict[str, Any] = read_toml(study.marker, "a study creates it")
     try:
-        asked = _Asked.model_validate(tables.get("reproduction"))
-    except ValidationError as error:
-        raise InputError(f"{study.marker} is damaged: [reproduction] {reason_of(error)}") from None
-    return Scale(**(vars(QUICK if asked.quick else FULL) | {"seeds": asked.seeds, "eval_jitter": asked.eval_jitter}))
+        return make_scale(**read_toml(study.marker, "a study creates it")[KIND])
+    except (InputError, LookupError, TypeError) as error:
+        raise InputError(f"{study.marker} is damaged: [{KIND}] {error}") from None

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lesson.core.errors import InputError
+from lesson.core.errors import ArgumentError
 from lesson.experiments.grid import check_num_seeds
 
 QUICK_EPOCHS = 6
@@ -12,7 +12,7 @@ QUICK_EPOCHS = 6
 
 @dataclass(frozen=True)
 class Scale:
-    """How much of the paper is run: all of it, or a quick look that shows only that everything works."""
+    """The extent of a reproduction: the whole paper, or a quick look that only shows that everything works."""
 
     seeds: int = 5
     max_rounds: int | None = None
@@ -27,9 +27,11 @@ class Scale:
         return self.dataset is not None
 
     @property
-    def asked(self) -> tuple[bool, int, float]:
-        """What distinguishes two scales: whether it is a quick look, the number of seeds and the jitter."""
-        return self.quick, self.seeds, self.eval_jitter
+    def asked(self) -> dict[str, Any]:
+        """The arguments of `make_scale` that give this scale, as in study.toml."""
+        return {"quick": self.quick, "seeds": self.seeds} | (
+            {"eval_jitter": self.eval_jitter} if self.eval_jitter else {}
+        )
 
     @property
     def note(self) -> str:
@@ -72,12 +74,11 @@ FULL = Scale()
 QUICK = Scale(seeds=2, max_rounds=60, max_time_s=600.0, dataset="mnist")
 
 
-def make_scale(quick: bool, num_seeds: int | None = None, eval_jitter: float = 0.0) -> Scale:
+def make_scale(quick: bool, seeds: int | None = None, eval_jitter: float = 0.0) -> Scale:
     """Return the full scale or a quick look, by default with its usual number of seeds and evaluations on time."""
     if not 0 <= eval_jitter <= 1:
-        raise InputError(f"eval_jitter must be a number from 0 to 1, got {eval_jitter}")
-    scale = replace(QUICK if quick else FULL, eval_jitter=float(eval_jitter))
-    if num_seeds is None:
-        return scale
-    check_num_seeds(num_seeds)
-    return replace(scale, seeds=num_seeds)
+        raise ArgumentError("eval_jitter", f"must be a number from 0 to 1, got {eval_jitter}")
+    usual = QUICK if quick else FULL
+    if seeds is not None:
+        check_num_seeds(seeds)
+    return replace(usual, seeds=seeds or usual.seeds, eval_jitter=float(eval_jitter))

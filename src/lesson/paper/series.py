@@ -1,4 +1,4 @@
-"""Measures of all runs of a series, whose names differ only in the seed: one number per run, ordered by seed."""
+"""Measures of series, which are runs whose names differ only in the seed: one number per run, ordered by seed."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ Series = Mapping[str, Sequence[Run]]
 
 
 def by_series(runs: Iterable[Run]) -> Series:
-    """Return runs whose names differ only in the seed, by the name of their series and ordered by seed."""
+    """Group runs whose names differ only in the seed, by the name of their series and ordered by seed."""
     series: dict[str, list[Run]] = {}
     for run in sorted(runs, key=lambda run: run.seed):
         series.setdefault(run.name.rpartition("-seed")[0], []).append(run)
@@ -49,10 +49,7 @@ def accuracy_at(runs: Series, series: str, time_s: float) -> FloatArray:
 
 
 def common_target(runs: Series, series: Iterable[str], rounds: int | None = None) -> float:
-    """Return the highest target accuracy that every run of these series reaches.
-
-    NaN if there is none: no run reaches this target.
-    """
+    """Return the highest target accuracy that every run of these series reaches; NaN if there is none."""
     chosen = [run for name in series for run in runs[name]]
     for target in reversed(ACCURACY.targets):
         if all(to_target(run, target, "time_s", rounds) < math.inf for run in chosen):

@@ -39,13 +39,13 @@ class Part:
     rule: Rule
     unit: Unit = "share"
     exact: bool = False
-    """Whether the number is the same for every seed, so that a single value is enough and the interval is 0."""
+    """Whether the number is the same for every seed, so that one value suffices and the interval has width 0."""
     added: bool = False
     """Whether we added this check to those of the paper; it does not count toward the verdict."""
 
     @classmethod
     def of(cls, label: str, values: FloatArray, rule: Rule, unit: Unit = "share", *, added: bool = False) -> "Part":
-        """Return a part from one value per seed or draw, all of which are known."""
+        """Return a part from one exact value per seed or draw."""
         return cls(label, Estimate.of(values), rule, unit, added=added)
 
     @property

@@ -122,12 +122,6 @@ def _mean_round_s(records: Iterable[RoundRecord]) -> float | None:
     return float(f"{np.mean(lengths_s):.9g}") if lengths_s else None
 
 
-def check_share(share: float) -> None:
-    """Raise unless a share of updates is > 0 and <= 1."""
-    if not 0 < share <= 1:
-        raise ArgumentError("on_time", f"must be > 0 and <= 1, got {share:g}; use 0.9 for 90 % of the updates")
-
-
 def find_deadline_s(
     fleet: Fleet,
     share: float,
@@ -142,7 +136,8 @@ def find_deadline_s(
     `before_try` is called with each deadline before it is tried. Raises InputError if none up to SLACK times the
     slowest client's latency is long enough.
     """
-    check_share(share)
+    if not 0 < share <= 1:
+        raise ArgumentError("on_time", f"must be > 0 and <= 1, got {share:g}; use 0.9 for 90 % of the updates")
     deadline_s, limit_s = begin_s, max(begin_s, SLACK * fleet.slowest_s)
     best, best_s = 0.0, begin_s
     while deadline_s <= limit_s:

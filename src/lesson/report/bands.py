@@ -73,7 +73,7 @@ def draw_band(
     metric: Metric = ACCURACY,
     shaded: bool = True,
 ) -> None:
-    """Draw the mean of runs, with its 95 % interval if it is to be shaded and there are enough runs."""
+    """Draw the mean of runs and, if `shaded` and there are enough runs, its 95 % interval."""
     band = mean_band(runs, metric)
     axes.plot(band.at, band.mean, color=color, label=label, linestyle=style)
     if shaded and band.low is not None and band.high is not None:

@@ -16,7 +16,7 @@ from lesson.experiments.study import Study
 from lesson.learn.metric import Metric
 from lesson.report.bands import draw_band
 from lesson.report.files import STYLE, ShownFigure, in_paper_style
-from lesson.report.fleet_figures import draw_clients, draw_latency, kept_clients
+from lesson.report.fleet_figures import clients_to_draw, draw_clients, draw_latency
 from lesson.report.groups import Group, groups_of, kind_of_time, name_of, rounds_are_arrivals, title_of
 from lesson.report.results import best_groups, estimate, reached_targets, time_to
 from lesson.report.words import count, target_text
@@ -27,13 +27,13 @@ OVER = {
     "uploads": ("uploads", "uploads", 1.0),
     "energy": ("energy_j", "energy (kJ)", 1e-3),
 }
-"""What the metric can be drawn over: the column of a study's curves, the axis label, and the factor between units."""
+"""The possible x axes: the column of a study's curves, the axis label, and the factor between units."""
 MAX_LINES = 12
-"""Most lines in a figure; `Study.filter` selects others."""
+"""Maximum number of lines in a figure; `Study.filter` selects others."""
 MAX_INSIDE = 4
-"""Most lines for which the legend fits into the axes."""
+"""Maximum number of lines for which the legend fits into the axes."""
 MAX_COLUMNS = 3
-"""Most panels side by side."""
+"""Maximum number of panels side by side."""
 HEIGHT = 0.68
 """Height of a figure as a fraction of its width."""
 MAX_ROWS = 24
@@ -43,13 +43,13 @@ _MARKERS = {"-": "o", "--": "s", ":": "^", "-.": "D"}
 
 
 def draw_metric(study: Study, by: str, *, facet: str = "", bands: bool = True) -> ShownFigure:
-    """Draw the metric over time, rounds, uploads or energy; of many groups, the best.
+    """Draw the metric over time, rounds, uploads or energy for up to MAX_LINES groups, the best ones.
 
-    The title has the settings that all runs share. With `facet`, there is one panel per value of a label.
+    The title names the settings that all runs share. With `facet`, there is one panel per value of a label.
     """
     if by not in OVER:
         raise unknown("axis", by, list(OVER))
-    panels = _panels(study, facet) if facet else {"": set(map(id, study.runs))}
+    panels = (_panels(study, facet) if facet else {}) or {"": set(map(id, study.runs))}
     others = tuple(key for key in study.by if not facet or key != _label(study, facet)) or ("strategy",)
     metric, groups = study.metric, groups_of(replace(study, by=others))
     title = title_of(*(run.settings for run in study.runs))
@@ -78,7 +78,7 @@ def draw_metric(study: Study, by: str, *, facet: str = "", bands: bool = True) -
 
 
 def _add_legend(figure: Figure, inside: bool) -> None:
-    """Name each line of all panels once, inside the only panel or beside them."""
+    """Add a legend that names each line once, inside a single panel or beside several."""
     lines = {str(line.get_label()): line for axes in figure.axes for line in axes.lines}
     if not inside:
         figure.legend(lines.values(), lines.keys(), frameon=False, loc="outside right upper")
@@ -87,7 +87,7 @@ def _add_legend(figure: Figure, inside: bool) -> None:
 
 
 def _panels(study: Study, facet: str) -> dict[str, set[int]]:
-    """Return the ids of the runs in each panel by its heading."""
+    """Return the ids of the runs in each panel, by the panel's heading."""
     key = _label(study, facet)
     panels: dict[str, set[int]] = {}
     for labels, runs in study.groups().items():
@@ -97,7 +97,7 @@ def _panels(study: Study, facet: str) -> dict[str, set[int]]:
 
 
 def _label(study: Study, name: str) -> str:
-    """Return the label with this name, or with this name after the section."""
+    """Return the label with this full name or, without its section, this short name."""
     for key in study.by:
         if name in (key, short_name(key), key.rpartition(".")[2]):
             return key
@@ -114,17 +114,21 @@ def draw_lines(axes: Axes, groups: Sequence[Group], metric: Metric, over: str, b
     for group in groups:
         curves = [run.curve for run in group.runs if column in run.curve]
         points = [(unit * curve[column].to_numpy(float), curve[metric.name].to_numpy(float)) for curve in curves]
-        name = f"{group.name} ({count(len(group.runs), 'seed')})"
+        name = f"{_in_legend(group)} ({count(len(group.runs), 'seed')})"
         draw_band(axes, points, group.look[0], name, group.look[1], metric, shaded=bands)
     axes.set(xlabel=label, ylabel=f"test {metric.name}")
 
 
+_plain_text = matplotlib.rc_context({"text.parse_math": False})
+"""Decorator of functions that draw names of groups, which may contain paths and therefore dollar signs."""
+
+
 def draw_figures(study: Study, width_in: float) -> tuple[dict[str, Figure], list[str]]:
-    """Return all figures that the data permits, by name, and notes about figures and runs that are missing."""
+    """Return all figures that the data allows, by name, and notes about missing figures and runs."""
     groups, metric = groups_of(study), study.metric
     curves = [run.curve for run in study.runs if len(run.curve)]
     draws: dict[str, Callable[[], Figure]] = {}
-    notes = [f"{name} is not included: {reason}" for name, reason in study.failures.items()]
+    notes = list[str]()
     if not curves:
         notes.append(f"no {metric.name} figures: no round ended within the limits")
     else:
@@ -135,15 +139,17 @@ def draw_figures(study: Study, width_in: float) -> tuple[dict[str, Figure], list
     elif metric.targets:
         easiest = target_text(metric, metric.targets[0])
         notes.append(f"no figure of times to targets: no run reached {easiest} in three consecutive evaluations")
-    clients, said = kept_clients(study)
-    if clients is not None:
-        draws["latency"] = partial(draw_latency, clients, width_in)
-        if clients.placed:
-            draws["clients"] = partial(draw_clients, clients, width_in)
+    clients, said = clients_to_draw(study)
+    if clients:
+        settings = study.runs[0].settings
+        draws["latency"] = partial(draw_latency, clients, settings.strategy.deadline_s, width_in)
+        if clients["clients"]["x_km"]:
+            draws["clients"] = partial(draw_clients, clients, settings, width_in)
     return {name: draw() for name, draw in draws.items()}, notes + said
 
 
 @in_paper_style
+@_plain_text
 def _draw_curves(groups: Sequence[Group], metric: Metric, over: str, width_in: float) -> Figure:
     """Draw a line with a 95 % band per group."""
     figure = Figure(figsize=(width_in, HEIGHT * width_in), layout="constrained")
@@ -159,8 +165,9 @@ def _draw_curves(groups: Sequence[Group], metric: Metric, over: str, width_in: f
 
 
 @in_paper_style
+@_plain_text
 def _draw_times(groups: Sequence[Group], metric: Metric, targets: list[float], width_in: float) -> Figure:
-    """Draw a dot with its 95 % interval per target and group; if not every seed reaches the target, say how many do."""
+    """Draw the mean time to each target with its 95 % interval, or the number of seeds that reach it if not all do."""
     shown = targets[-max(1, MAX_ROWS // len(groups)) :]
     figure = Figure(figsize=(width_in, max(1.3, 0.6 + 0.12 * (len(groups) + 0.6) * len(shown))), layout="constrained")
     axes = figure.subplots()
@@ -186,7 +193,9 @@ def _draw_dots(axes: Axes, group: Group, targets: list[float], place: float) -> 
     means, halves = np.array([one.mean for one in times]), np.nan_to_num([one.half for one in times])
     at = np.arange(len(targets)) + place
     possible = np.stack([np.fmin(halves, means), halves])  # times cannot be negative
-    axes.errorbar(means, at, xerr=possible, fmt=_MARKERS[style], color=color, label=group.name, capsize=1.5, lw=0.8)
+    axes.errorbar(
+        means, at, xerr=possible, fmt=_MARKERS[style], color=color, label=_in_legend(group), capsize=1.5, lw=0.8
+    )
     for one, y in zip(times, at, strict=True):
         if one.is_bound.any():
             reached = f"{np.count_nonzero(~one.is_bound)} of {count(len(group.runs), 'seed')}"
@@ -195,8 +204,13 @@ def _draw_dots(axes: Axes, group: Group, targets: list[float], place: float) -> 
             axes.annotate(reached, (1.02, y), xycoords=edge, va="center", fontsize=7)
 
 
+def _in_legend(group: Group) -> str:
+    """Return the name of a group for a legend; matplotlib leaves out names that start with an underscore."""
+    return f" {group.name}" if group.name.startswith("_") else group.name
+
+
 def _name_below(figure: Figure, axes: Axes) -> None:
-    """Add a legend below the axes, in as many columns as fit, and enlarge the figure accordingly."""
+    """Add a legend below the axes, in as many columns as fit, and enlarge the figure to hold it."""
     handles, names = axes.get_legend_handles_labels()
     longest_in = HANDLE_IN + LETTER_IN * max(map(len, names))
     columns = max(1, min(len(names), int(figure.get_figwidth() / longest_in)))

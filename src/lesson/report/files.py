@@ -16,15 +16,13 @@ from lesson.core.files import check_output, write_all
 
 STYLE: Any = {
     "figure.dpi": 160,
-    "text.parse_math": False,  # titles may contain file names
+    "text.parse_math": False,  # names may contain dollar signs
     "axes.spines.top": False,
     "axes.spines.right": False,
 }
 PAPER_STYLE: Any = STYLE | {
     "figure.dpi": 300,
     "font.family": "STIXGeneral",  # resembles Times and ships with matplotlib
-    "mathtext.fontset": "stix",
-    "text.parse_math": True,
     "font.size": 8,
     "axes.titlesize": 8,
     "axes.labelsize": 8,

@@ -1,17 +1,16 @@
 """Figures of a study's clients for a paper: where they are, and how computing and uploading add up to their latency."""
 
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from lesson.core.arrays import FloatArray, IntArray
-from lesson.experiments.run import Run
+from lesson.core.arrays import FloatArray
 from lesson.experiments.study import Study
 from lesson.fleet.fleet import reach_of
-from lesson.fleet.tiers import assign_tiers
+from lesson.report.clients import stored_clients, tiers_of, values_of
 from lesson.report.files import in_paper_style
 from lesson.report.palette import tier_colors
 from lesson.report.panels import MAX_TIERS_NAMED, density, draw_map
@@ -22,37 +21,17 @@ COMPUTE, UPLOAD = "#E69F00", "#56B4E9"
 MAX_DEADLINES_MARKED = 8
 
 
-@dataclass(frozen=True, eq=False)
-class KeptClients:
-    """The stored clients of a run, a promoted one in tier 1. Arrays have shape (num_stored,), NaN where unknown."""
-
-    num_clients: int
-    """Size of the whole fleet; of a large fleet only a sample is stored."""
-    deadline_s: float
-    x_km: FloatArray
-    y_km: FloatArray
-    compute_s: FloatArray
-    upload_s: FloatArray
-    latency_s: FloatArray
-    tiers: IntArray
-
-    @property
-    def placed(self) -> bool:
-        """Whether the positions of all clients are known."""
-        return bool(np.isfinite(self.x_km).all())
-
-
-def kept_clients(study: Study) -> tuple[KeptClients | None, list[str]]:
-    """Return the clients of a study's first run, None if its folder has none with a latency, and notes about them."""
+def clients_to_draw(study: Study) -> tuple[dict[str, Any], list[str]]:
+    """Return the stored clients of a study's first run, nothing if no latency is known, and notes about them."""
     run = study.runs[0]
-    clients = _read(run)
-    if clients is None or not clients.tiers.any():
-        return None, [f"no figures of clients: {run.name} has no clients.json, or it contains no latencies"]
-    notes = [] if clients.placed else ["no map of clients: their positions are unknown"]
+    kept = stored_clients(run)
+    if not kept or not tiers_of(kept, run.settings).any():
+        return {}, [f"no figures of clients: {run.name} has no clients.json, or it contains no latencies"]
+    notes = [] if kept["clients"]["x_km"] else ["no map of clients: their positions are unknown"]
     fleets = {_drawn_from(one.settings) for one in study.runs}
     if len(fleets) > 1:
         notes.append(f"the figures of clients and latency show {run.name}, the first of {len(fleets)} fleets")
-    return clients, notes
+    return kept, notes
 
 
 def _drawn_from(settings: Settings) -> tuple[int, ...]:
@@ -61,30 +40,19 @@ def _drawn_from(settings: Settings) -> tuple[int, ...]:
     return settings.run.seed, *(hash(section.model_dump_json()) for section in sections)
 
 
-def _read(run: Run) -> KeptClients | None:
-    kept = run.read_clients()
-    if not kept:
-        return None
-    columns, deadline_s = kept["clients"], run.settings.strategy.deadline_s
-    names = ("x_km", "y_km", "compute_s", "upload_s", "latency_s")
-    unknown = [None] * len(columns["number"])
-    arrays = {name: np.array(columns[name] or unknown, dtype=float) for name in names}
-    return KeptClients(kept["num_clients"], deadline_s, **arrays, tiers=assign_tiers(arrays["latency_s"], deadline_s))
-
-
 @in_paper_style
-def draw_clients(clients: KeptClients, width_in: float) -> Figure:
+def draw_clients(kept: dict[str, Any], settings: Settings, width_in: float) -> Figure:
     """Draw the clients around the base station, colored by tier."""
     figure = Figure(figsize=(width_in, 0.78 * width_in), layout="constrained")
-    axes = figure.subplots()
-    draw_map(clients.x_km, clients.y_km, clients.tiers, axes)
-    if len(clients.tiers) < clients.num_clients:
-        axes.set_title(f"{len(clients.tiers)} of {clients.num_clients} clients")
-    tiers, counts = np.unique(clients.tiers[clients.tiers > 0], return_counts=True)
-    colors = tier_colors(len(tiers))
-    named = np.unique(np.linspace(0, len(tiers) - 1, MAX_TIERS_NAMED).round().astype(int))
+    axes, tiers = figure.subplots(), tiers_of(kept, settings)
+    draw_map(values_of(kept["clients"], "x_km"), values_of(kept["clients"], "y_km"), tiers, axes)
+    if len(tiers) < kept["num_clients"]:
+        axes.set_title(f"{len(tiers)} of {kept['num_clients']} clients")
+    distinct, counts = np.unique(tiers[tiers > 0], return_counts=True)
+    colors = tier_colors(len(distinct))
+    named = np.unique(np.linspace(0, len(distinct) - 1, MAX_TIERS_NAMED).round().astype(int))
     handles = [
-        Line2D([], [], color=colors[row], marker="o", linestyle="none", label=f"tier {tiers[row]} × {counts[row]}")
+        Line2D([], [], color=colors[row], marker="o", linestyle="none", label=f"tier {distinct[row]} × {counts[row]}")
         for row in named
     ]
     figure.legend(handles=handles, loc="outside right center", title="clients by tier", handletextpad=0.1)
@@ -92,21 +60,20 @@ def draw_clients(clients: KeptClients, width_in: float) -> Figure:
 
 
 @in_paper_style
-def draw_latency(clients: KeptClients, width_in: float) -> Figure:
+def draw_latency(kept: dict[str, Any], deadline_s: float, width_in: float) -> Figure:
     """Draw the densities of compute time, upload time and latency without outliers, with multiples of the deadline."""
     figure = Figure(figsize=(width_in, 0.62 * width_in), layout="constrained")
     axes = figure.subplots()
-    there = clients.tiers > 0
-    there &= clients.latency_s <= reach_of(clients.latency_s[there])
-    for name, seconds, color in (
-        ("compute time", clients.compute_s, COMPUTE),
-        ("upload time", clients.upload_s, UPLOAD),
-    ):
-        if len(told := seconds[there & np.isfinite(seconds)]):
-            _draw_density(axes, told, color, name)
-    _draw_density(axes, clients.latency_s[there], "black", "latency (sum)")
+    compute_s, upload_s, latency_s = (
+        values_of(kept["clients"], name) for name in ("compute_s", "upload_s", "latency_s")
+    )
+    there = latency_s <= reach_of(latency_s[np.isfinite(latency_s)])
+    for name, seconds, color in (("compute time", compute_s, COMPUTE), ("upload time", upload_s, UPLOAD)):
+        if len(known := seconds[there & np.isfinite(seconds)]):
+            _draw_density(axes, known, color, name)
+    _draw_density(axes, latency_s[there], "black", "latency (sum)")
     axes.set(xlabel="time per client (s)", ylabel="density (1/s)", ylim=(0, None), xlim=(0, None))
-    _mark_deadlines(axes, clients.deadline_s, float(clients.latency_s[there].max()))
+    _mark_deadlines(axes, deadline_s, float(latency_s[there].max()))
     axes.legend(loc="upper right", frameon=True, framealpha=1, edgecolor="none")
     return figure
 

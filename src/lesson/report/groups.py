@@ -1,4 +1,4 @@
-"""Groups of runs that differ only in their seed, with their names and the looks of their lines."""
+"""Groups of runs that differ only in their seed, with their names and the colors and styles of their lines."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ from lesson.strategies.malenia import Malenia
 from lesson.strategies.rennala import Rennala
 
 MAX_LABELS = 4
-"""Most labels in the name of a group; with more, it has the name of its series of runs."""
+"""Maximum number of labels in the name of a group; a group with more labels is named after its runs."""
 _NAMED = {"strategy": "{}", "entry": "{}", STRATEGY: "{}", "data.beta": "β = {}", "strategy.deadline_s": "τ = {} s"}
 
 
@@ -29,7 +29,7 @@ class Group:
     Attributes:
         name: Its name, such as "lesson, β = 0.1".
         labels: The values of the settings in which groups differ, by setting.
-        runs: The runs by seed, starting with a seed that all groups have, if there is one.
+        runs: The runs ordered by seed; seeds that all groups share come first.
         look: Color and style of its line.
     """
 
@@ -45,24 +45,28 @@ class Group:
 
 
 def groups_of(study: Study) -> list[Group]:
-    """Return the groups of a study, each with its own name; the strategy, or else the first label, decides the color.
+    """Return the groups of a study; the strategy or, if all groups share it, the first label determines the color.
 
-    Labels that are the same for all groups are left out, unless all are.
+    Labels that all groups share are omitted from names, unless there are no others.
     """
     groups = study.groups()
     varying = [place for place in range(len(study.by)) if len({labels[place] for labels in groups}) > 1] or [0]
     if any(study.by[place] == "entry" for place in varying):  # entries of different groups have different names
         varying = [place for place in varying if study.by[place] != "group"]
     labels = [{study.by[place]: values[place] for place in varying} for values in groups]
-    by_color = sorted(varying, key=lambda place: study.by[place] not in ("strategy", STRATEGY))
-    looks = line_looks([[values[place] for place in by_color] for values in groups])
     seeds = [{run.seed for run in runs} for runs in groups.values()]
     common = set[int]().union(*seeds).intersection(*seeds)
     found = []
-    for shown, runs, look in zip(labels, groups.values(), looks, strict=True):
+    for shown, runs, look in zip(labels, groups.values(), looks_of(labels), strict=True):
         name = name_of(shown) if len(shown) <= MAX_LABELS else series_name(runs[0].settings)
         found.append(Group(name, shown, sorted(runs, key=lambda run: (run.seed not in common, run.seed)), look))
     return found
+
+
+def looks_of(labels: Sequence[dict[str, Any]]) -> list[Look]:
+    """Return the looks of lines with these labels: the strategy, or else the first label, decides the color."""
+    keys = sorted(labels[0] if labels else [], key=lambda key: key not in ("strategy", STRATEGY))
+    return line_looks([[values[key] for key in keys] for values in labels])
 
 
 def label_in_words(value: Any) -> str:
@@ -71,7 +75,7 @@ def label_in_words(value: Any) -> str:
 
 
 def title_of(*runs: Settings) -> str:
-    """Return a title with task, β, deadline and length of runs, as far as these are the same for all runs."""
+    """Return a title with the task, β, deadline and length that all runs share."""
     return ", ".join(parts[0] for parts in zip(*map(_title_parts, runs), strict=True) if len(set(parts)) == 1)
 
 

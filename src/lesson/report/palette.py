@@ -47,10 +47,10 @@ def tier_colors(num_tiers: int, strength: float = 1.0) -> list[str]:
 
 
 def line_looks(labels: Sequence[Sequence[Any]]) -> list[Look]:
-    """Return the look of each line, given the values of the settings in which the lines differ.
+    """Return the color and style of each line, given the values of the settings in which the lines differ.
 
-    The first setting decides the color and the others the style; if there are too few styles, the second setting takes
-    part in the color, and so on. Each built-in strategy has its own color in every figure.
+    The first setting determines the color, and the others the style. If there are too few styles, the first two
+    settings determine the color, and so on. Each built-in strategy has its own color in every figure.
     """
     looks: list[Look] = []
     for num_first in range(1, max(map(len, labels), default=0) + 1):
@@ -61,7 +61,7 @@ def line_looks(labels: Sequence[Sequence[Any]]) -> list[Look]:
 
 
 def _looks(firsts: Sequence[tuple[Any, ...]], others: Sequence[tuple[Any, ...]]) -> list[Look]:
-    """Return looks of which `firsts` decide the color, and `others` the style if there are several of them."""
+    """Return looks: `firsts` determine the color, and `others` the style if there are several."""
     different = list(dict.fromkeys(others))
     if len(different) == 1:
         looks = _assign(firsts, _FIXED, _LOOKS)
@@ -74,7 +74,7 @@ def _looks(firsts: Sequence[tuple[Any, ...]], others: Sequence[tuple[Any, ...]])
 def _assign(
     firsts: Sequence[tuple[Any, ...]], fixed: Mapping[Any, _Choice], choices: Sequence[_Choice]
 ) -> dict[tuple[Any, ...], _Choice]:
-    """Assign a choice to each of `firsts`: that of its strategy if it is not taken, else a free one, cyclically."""
+    """Assign a choice to each of `firsts`: that of its strategy if it is free, else the next free one, cyclically."""
     assigned: dict[tuple[Any, ...], _Choice] = {}
     for first in dict.fromkeys(firsts):
         if first[0] in fixed and fixed[first[0]] not in assigned.values():

@@ -54,13 +54,13 @@ class RunProgress:
         if metric.name in line:
             self._score = metric_number(metric, line[metric.name], 3)
         speed = line["round"] / (self._progress.tasks[0].elapsed or math.inf)
-        said = f"round {line['round']}, {line['time_s']:.0f} s, {metric.name} {self._score}, {speed:.0f} rounds/s"
+        text = f"round {line['round']}, {line['time_s']:.0f} s, {metric.name} {self._score}, {speed:.0f} rounds/s"
         share = self._limits.share_done(line["round"], line["time_s"])
-        self._progress.update(self._task, completed=share, description=said)
+        self._progress.update(self._task, completed=share, description=text)
 
 
 @dataclass
-class _Going:
+class _ActiveRun:
     """Progress of a run, now and when it was first reported."""
 
     line: dict[str, Any]
@@ -77,7 +77,7 @@ class StudyProgress:
 
     def __init__(self) -> None:
         self._limits: dict[str, RunSettings] = {}
-        self._going: dict[str, _Going] = {}
+        self._active: dict[str, _ActiveRun] = {}
         self._ended: dict[str, str] = {}
         self.restarts = Counter[str]()
         console = Console(stderr=True)
@@ -103,36 +103,36 @@ class StudyProgress:
         elif "limits" in line:
             self._limits[name] = line["limits"]
         elif "done" in line or "error" in line:
-            self._going.pop(name, None)
+            self._active.pop(name, None)
             if line.get("traceback") and not any(self._ended.values()):  # others probably failed in the same way
                 self._tell(line["traceback"])
             self._ended[name] = line.get("error", "")
             if not self._shown:
                 self._print(name, line)
         elif "killed" in line:
-            self._going.pop(name, None)
+            self._active.pop(name, None)
             self.restarts[name] = line["killed"]
         elif "postponed" in line:
-            self._going.pop(name, None)
-            self._tell(f"note: {name} ran out of memory; it continues when another run has ended")
+            self._active.pop(name, None)
+            self._tell(f"note: {name} ran out of memory; it resumes when another run has ended")
         else:
             share = self._limits[name].share_done(line["round"], line["time_s"])
             metric = Metric.of(line)
-            going = self._going.setdefault(name, _Going(line, share, line["round"], share, metric))
-            going.line, going.share = line, share
+            active = self._active.setdefault(name, _ActiveRun(line, share, line["round"], share, metric))
+            active.line, active.share = line, share
             if metric.name in line:
-                going.score = metric_number(metric, line[metric.name], 3)
+                active.score = metric_number(metric, line[metric.name], 3)
 
     def _print(self, name: str, line: dict[str, Any]) -> None:
         """Print how a run ended, unless it had already finished before this call."""
-        said = f"failed: {line['error']}" if "error" in line else ""
+        outcome = f"failed: {line['error']}" if "error" in line else ""
         if "done" in line and "time_s" in line:
             metric = Metric.of(line)
             score = metric_text(metric, line[metric.name], space=" ")
-            said = f"{score if metric.is_share else f'{metric.name} {score}'} after {line['time_s']:,.0f} s"
-        if said:
+            outcome = f"{score if metric.is_share else f'{metric.name} {score}'} after {line['time_s']:,.0f} s"
+        if outcome:
             who, number = re.sub(r"-seed(\d+)$", r" seed \1", name), f"{len(self._ended)} of {self._num_runs}"
-            self._tell(f"{who}: {said} ({number} runs)")
+            self._tell(f"{who}: {outcome} ({number} runs)")
 
     def _tell(self, text: str) -> None:
         """Print a line; on a terminal, above the table."""
@@ -149,33 +149,33 @@ class StudyProgress:
     def render(self) -> Group:
         """Return the current table."""
         failed = {name: reason for name, reason in self._ended.items() if reason}
-        waiting = self._num_runs - len(self._ended) - len(self._going)
+        waiting = self._num_runs - len(self._ended) - len(self._active)
         counts = Text.assemble(
-            (f"{len(self._ended) - len(failed)} done", "green"),
-            f", {len(self._going)} running, ",
+            (f"{len(self._ended) - len(failed)} finished", "green"),
+            f", {len(self._active)} running, ",
             (f"{len(failed)} failed", "red" if failed else ""),
             f", {waiting} waiting",
         )
         table = Table("run", box=SIMPLE_HEAD, pad_edge=False)
-        names = dict.fromkeys(going.metric.name for going in self._going.values()) or ["accuracy"]
+        names = dict.fromkeys(active.metric.name for active in self._active.values()) or ["accuracy"]
         for heading in ("round", "simulated s", " or ".join(names), "rounds/s", "time left"):
             table.add_column(heading, justify="right", no_wrap=True)
-        for name, going in list(self._going.items())[:MAX_SHOWN]:
-            table.add_row(*self._row(name, going))
-        more = len(self._going) - MAX_SHOWN
+        for name, active in list(self._active.items())[:MAX_SHOWN]:
+            table.add_row(*self._row(name, active))
+        more = len(self._active) - MAX_SHOWN
         reasons = [Text(f"failed: {name}: {failed[name]}", "red") for name in list(failed)[-MAX_FAILED_SHOWN:]]
         return Group(counts, table, *([Text(f"… and {more} more")] if more > 0 else []), *reasons)
 
-    def _row(self, name: str, going: _Going) -> list[str]:
-        passed_s = max(time.monotonic() - going.since_s, 1e-3)
-        speed, gained = (going.line["round"] - going.first_round) / passed_s, going.share - going.first_share
-        left = _clock((1 - going.share) * passed_s / gained) if gained > 0 else "–"
-        again = f" (resumed {self.restarts[name]}×)" if self.restarts[name] else ""
+    def _row(self, name: str, active: _ActiveRun) -> list[str]:
+        passed_s = max(time.monotonic() - active.since_s, 1e-3)
+        speed, gained = (active.line["round"] - active.first_round) / passed_s, active.share - active.first_share
+        left = _clock((1 - active.share) * passed_s / gained) if gained > 0 else "–"
+        resumed = f" (resumed {self.restarts[name]}×)" if self.restarts[name] else ""
         return [
-            name + again,
-            f"{going.line['round']}",
-            f"{going.line['time_s']:.0f}",
-            going.score,
+            name + resumed,
+            f"{active.line['round']}",
+            f"{active.line['time_s']:.0f}",
+            active.score,
             f"{speed:.1f}",
             left,
         ]

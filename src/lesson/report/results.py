@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -12,7 +13,7 @@ from lesson.experiments.run import Run
 from lesson.experiments.study import Study
 from lesson.experiments.tuning.study import RATIO, TunedStudy, has_collapsed, metric_by
 from lesson.learn.metric import Metric
-from lesson.report.groups import MAX_LABELS, Group, groups_of, label_in_words, title_of
+from lesson.report.groups import MAX_LABELS, Group, groups_of, label_in_words, looks_of, title_of
 from lesson.report.table import Column, Table
 from lesson.report.words import count, plain_number, target_text, unit_of
 
@@ -23,7 +24,7 @@ _IF_ANY = {"misses": "late updates", "retiered": "tier changes", "lost": "lost u
 def results_table(study: Study, title: str = "") -> Table:
     """Return one row per group of runs that differ only in their seed; a cell is the estimate of a measure.
 
-    The default title names what all runs have in common. All tables of results are made here.
+    This is the only definition of the results table. The default title names what all runs have in common.
     """
     groups = groups_of(study)
     columns = _tuned_columns(study) if isinstance(study, TunedStudy) else _columns(study, groups)
@@ -31,9 +32,18 @@ def results_table(study: Study, title: str = "") -> Table:
     return Table(columns, groups, f"{title}; {what_is_shown(groups)}" if groups else title)
 
 
+def printed_table(study: Study, title: str = "") -> Table:
+    """Return the table of results for a terminal or a paper, which are narrow.
+
+    A comparison of a few strategies has a column per strategy, and a row per measure.
+    """
+    table = results_table(study, title)
+    return table.transposed() if study.by == ("strategy",) and len(table.rows) < len(table.columns) else table
+
+
 def _columns(study: Study, groups: Sequence[Group]) -> list[Column]:
     metric = study.metric
-    there = [name for name in _IF_ANY if any(run.summary.get(name) for run in study.runs)]
+    nonzero = [name for name in _IF_ANY if any(run.summary.get(name) for run in study.runs)]
     return [
         *_label_columns(groups),
         Column("seeds", lambda group: len(group.runs)),
@@ -42,7 +52,7 @@ def _columns(study: Study, groups: Sequence[Group]) -> list[Column]:
         _column("uploads", _in_summary("uploads")),
         _column("uploaded (MB)", _in_summary("bytes_up"), 1e-6, 1),
         _column("energy (kJ)", _in_summary("energy_j"), 1e-3, 1),
-        *(_column(_IF_ANY[name], _in_summary(name)) for name in there),
+        *(_column(_IF_ANY[name], _in_summary(name)) for name in nonzero),
     ]
 
 
@@ -113,9 +123,11 @@ def reached_targets(study: Study) -> list[float]:
 
 
 def best_groups(groups: Sequence[Group], metric: Metric, most: int) -> list[Group]:
-    """Return the groups with the best metric at the end, but at most so many, in their order."""
+    """Return the groups with the best metric at the end, but at most so many, in their order and each with a look."""
     order = metric.order([estimate(group, _in_summary(metric.last10)).mean for group in groups])
-    return [groups[place] for place in sorted(order[:most].tolist())]
+    best = [groups[place] for place in sorted(order[:most].tolist())]
+    looks = looks_of([group.labels for group in best])
+    return [replace(group, look=look) for group, look in zip(best, looks, strict=True)]
 
 
 def time_to(run: Run, target: float) -> float | None:
@@ -125,15 +137,15 @@ def time_to(run: Run, target: float) -> float | None:
 
 
 def estimate(group: Group, measure: Callable[[Run], float | None]) -> Estimate:
-    """Return the estimate of a measure, which may be unknown for some runs, over the seeds of a group."""
+    """Return the estimate of a measure over the seeds of a group; the measure may be unknown for some runs."""
     return Estimate.of(np.array([measure(run) for run in group.runs], dtype=float))
 
 
 def cell(values: Estimate, scale: float = 1.0, digits: int | None = 0, highest: float = math.inf) -> str:
-    """Return mean ± half the 95 % interval, both of two values, or how many of the values are known.
+    """Return mean ± half the 95 % interval, or both of two values, or the number of known values if some are unknown.
 
-    An interval that extends below 0 or above `highest` is clipped and written with its ends. Without `digits`, a value
-    may be any number and has as many decimal places as the mean has with four significant digits.
+    An interval that extends below 0 or above `highest` is clipped and written as a range. Without `digits`, the mean
+    has four significant digits, and the other values as many decimal places.
     """
     mean, half, known = values.mean, values.half, int(np.count_nonzero(~values.is_bound))
 
@@ -153,17 +165,17 @@ def cell(values: Estimate, scale: float = 1.0, digits: int | None = 0, highest: 
 
 
 def score_cell(values: Estimate, metric: Metric) -> str:
-    """Return the cell of values of the metric, an accuracy in percent."""
+    """Return the cell of an estimate of the metric; accuracies are in percent."""
     return cell(values, 100, 1, highest=1.0) if metric.is_share else cell(values, digits=None)
 
 
 def ratio_cell(values: Estimate, margin: float = 0.0) -> str:
-    """Return the cell of a paired ratio with its verdict; two are equivalent if they differ by at most the margin."""
+    """Return the cell of a paired ratio with its verdict; distances from 1 up to `margin` are equivalent."""
     return _compared(values, "{:.2f}", 1.0, margin)
 
 
 def gain_cell(values: Estimate, metric: Metric, margin: float = 0.0) -> str:
-    """Return the cell of a paired difference of the metric with its verdict, that of an accuracy in points."""
+    """Return the cell of a paired difference of the metric with its verdict; differences of accuracy are in points."""
     scale, form = (100, "{:+.1f}") if metric.is_share else (1, "{:+.4g}")
     return _compared(Estimate(scale * values.low, scale * values.high), form, 0.0, scale * margin).replace("-", "−")
 
@@ -175,7 +187,7 @@ def _compared(values: Estimate, form: str, center: float, margin: float) -> str:
 
 
 def what_is_shown(groups: Sequence[Group]) -> str:
-    """Return what the cells of a table show."""
+    """Return a caption that explains the cells of a table."""
     numbers = {len(group.runs) for group in groups}
     if numbers == {1}:
         return "one seed"
@@ -186,7 +198,7 @@ def what_is_shown(groups: Sequence[Group]) -> str:
 
 
 def _label_columns(groups: Sequence[Group]) -> list[Column]:
-    """Return a column per label, or one with the names of groups if there are too many labels."""
+    """Return a column per label, or a single column with the names of the groups if there are too many labels."""
     keys = list(groups[0].labels) if groups else []
     if len(keys) > MAX_LABELS:
         return [Column("configuration", lambda group: group.name, align="left")]
@@ -210,5 +222,5 @@ def _column(heading: str, measure: Callable[[Run], float | None], scale: float =
 
 
 def _in_summary(name: str) -> Callable[[Run], float | None]:
-    """Return a measure from the summary of a run; early archives lack some."""
+    """Return a function that reads a measure from the summary of a run; early archives lack some measures."""
     return lambda run: run.summary.get(name)

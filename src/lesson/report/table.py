@@ -1,4 +1,4 @@
-"""Tables. Each is defined once, as columns over rows, and shown in a terminal, in Markdown, on a page and in LaTeX."""
+"""Tables: defined once, by columns and rows, and written for terminals, Markdown, HTML pages and LaTeX."""
 
 import html
 import math
@@ -15,13 +15,15 @@ from rich.text import Text
 _LATEX = {
     "\\": r"\textbackslash{}",
     **{letter: rf"\{letter}" for letter in "&%$#_{}"},
+    **{letter: f"${letter}$" for letter in "<>|"},  # other characters in the default font of LaTeX
+    "[": "{[}",  # not the argument of the row before
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     "±": r"$\pm$",
     "≥": r"$\geq$",
     "≤": r"$\leq$",
     "×": r"$\times$",
-    "−": "--",
+    "−": "$-$",
     "–": "--",
     "β": r"$\beta$",
     "τ": r"$\tau$",
@@ -35,9 +37,9 @@ _LATEX = {
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its heading, the value of a row, and how a value is written.
+    """A column of a table: its heading, the value of a row, and the format of values.
 
-    `value` is a function of a row, or a key of it. A page sorts by values that are numbers or convert to a float.
+    `value` is a function of a row, or a key into it. Pages sort by values that are numbers or can be converted to them.
     """
 
     heading: str
@@ -52,7 +54,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under the headings of columns."""
+    """A table: rows of any type, and the columns that show them."""
 
     columns: Sequence[Column]
     rows: Sequence[Any]
@@ -69,8 +71,17 @@ class Table:
         """The formatted values, row by row."""
         return [[column.format(column.of(row)) for column in self.columns] for row in self.rows]
 
-    def to_rich(self, *, transposed: bool = False) -> rich.table.Table:
-        """Return the table for a terminal; if transposed, the columns become lines and the first one the headings."""
+    def transposed(self) -> "Table":
+        """Return the table with the first column as the headings, and the others as rows."""
+        headings, *rows = zip(self.headings, *self.cells, strict=True)
+        columns = [
+            Column(heading, itemgetter(place), align="right" if place else "left")
+            for place, heading in enumerate(headings)
+        ]
+        return Table(columns, rows, self.title)
+
+    def to_rich(self) -> rich.table.Table:
+        """Return the table for a terminal."""
         table = rich.table.Table(
             title=Text(self.title, "bold", no_wrap=True, overflow="ignore") if self.title else None,
             title_justify="left",
@@ -78,14 +89,6 @@ class Table:
             pad_edge=False,
             collapse_padding=True,
         )
-        if transposed:
-            lines = [self.headings, *self.cells]
-            first, *others = zip(*lines, strict=True)
-            for place, heading in enumerate(first):
-                table.add_column(Text(heading), justify="right" if place else "left", no_wrap=True)
-            for line in others:
-                table.add_row(*map(Text, line))
-            return table
         for column in self.columns:
             table.add_column(Text(_narrow(column.heading)), justify=column.align, no_wrap=column.align == "right")
         for row, cells in zip(self.rows, self.cells, strict=True):
@@ -93,7 +96,7 @@ class Table:
         return table
 
     def parts(self, width: int) -> list["Table"]:
-        """Return the columns in tables that fit a terminal of this width, each with the first column."""
+        """Split the columns into tables that fit a terminal of this width; each repeats the first column."""
         cells, parts, used = self.cells, list[list[int]](), 0
         texts = [[*_narrow(heading).split("\n"), *rows] for heading, *rows in zip(self.headings, *cells, strict=True)]
         widths = [max(map(len, lines)) + 2 for lines in texts]
@@ -161,11 +164,11 @@ class Table:
 
 def _narrow(heading: str) -> str:
     """Return a heading on several lines, which keeps numeric columns narrow."""
-    return re.sub(r" (?=(at|to|gain|per|of) |\(|/)", "\n", heading)
+    return re.sub(r" (?=(at|to|by|gain|per|of) |\(|/)", "\n", heading)
 
 
 def _sort_key(value: Any) -> float | None:
-    """Return a value as a finite number; None if it is not one."""
+    """Return a value as a finite float; None if this is impossible."""
     if isinstance(value, str) or not hasattr(value, "__float__"):
         return None
     number = float(value)

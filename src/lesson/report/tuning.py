@@ -1,4 +1,4 @@
-"""What tuning tried in a tuned comparison, and tuning.md, which shows it below the results."""
+"""The file tuning.md of a tuned comparison: its results, and the settings that tuning tried."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +20,7 @@ Key = tuple[str, str, float]
 
 
 def write_tuning(study: TunedStudy) -> None:
-    """Write tuning.md, with the results and the settings that tuning tried, to the study's folder."""
+    """Write tuning.md to the study's folder."""
     assert study.path is not None
     table, parts = results_table(study), list[str]()
     by_beta = sorted(table.rows, key=lambda row: row.settings.data.beta)
@@ -37,7 +37,7 @@ def write_tuning(study: TunedStudy) -> None:
 
 
 def tuning_section(study: TunedStudy) -> Section:
-    """Return the settings that tuning tried, with a table per group."""
+    """Return a section with a table per group of the settings that tuning tried."""
     rules = study.rules
     seeds = f"seed{'s' if len(rules.tuning_seeds) > 1 else ''} {', '.join(map(str, rules.tuning_seeds))}"
     lead = f"Mean {rules.metric} at {rules.tuning_s:,.0f} s with {seeds}; the final runs have other seeds."
@@ -48,7 +48,7 @@ def tuning_section(study: TunedStudy) -> Section:
 
 
 def tried_table(study: TunedStudy, group: Group) -> Table:
-    """Return one row per entry and settings of a group, with the tuning result at each β; the best are chosen."""
+    """Return one row per entry and settings of a group, with the tuning result at each β; chosen ones are marked."""
     runs = _by_key([run for run in study.tuning if run.labels["group"] == group.name])
     chosen = _by_key(study.runs)
 
@@ -80,7 +80,7 @@ def _by_key(runs: Sequence[Run]) -> Mapping[Key, list[Run]]:
 
 
 def _at_ends(study: TunedStudy) -> list[str]:
-    """Return the chosen values that are the smallest or largest of at least three numbers, in words."""
+    """Describe the chosen values that are the smallest or largest of at least three numbers."""
     tried: dict[tuple[str, str], set[float]] = {}
     for entry, settings, _ in _by_key(study.tuning):
         for name, number in _numbers(settings).items():
@@ -95,7 +95,7 @@ def _at_ends(study: TunedStudy) -> list[str]:
 
 
 def _numbers(settings: str) -> dict[str, float]:
-    """Return the settings that are numbers, from the label of a run."""
+    """Return the numeric settings in the label of a run."""
     found = {}
     for part in settings.split(", "):
         name, _, value = part.partition(" = ")

@@ -1,4 +1,4 @@
-"""Counts, metrics and targets in words: accuracy is shown in percent, other metrics as plain numbers."""
+"""Text for counts, metrics and targets: accuracies are shown in percent, other metrics as plain numbers."""
 
 import math
 from collections.abc import Mapping
@@ -8,11 +8,22 @@ from lesson.learn.metric import Metric
 
 DIGITS = 4
 """Significant digits of a metric other than accuracy."""
+ROUNDING = 1e-9
+"""Allowance for floating-point errors, as in 100 * 0.285 = 28.499999999999996."""
 
 
 def count(number: int, what: str, several: str = "") -> str:
     """Return a count with its noun, such as "1 round" or "2,000 rounds"; `several` is an irregular plural."""
     return f"{number:,} {what if number == 1 else several or f'{what}s'}"
+
+
+def percent(share: float) -> str:
+    """Return a share in whole percent, rounded half up; only exact shares of 0 and 1 are 0% and 100%."""
+    if 0 < share < 0.005 * (1 - ROUNDING):
+        return "<1%"
+    if 0.995 * (1 - ROUNDING) <= share < 1:
+        return ">99%"
+    return f"{math.floor(100 * share + 0.5 + ROUNDING)}%"
 
 
 def unit_of(metric: Metric) -> str:

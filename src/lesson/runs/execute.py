@@ -92,11 +92,13 @@ def execute(
 ) -> dict[str, Any]:
     """Resolve the settings, build the run with `make` and call `execute_in`, with the same options.
 
-    `task` replaces the one that the settings name. `tell` is called with notes on the settings. A finished run is not
-    resolved, so that it needs no data.
+    `task` replaces the one that the settings name. `tell` is called with notes on the settings, and on a run that is
+    resumed. A finished run is not resolved, so that it needs no data.
     """
 
     def start(begun: Settings | None) -> tuple[Settings, ExecutableRun]:
+        if begun is not None:
+            tell(f"resuming the unfinished run in {path}")
         resolved = resolve(settings, task, data_dir, begun)
         for note in resolved.notes:
             tell(note)

@@ -32,7 +32,7 @@ from lesson.core.version import __version__
 from lesson.learn.device import cpu_capability, hardware
 from lesson.learn.pipeline import Pipeline
 from lesson.runs.checkpoints import Tensors, packed, unpacked
-from lesson.runs.inputs import input_digests
+from lesson.runs.inputs import check_imported, input_digests
 from lesson.runs.read_back import ClientsFile, Summary, read_json
 from lesson.settings.loading import FOR_READERS, FORMAT, load_settings
 from lesson.settings.sections import RunSettings
@@ -100,8 +100,10 @@ class RunFolder:
     def changed_input(self, settings: Settings) -> str:
         """Return the first input or source file that has changed since the folder's run started; empty if none has.
 
-        A run without the table [inputs], which the user may remove, counts as unchanged.
+        A run without the table [inputs], which the user may remove, counts as unchanged, and so does a missing folder.
         """
+        if not self.config.exists():
+            return ""
         now = input_digests(settings)
         then = self._tables().get("inputs", {}) if now else {}
         return next((name for name in now | then if then and now.get(name) != then.get(name)), "")
@@ -140,6 +142,7 @@ class RunFolder:
         `options` are all options of the strategy: config.toml lists those that are unset in a table of their own. With
         `may_extend` and `may_change`, an existing run gets the limits and these values of the settings.
         """
+        check_imported(settings)
         self.make()
         unset = {name: value for name, value in options.items() if name not in settings.strategy.options}
         here = {

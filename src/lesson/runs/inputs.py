@@ -7,11 +7,15 @@ import importlib.util
 import inspect
 import sys
 from functools import lru_cache
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 from lesson.core.errors import INSTALLED, InputError
 from lesson.core.plugins import search_current_folder
 from lesson.settings.settings import Settings
+
+_IMPORTED: dict[str, tuple[ModuleSpec | None, str]] = {}
+"""By module of custom code: its spec when a run first used it, which a reload replaces, and the digest of its file."""
 
 
 def input_digests(settings: Settings) -> dict[str, str]:
@@ -47,6 +51,24 @@ def code_digests(name: str) -> dict[str, str]:
             digests[path.relative_to(root).as_posix()] = _digest(source)
             waiting += _imports(source, one if path.stem == "__init__" else package)
     return digests
+
+
+def check_imported(settings: Settings) -> None:
+    """Raise InputError if this process has imported an earlier version of a custom strategy or task.
+
+    Python imports a module once, so the edited file would be recorded for a run that executes the earlier code.
+    """
+    for name in (settings.strategy.name, settings.data.dataset):
+        for file, digest in code_digests(name).items() if ":" in name else ():
+            module = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+            if (imported := sys.modules.get(module)) is None:
+                continue
+            known = _IMPORTED.get(module)
+            if known is None or known[0] is not imported.__spec__:  # not used before, or reloaded since then
+                _IMPORTED[module] = imported.__spec__, digest
+            elif known[1] != digest:
+                remedy = f"restart Python or, in a notebook, call importlib.reload on {module}"
+                raise InputError(f"{file} has changed since this process imported it; {remedy}")
 
 
 def _root_of(module: str) -> Path | None:

@@ -186,6 +186,11 @@ class Settings(Checked):
                 f"{', '.join(changed)} does not change the compute latency, which is charged for "
                 f'{training.latency_samples} samples; latency_samples = "processed" makes it follow the local training'
             )
+        if training.learning_rate > training.lr_cap:
+            lines.append(
+                f"training.learning_rate = {training.learning_rate:g} is limited to lr_cap = {training.lr_cap:g}; "
+                "set a larger lr_cap"
+            )
         if training.local_steps == 1 and not training.local_epochs:
             momentum = 0.0 if training.nesterov else training.momentum
             for name, value in (("momentum", momentum), ("proximal_mu", training.proximal_mu)):

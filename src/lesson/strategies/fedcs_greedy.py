@@ -20,7 +20,7 @@ from typing import ClassVar
 import numpy as np
 
 from lesson.core.arrays import FloatArray, IntArray
-from lesson.core.errors import InputError
+from lesson.core.errors import InputError, RunStoppedError
 from lesson.core.validation import Fraction, PositiveOrInf
 from lesson.fleet.tiers import TOLERANCE
 from lesson.strategies.base import AllOf, CheckedOptions, Deadline, Merge, RoundPlan, ServerView, Updates, average
@@ -55,7 +55,7 @@ class FedCSGreedy(CheckedOptions):
             raise InputError("fedcs-greedy needs compute_s and upload_s of every client; add both columns to the file")
         if not np.any(alone_s <= self.deadline_s * (1 + TOLERANCE)):
             fastest = int(np.argmin(alone_s))
-            raise InputError(
+            raise RunStoppedError(
                 f"fedcs-greedy has no client to train: none meets deadline_s = {self.deadline_s:g}, the fastest, "
                 f"client {reachable[fastest]}, takes {alone_s[fastest]:.4g} s alone; use a longer deadline"
             )

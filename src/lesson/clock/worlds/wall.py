@@ -38,6 +38,8 @@ from lesson.strategies.base import NO_UPDATES, Closing, Updates
 PATIENCE, MIN_PATIENCE_S = 4.0, 60.0
 """The server waits for an update for PATIENCE times its expected latency, and for MIN_PATIENCE_S at least."""
 POLL_S = 0.1
+TELL_S = 30.0
+"""Interval in seconds at which the server logs the clients it is waiting for, in rounds without a deadline."""
 NOBODY_S = 600.0
 """A run stops when no client has been connected for this many seconds."""
 LAG_S, MIN_ROUND_S = 0.5, 1.0
@@ -160,8 +162,12 @@ class WallWorld:
         at its deadline, or when the server notices that the condition is met or that no update in flight can meet it.
         After a long evaluation, or while no client is connected, it closes late; no rounds are added to catch up.
         """
+        tell_s = self.elapsed_s + TELL_S
         while True:
             elapsed_s = self.elapsed_s
+            if elapsed_s >= tell_s and np.isinf(closes.by_s):
+                tell_s += TELL_S
+                self._tell(f"round {self._round}: still waiting for {self._in_flight(ledger)}")
             for event in self._clients.poll():
                 self._handle(event, ledger, elapsed_s)
             nobody = self._is_nobody_connected(ledger, elapsed_s)
@@ -173,6 +179,11 @@ class WallWorld:
             if elapsed_s > until_s:
                 return np.inf, ""
             self._sleep(POLL_S if nobody else min(POLL_S, max(end_s - elapsed_s, POLL_S / 10)))
+
+    def _in_flight(self, ledger: Ledger) -> str:
+        """Return the names of the clients that are training, or how many there are."""
+        names = [str(self.fleet.names[client]) for client in ledger.clients_in_flight()]
+        return f"{len(names)} clients" if len(names) > 5 else f"client {', '.join(names)}" if names else "clients"
 
     def collect(self, due: Updates, ledger: Ledger, now_s: float) -> Collected:  # noqa: ARG002
         """Return the updates that have arrived, and those rejected since the last round closed."""

@@ -9,7 +9,7 @@ import os
 import signal
 import time
 from collections import Counter, deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -18,16 +18,14 @@ from pathlib import Path
 import cloudpickle
 
 from lesson.core.cores import num_cores
-from lesson.core.errors import InputError, LackOfMemoryError
+from lesson.core.errors import InputError, LackOfMemoryError, RunStoppedError
 from lesson.core.interrupts import STOP_SIGNALS
 from lesson.experiments.engines.trial import (
     FORESEEN,
     MAX_RESTARTS,
-    Content,
     Hear,
     Line,
     copied,
-    ended,
     execute_trial,
     failed,
     killed,
@@ -37,7 +35,6 @@ from lesson.learn.device import device_of
 from lesson.learn.process import configure_process, main_hidden
 from lesson.learn.task import Task
 from lesson.runs.trackers import Tracker
-from lesson.settings.sections import RunSettings
 from lesson.settings.settings import Settings
 
 TELL_EVERY_S = 0.2
@@ -53,7 +50,6 @@ class LocalEngine:
 
     num_processes: int = field(default_factory=num_cores)
     data_dir: Path | str | None = None
-    max_restarts: int = MAX_RESTARTS
     stop_at_s: float = math.inf
     """Time by time.monotonic() after which no run starts and current runs are interrupted, with a checkpoint."""
     task: Task | None = None
@@ -66,10 +62,6 @@ class LocalEngine:
 
     def run(self, plan: Mapping[Path, Settings], hear: Hear, trackers: Sequence[Tracker] = ()) -> None:
         """Execute the runs, see `Engine`; raise InputError right away if a device is missing."""
-        for settings in plan.values():
-            if settings.strategy.name.startswith("__main__:"):
-                remedy = "define it in a module, or use a single process"
-                raise InputError(f"strategy {settings.strategy.name} cannot be imported by other processes; {remedy}")
         workers = _Workers(self, plan, trackers)
         try:
             workers.follow(hear)
@@ -77,36 +69,43 @@ class LocalEngine:
             workers.close()
 
 
-def most_at_once(runs: Collection[RunSettings]) -> int:
-    """Return how many of these runs are executed at once if there are enough cores."""
-    return min(len(runs), MAX_ON_GPU) if any(device_of(limits)[0] == "cuda" for limits in runs) else len(runs)
-
-
 class _Workers:
     """The worker processes, and the runs that have not started."""
 
     def __init__(self, engine: LocalEngine, plan: Mapping[Path, Settings], trackers: Sequence[Tracker]) -> None:
-        self._engine, self._copied = engine, copied(trackers, engine.task, cloudpickle.dumps)
+        for settings in plan.values():
+            if settings.strategy.name.startswith("__main__:"):
+                remedy = "define it in a module, or use a single process"
+                raise InputError(f"strategy {settings.strategy.name} cannot be imported by other processes; {remedy}")
         self._waiting = deque(plan.items())
-        self._size = min(engine.num_processes, most_at_once([settings.run for settings in plan.values()]))
+        self._size = min(engine.num_processes, len(plan))
+        if any(device_of(settings.run)[0] == "cuda" for settings in plan.values()):
+            self._size = min(self._size, MAX_ON_GPU)
+        num_threads = max(1, num_cores() // self._size)
+        content = copied(trackers, engine.task, cloudpickle.dumps)
+        self._engine, self._how = engine, (engine.data_dir, num_threads, content)
         self._restarts = Counter[Path]()
         self._busy: dict[Connection, _Worker] = {}
         self._dismissed: list[_Worker] = []
 
     def follow(self, hear: Hear) -> None:
         """Pass on events of the runs until all have ended or the time limit is reached."""
-        while len(self._busy) < self._size and self._any_to_begin():
-            self._start(*self._waiting.popleft())
+        self._begin()
         while self._busy and (left_s := self._engine.left_s) > 0:
             for pipe in wait(list(self._busy), min(left_s, MAX_WAIT_S)):
                 worker = self._busy[pipe]  # type: ignore[index]  # wait() returns keys of `_busy`
                 path, line = worker.path, worker.receive()
                 if line is ENDED:
-                    line = self._replace(worker)
+                    line = self._lost(worker)
                 elif line.get("kind") == LackOfMemoryError.__name__ and worker.had_company:
                     line = self._postpone(worker)
                 elif "done" in line or "error" in line:
-                    self._next(worker, fit=line.get("kind") in (None, *FORESEEN))
+                    del self._busy[worker.pipe]
+                    if line.get("kind") in (None, *FORESEEN):
+                        self._begin(worker)
+                    else:  # its process may be in any state
+                        self._dismiss(worker)
+                        self._begin()
                 hear(path, line)
 
     def close(self) -> None:
@@ -123,65 +122,50 @@ class _Workers:
             worker.process.kill()
             worker.process.join()
 
-    def _any_to_begin(self) -> bool:
-        return bool(self._waiting) and self._engine.left_s > 0
-
-    def _start(self, path: Path, settings: Settings) -> None:
-        num_threads = max(1, num_cores() // self._size)
-        worker = _Worker(self._engine.data_dir, num_threads, self._copied)
-        self._busy[worker.pipe] = worker
-        self._give(worker, path, settings)
-
-    def _give(self, worker: "_Worker", path: Path, settings: Settings) -> None:
-        """Give a worker a run, and note which runs share the memory with others."""
-        worker.had_company = any(one.process.is_alive() for one in self._dismissed)
-        if len(self._busy) > 1:
-            for one in self._busy.values():
+    def _begin(self, free: "_Worker | None" = None) -> None:
+        """Start as many of the waiting runs as there is room and time for, the first one in a process that is free."""
+        while self._waiting and len(self._busy) < self._size and self._engine.left_s > 0:
+            worker, free = free or _Worker(*self._how), None
+            self._busy[worker.pipe] = worker
+            worker.had_company = any(one.process.is_alive() for one in self._dismissed)
+            for one in self._busy.values() if len(self._busy) > 1 else ():
                 one.had_company = True
-        worker.give(path, settings)
+            worker.give(*self._waiting.popleft())
+        if free is not None:
+            self._dismiss(free)
 
-    def _next(self, worker: "_Worker", fit: bool) -> None:
-        """Give a worker its next run; after an unexpected error, a new process takes its place."""
-        if fit and self._any_to_begin():
-            self._give(worker, *self._waiting.popleft())
-            return
-        self._dismiss(worker)
-        if self._any_to_begin():
-            self._start(*self._waiting.popleft())
+    def _dismiss(self, worker: "_Worker") -> None:
+        """Let a process that executes no run exit."""
+        worker.pipe.close()
+        self._dismissed.append(worker)
 
     def _postpone(self, worker: "_Worker") -> Line:
         """End a worker that has run out of memory; its run waits until another one has ended, and fewer run at once.
 
         If no other run is left, it starts again at once, when the memory of ended processes has been freed.
         """
+        del self._busy[worker.pipe]
         self._dismiss(worker)
         self._waiting.append((worker.path, worker.settings))
-        if not self._busy and self._any_to_begin():
-            for one in self._dismissed:
-                one.process.join(END_S)
-            self._start(*self._waiting.popleft())
-        return {"postponed": len(self._busy)}
+        self._size = max(1, self._size - 1)
+        for one in self._dismissed if not self._busy else ():
+            one.process.join(END_S)
+        self._begin()
+        return {"postponed": True}
 
-    def _dismiss(self, worker: "_Worker") -> None:
-        """Tell a worker process to exit."""
-        del self._busy[worker.pipe]
-        worker.pipe.close()
-        self._dismissed.append(worker)
-
-    def _replace(self, worker: "_Worker") -> Line:
-        """Return the event for a run whose process has ended, and start a new process if there is time."""
+    def _lost(self, worker: "_Worker") -> Line:
+        """Return the event for a run whose process has ended; a run whose process was killed starts again."""
         del self._busy[worker.pipe]
         worker.process.join()
-        status = worker.process.exitcode or 0
-        self._restarts[worker.path] += 1
-        times = self._restarts[worker.path]
-        if status < 0 and times <= self._engine.max_restarts:
-            if self._engine.left_s > 0:
-                self._start(worker.path, worker.settings)
-            return {"killed": times}
-        if self._any_to_begin():
-            self._start(*self._waiting.popleft())
-        return killed(times, f"signal {-status}") if status < 0 else ended(f"status {status}")
+        status, path = worker.process.exitcode or 0, worker.path
+        self._restarts[path] += 1
+        is_killed, times = status < 0, self._restarts[path]
+        if again := is_killed and times <= MAX_RESTARTS:
+            self._waiting.appendleft((path, worker.settings))
+        self._begin()
+        if not is_killed:
+            return {"error": f"its process ended with status {status}", "kind": RunStoppedError.__name__}
+        return {"killed": times} if again else killed(times, f"signal {-status}")
 
 
 class _Worker:
@@ -192,7 +176,7 @@ class _Worker:
     had_company: bool
     """Whether other processes may have used memory during the current run."""
 
-    def __init__(self, data_dir: Path | str | None, num_threads: int, content: Content) -> None:
+    def __init__(self, data_dir: Path | str | None, num_threads: int, content: bytes) -> None:
         context = get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_work, args=(theirs, os.getpid(), data_dir, num_threads, content))
@@ -226,7 +210,7 @@ class _Worker:
         self.pipe.close()
 
 
-def _work(pipe: Connection, parent: int, data_dir: Path | str | None, num_threads: int, content: Content) -> None:
+def _work(pipe: Connection, parent: int, data_dir: Path | str | None, num_threads: int, content: bytes) -> None:
     """Execute runs from the pipe and send their lines, until the pipe is closed or the parent process has ended.
 
     `content` is what `copied` returned; an error in unpickling it is reported as a run's error.

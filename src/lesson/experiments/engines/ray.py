@@ -22,7 +22,6 @@ from typing import Any
 from lesson.core.errors import ArgumentError, InputError, describe
 from lesson.experiments.engines.trial import (
     MAX_RESTARTS,
-    Content,
     Hear,
     Line,
     copied,
@@ -48,7 +47,6 @@ class RayEngine:
     cpus_per_trial: int = 1
     gpus_per_trial: float = 0.0
     data_dir: Path | str | None = None
-    max_restarts: int = MAX_RESTARTS
     task: Task | None = None
     """Your own task, which replaces the one in the settings."""
 
@@ -82,7 +80,7 @@ class RayEngine:
                         line = _outcome(ray, reference)
                         if "lost" in line:
                             restarts[path] += 1
-                            again = restarts[path] <= self.max_restarts
+                            again = restarts[path] <= MAX_RESTARTS
                             line = {"killed": restarts[path]} if again else killed(restarts[path], line["lost"])
                             waiting.extendleft([path] if again else [])
                         hear(path, line)
@@ -116,7 +114,7 @@ class RayEngine:
                 raise ArgumentError(name, f"must be <= {most}, the number that Ray finds here, got {share:g}")
 
 
-def _execute(path: Path, settings: Settings, data_dir: Path | str | None, num_threads: int, content: Content) -> Line:
+def _execute(path: Path, settings: Settings, data_dir: Path | str | None, num_threads: int, content: bytes) -> Line:
     """Execute a run as a Ray task; return its last line. `content` is what `copied` returned."""
     try:
         trackers, task = restored(content)

@@ -18,22 +18,20 @@ FORESEEN = tuple(kind.__name__ for kind in (InputError, RunStoppedError, Diverge
 Line = dict[str, Any]
 Hear = Callable[[Path, Line], None]
 """Called with the folder of a run and each of its events."""
-Content = Sequence[tuple[str, bytes]]
-"""Objects for another process: their names for messages, and the pickled objects."""
 
 
 class Engine(Protocol):
     """Executes many runs, several at a time."""
 
     def run(self, plan: Mapping[Path, Settings], hear: Hear, trackers: Sequence[Tracker] = ()) -> None:
-        """Execute runs in their folders until all have ended; an exception, including one of `hear`, interrupts them.
+        """Execute runs in their folders until all have ended; an exception of `hear` when a run ends interrupts them.
 
         `hear` is called with events: a line of the run's metrics, {"done": True} with its final score and time_s,
-        {"killed": count} for a run that is resumed after its process was killed, {"postponed": number of runs still in
-        progress} for one that ran out of memory and is resumed after another has ended, or {"error": message, "kind":
-        name of the class, "traceback": that of an exception in the user's code} for a run that failed. Trackers are
-        called in the process that executes the run; each process has its own copy. Raises InputError if a tracker or
-        task cannot be copied into another process.
+        {"killed": count} for a run that is resumed after its process was killed, {"postponed": True} for one that ran
+        out of memory and is resumed after another has ended, or {"error": message, "kind": name of the class,
+        "traceback": that of an exception in the user's code} for a run that failed. Trackers are called in the process
+        that executes the run; each process has its own copy. Raises InputError if a tracker or task cannot be copied
+        into another process.
         """
         ...
 
@@ -57,47 +55,33 @@ def execute_trial(
     return {"done": True} | {name: summary[name] for name in (metric.name, "time_s")} | metric.fields
 
 
-def copied(trackers: Sequence[Tracker], task: Task | None, dumps: Callable[[Any], bytes]) -> Content:
-    """Return trackers and task as bytes for another process; raise InputError if they cannot be copied."""
-    content = []
-    for value, name in ((list(trackers), _tracker_names(trackers)), (task, "task")):
-        try:
-            content.append((name, dumps(value)))
-        except Exception as error:  # custom objects may hold anything
-            raise not_copied(name, error) from error
-    return content
+def copied(trackers: Sequence[Tracker], task: Task | None, dumps: Callable[[Any], bytes]) -> bytes:
+    """Return trackers and task for another process; raise InputError if they cannot be pickled."""
+    try:
+        return dumps((list(trackers), task))
+    except Exception as error:  # custom objects may hold anything
+        raise not_copied(error) from error
 
 
-def restored(content: Content) -> tuple[list[Tracker], Task | None]:
+def restored(content: bytes) -> tuple[list[Tracker], Task | None]:
     """Return the trackers and the task from `copied`; raise InputError if this process cannot import what they need."""
-    values = list[Any]()
-    for name, pickled in content:
-        try:
-            values.append(pickle.loads(pickled))
-        except Exception as error:
-            raise not_copied(name, error) from error
-    trackers, task = values
-    return trackers, task
+    try:
+        own: tuple[list[Tracker], Task | None] = pickle.loads(content)
+    except Exception as error:
+        raise not_copied(error) from error
+    return own
 
 
-def not_copied(what: str, error: Exception) -> InputError:
-    """Return the error for objects that cannot be pickled."""
+def not_copied(error: Exception) -> InputError:
+    """Return the error for a tracker or task that cannot be pickled."""
     remedy = "define classes and functions in a module, open files and connections later, or use a single process"
-    return InputError(f"{what} cannot be copied into another process: {describe(error)}; {remedy}")
-
-
-def _tracker_names(trackers: Sequence[Tracker]) -> str:
-    return "tracker " + ", ".join(f"{type(one).__module__}:{type(one).__qualname__}" for one in trackers)
+    return InputError(f"task or trackers cannot be copied into another process: {describe(error)}; {remedy}")
 
 
 def failed(error: InputError | RunStoppedError) -> Line:
-    """Return the last event of a run that failed with a foreseen error."""
-    return {"error": str(error), "kind": type(error).__name__, "traceback": traceback_of(error)}
-
-
-def ended(how: str) -> Line:
-    """Return the last event of a run whose process exited."""
-    return {"error": f"its process ended with {how}", "kind": RunStoppedError.__name__}
+    """Return the last event of a run that failed with a foreseen error; an ArgumentError is an InputError, too."""
+    kind = InputError if isinstance(error, InputError) else type(error)
+    return {"error": str(error), "kind": kind.__name__, "traceback": traceback_of(error)}
 
 
 def killed(times: int, how: str) -> Line:

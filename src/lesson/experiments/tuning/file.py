@@ -64,7 +64,7 @@ class Rules(Checked):
     dataset: Text
     betas: Several[Positive]
     tuning_seeds: Several[Seed]
-    """Seeds of the tuning runs. A file may have `tuning_seed` instead, a single number."""
+    """Seeds of the tuning runs."""
     seeds: Several[Seed]
     tuning_s: Positive
     """Simulated seconds of a tuning run."""
@@ -81,11 +81,6 @@ class Rules(Checked):
     higher_is_better: Annotated[bool, Field(strict=True)] = True
     client_scores_every_s: Positive | None = None
     """Simulated seconds between evaluations on the clients' own data, see `Run.clients`; None for none."""
-
-    def __init__(self, /, **values: Any) -> None:
-        if "tuning_seed" in values and "tuning_seeds" not in values:
-            values["tuning_seeds"] = [values.pop("tuning_seed")]
-        super().__init__(**values)
 
     @model_validator(mode="after")
     def _fit(self) -> Self:
@@ -137,9 +132,9 @@ class Group(Checked):
     name: Annotated[str, Field(pattern=r"^[\w-]+$")]
     title: Annotated[Text, Field(min_length=1)]
     references: Several[Text]
-    """Candidates for the reference: the others are compared with the one that reaches the last target first."""
+    """Candidates for the reference, which is the one that is fastest to the last target."""
     levels: dict[str, Point] = Field(default_factory=dict)
-    """Settings by the name of the level; every entry of the group takes part once per level."""
+    """Settings by the name of the level; every entry of the group runs at each level."""
 
 
 class Entry(Checked):
@@ -192,7 +187,7 @@ class Entry(Checked):
 
 @dataclass(frozen=True)
 class Tuning:
-    """What a file asks for."""
+    """The content of the file of a tuned comparison."""
 
     rules: Rules
     groups: tuple[Group, ...]
@@ -230,11 +225,13 @@ class Tuning:
         text = path.read_text(encoding="utf-8-sig")
         if values.pop("study", None) is not None:
             before = re.split(r"(?m)^\[study\]", text)[0]
-            # Somebody may have added to the end of the file.
+            # Users may have added tables after [study].
             text = before if tomllib.loads(before) == values else tomli_w.dumps(values)
         try:
             if "sweep" in values:
-                raise InputError("a file with a table [sweep] is not a tuned comparison; do not set tune")
+                raise InputError(
+                    "a file with a table [sweep] is not a tuned comparison; use lesson.sweep, or no --tune"
+                )
             tables = _File(**values)
             rules = _made(Rules, tables.rules, "rules")
             groups = {

@@ -1,8 +1,8 @@
 """The study of a tuned comparison: its table, with every entry compared with the reference of its group.
 
-A run has collapsed if it diverged, or ends near guessing or far below its own best. Outcomes of unstable settings are
-bimodal, and neither a mean over both kinds nor a t-interval around it describes them. Collapsed runs are therefore
-counted, means leave them out, and in comparisons they are bounds: they reach no target.
+A run has collapsed if it diverged, or ends near the accuracy of guessing or far below its own best. Outcomes of
+unstable settings are bimodal, so neither a mean over both kinds of runs nor a t-interval describes them. Collapsed runs
+are therefore counted and left out of means. In comparisons they are bounds: they reach no target.
 """
 
 import itertools
@@ -30,7 +30,7 @@ SHARE_OF_BEST = 0.5
 
 
 def has_collapsed(run: Run, time_s: float) -> bool:
-    """Return whether a run diverged, or its accuracy at a time is at most 20 %, or at most half of its best until then.
+    """Return whether a run diverged, or has at most 20 % accuracy at a time, or at most half of its best until then.
 
     Accuracies are means of three consecutive evaluations. A run that never learns counts as collapsed. A run with
     another metric collapses only if it diverges, because the value of guessing is unknown.
@@ -58,12 +58,12 @@ class TunedStudy(Study):
     """The tuning runs, with the same labels."""
 
     def table(self) -> pd.DataFrame:
-        """Return one row per group, β and complete entry: its settings, and the measures that the rules ask for.
+        """Return one row per group, β and complete entry: its settings, and the measures that the rules name.
 
         Values of the metric are means over the runs that have not collapsed; `collapsed` counts the others. A time is
-        NaN unless every seed reaches the target; NAME_seeds says how many do, and NAME_ci95 is half the 95 % interval
-        over seeds. `time_ratio` is the time to the last target divided by that of the group's reference, and
-        METRIC_gain by how much the last value is better, both paired over seeds, with NAME_verdict.
+        NaN unless every seed reaches the target; NAME_seeds is the number of seeds that do, and NAME_ci95 half the 95 %
+        interval. `time_ratio` is the time to the last target relative to that of the group's reference, and METRIC_gain
+        is the improvement of the last value over the reference. Both are paired by seed and have a NAME_verdict.
         """
         return self._table.copy()
 
@@ -72,13 +72,13 @@ class TunedStudy(Study):
         rows = []
         for group, beta in itertools.product(self.groups_shown, self.rules.betas):
             reference = self._reference(group, beta)
-            rows += [self._row(one, beta, group.name, reference) for one in self._complete(group.name)]
+            rows += [self._row(entry, beta, group.name, reference) for entry in self._complete(group.name)]
         return pd.DataFrame([row for row in rows if row])
 
     def compare(self, entry: str, than: str, beta: float, target: float | None = None) -> dict[str, Estimate]:
         """Return the estimates of `time_ratio`, `energy_ratio` and METRIC_gain of an entry relative to another one.
 
-        The ratios are those of what both spend until a target, by default the last one.
+        The ratios are those of the costs of reaching a target, by default the last one.
         """
         ours, theirs = self._of(entry, beta), self._of(than, beta)
         seeds = {run.seed for run in ours} & {run.seed for run in theirs}
@@ -87,12 +87,12 @@ class TunedStudy(Study):
             f"{name}_ratio": ratio(self.spent(ours, column, target), self.spent(theirs, column, target))
             for name, column in (("time", "time_s"), ("energy", "energy_j"))
         }
-        pair = self._final(ours), self._final(theirs)
+        pair = self.final(ours), self.final(theirs)
         return ratios | {self.gain: difference(*(pair if self.rules.higher_is_better else pair[::-1]))}
 
     @property
     def gain(self) -> str:
-        """Name of the column that says by how much the metric is better than that of the reference."""
+        """Name of the column with the improvement of the metric over the reference."""
         return f"{self.rules.metric}_gain"
 
     @property
@@ -104,7 +104,7 @@ class TunedStudy(Study):
     def time_names(self) -> list[str]:
         """Names of the columns for times to targets, and for uploads and energy to the last target."""
         last = f"{self.rules.targets[-1]:g}"
-        return [*(f"time_to_{one:g}" for one in self.rules.targets), f"uploads_to_{last}", f"energy_to_{last}"]
+        return [*(f"time_to_{target:g}" for target in self.rules.targets), f"uploads_to_{last}", f"energy_to_{last}"]
 
     def collapsed(self, entry: str, beta: float) -> int:
         """Return how many final runs of an entry have collapsed."""
@@ -122,7 +122,7 @@ class TunedStudy(Study):
         return found
 
     def _complete(self, group: str) -> list[str]:
-        """Return the entries of a group that have runs at every β; with missing runs, means would not be paired."""
+        """Return the entries of a group that have all seeds at every β, so that comparisons are paired."""
         names = dict.fromkeys(run.labels["entry"] for run in self.runs if run.labels["group"] == group)
         most = max((len(runs) for runs in self._by_entry.values()), default=0)
         return [name for name in names if all(len(self._of(name, beta)) == most for beta in self.rules.betas)]
@@ -131,13 +131,13 @@ class TunedStudy(Study):
         return [has_collapsed(run, self.rules.final_s) for run in runs]
 
     def spent(self, runs: Sequence[Run], column: str, target: float | None = None) -> Estimate:
-        """Return what runs spend until a target, by default the last one; a collapsed run reaches none."""
+        """Return the cost of each run up to a target, by default the last one; a collapsed run reaches none."""
         cost = spent_until(runs, target or self.rules.targets[-1], column)
         lost = np.array(self._lost(runs), dtype=bool)
         ends = np.array([float(run.curve[column].max()) if column in run.curve else 0.0 for run in runs])
         return Estimate(np.where(lost, ends, cost.low), np.where(lost, np.inf, cost.high))
 
-    def _final(self, runs: Sequence[Run]) -> Estimate:
+    def final(self, runs: Sequence[Run]) -> Estimate:
         """Return the last values of the metric; that of a collapsed run is a bound."""
         values = np.array([metric_by(run, self.rules, self.rules.final_s) for run in runs])
         lost = np.array(self._lost(runs), dtype=bool) | np.isnan(values)
@@ -162,7 +162,7 @@ class TunedStudy(Study):
         return row | {"seeds": len(runs), COLLAPSED: sum(lost), "reference": reference}
 
     def _measure(self, run: Run, lost: bool) -> dict[str, float]:
-        """Return all numbers of a run; NaN for a target that it never reaches."""
+        """Return all measures of a run; NaN for a target that it never reaches."""
         rules, last = self.rules, self.rules.targets[-1]
         wanted = [*((target, "time_s") for target in rules.targets), (last, "uploads"), (last, "energy_j")]
         spent = [math.nan if lost else spent_until([run], *one).mean for one in wanted]
@@ -170,9 +170,10 @@ class TunedStudy(Study):
         return dict(zip([*self.value_names, *self.time_names], [*values, *spent], strict=True))
 
     def _reference(self, group: Group, beta: float) -> str:
-        """Return the group's reference: the entry that is fastest to the last target.
+        """Return the group's reference: the candidate that is fastest to the last target.
 
-        If none of them reaches it with every seed, return the one with the fewest collapsed runs, of several the best.
+        If no candidate reaches it with every seed, return the one with the fewest collapsed runs; the final metric
+        decides ties.
         """
         complete = {name for one in self.groups_shown for name in self._complete(one.name)}
 
@@ -184,6 +185,3 @@ class TunedStudy(Study):
             return math.inf if math.isnan(time_s) else time_s, sum(lost), final
 
         return min((name for name in group.references if name in complete), key=rank, default="")
-
-    def __repr__(self) -> str:
-        return super().__repr__().replace("Study", "TunedStudy", 1)

@@ -20,7 +20,7 @@ from lesson.settings.settings import Settings
 def tune(
     tuning: Tuning, out: Path | str, engine: Engine, *, only: Sequence[str] = (), resume: bool = True, **how: Any
 ) -> TunedStudy:
-    """Execute the tuning runs that are missing in `out`, then the final runs of every entry that has been tuned.
+    """Execute the missing tuning runs, then the missing final runs of every entry that has been tuned.
 
     `only` names entries or groups, by default all. See `run_missing` for `resume` and `how`.
     """
@@ -37,7 +37,7 @@ def tune(
 
 
 def plan_tuning(tuning: Tuning, done: Mapping[str, Run], only: Sequence[str] = ()) -> StudyPlan:
-    """Return all tuning runs, and the final runs of the entries whose tuning runs are done."""
+    """Return all tuning runs, and the final runs of the entries whose tuning runs have finished."""
     return _Planner(tuning, only).plan(done)
 
 
@@ -46,7 +46,7 @@ class Score:
     """The tuning result of a point."""
 
     value: float
-    """Mean over the runs that did not collapse, or over all if every run did; a diverged run counts as guessing."""
+    """Mean over the runs that did not collapse, or over all runs if all did; a diverged run counts as guessing."""
     seeds: int
     collapsed: int
     diverged: int
@@ -65,7 +65,7 @@ class Score:
 
 
 class _Planner:
-    """Names the runs of a file. Validating settings takes a while, so each is built once."""
+    """Plans the runs of a file. Building settings is slow, so each run's settings are built once."""
 
     def __init__(self, tuning: Tuning, only: Sequence[str]) -> None:
         self._tuning, self._rules, self._made = tuning, tuning.rules, dict[Any, tuple[str, Settings]]()
@@ -97,7 +97,7 @@ class _Planner:
         return StudyPlan(KIND, runs, ("entry", "group", "data.beta"), labels, self._tuning.toml, archived=True)
 
     def _best(self, entry: Entry, beta: float, done: Mapping[str, Run]) -> int | None:
-        """Return the index of the best point; None until all tuning runs of the entry are done."""
+        """Return the index of the best point; None until all tuning runs of the entry have finished."""
         if len(entry.points) == 1:
             return 0
         ranks = []

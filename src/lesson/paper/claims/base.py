@@ -51,12 +51,12 @@ def claim(id: str, statement: str, paper: str, *items: str, added: bool = False)
 
 def check_claims(runs: Sequence[Run], items: Sequence[str], scale: Scale) -> list[dict[str, Any]]:
     """Return the findings on all claims whose items are among these and have all their runs, in the paper's order."""
-    done = {run.name for run in runs}
-    whole = {name for name in items if load_item(name).settings(scale).keys() <= done}
-    there = [claim for claim in CLAIMS if set(claim.items) <= whole]
-    there.sort(key=lambda claim: NAMES.index(claim.items[0]))
+    finished = {run.name for run in runs}
+    complete = {name for name in items if load_item(name).settings(scale).keys() <= finished}
+    claims = [claim for claim in CLAIMS if set(claim.items) <= complete]
+    claims.sort(key=lambda claim: NAMES.index(claim.items[0]))
     same_seeds = by_series(run for run in runs if run.seed < scale.seeds)
-    return [finding(claim, claim.measure(same_seeds)) for claim in there]
+    return [finding(claim, claim.measure(same_seeds)) for claim in claims]
 
 
 def finding(claim: Claim, parts: Sequence[Part]) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def final(results: Series, suffix: str, rounds: int = ROUNDS) -> tuple[FloatArra
 
 
 def slower(results: Series, other: str, suffix: str, label: str, rule: Rule = LONGER, column: str = "time_s") -> Part:
-    """Compare how long another strategy and LESSON take to the highest target that every LESSON and FedAvg run reaches.
+    """Compare the times of another strategy and LESSON to the highest target that all LESSON and FedAvg runs reach.
 
     The values are the other strategy's time over LESSON's, or its rounds over LESSON's if `column` is "round".
     """
@@ -120,6 +120,6 @@ def longer(
     rule: Rule = LONGER,
     rounds: int | None = None,
 ) -> Part:
-    """Compare what two series spend until they reach a target, as ratios of `series` to `than`, one per seed."""
+    """Compare the costs of two series up to a target, as ratios of `series` to `than`, one per seed."""
     ours, theirs = (spent_until(results[name], target, column, rounds) for name in (series, than))
     return Part(label, ratio(ours, theirs), rule, "times")

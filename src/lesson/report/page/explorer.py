@@ -1,4 +1,4 @@
-"""The data of the deadline explorer: the clients of a fleet and what each of about 200 deadlines does to them."""
+"""The data of the deadline explorer: the clients of a fleet, and the results of about 200 deadlines."""
 
 import math
 from dataclasses import asdict, dataclass
@@ -6,26 +6,26 @@ from typing import Any
 
 import numpy as np
 
-from lesson.core.arrays import FloatArray
 from lesson.fleet.fleet import Columns, Fleet, make_fleet
 from lesson.fleet.tiers import UNREACHABLE, assign_tiers
 from lesson.planning.plan import evaluate_deadline, evaluate_fedavg, evaluate_fedcs, propose_deadline_s, round_up
+from lesson.report.clients import values_of
 from lesson.settings.settings import Settings
 
 EXPLORER = ("explorer_words.js", "explorer_charts.js", "explorer_deploy.js", "explorer.js")
 """Scripts of the explorer in the order in which they are loaded."""
 _SHOWN = ("name", "x_km", "y_km", "compute_s", "upload_s", "latency_s")
 NUM_DEADLINES = 200
-"""Number of deadlines in equal ratios; fewer are left where rounding to two digits makes neighbors equal."""
+"""Number of geometrically spaced deadlines; some of them become equal when they are rounded to two digits."""
 
 
 @dataclass(frozen=True)
 class Advice:
-    """What a page says about a deadline to start with.
+    """The deadline that a page proposes, and the reason.
 
     Attributes:
         proposed_s: The proposed deadline in seconds.
-        min_on_time: Share of updates for which this deadline was chosen; None if it was chosen by latency alone.
+        min_on_time: Required share of updates on time; None if the deadline was chosen by latency alone.
         on_time: Share of updates that arrive on time at this deadline; None if it was not simulated.
         fedavg_round_s: Simulated mean round length of FedAvg; None if latencies do not vary.
     """
@@ -60,14 +60,14 @@ def explorer_data(
     ensure_first_tier: bool = False,
     advice: Advice | None = None,
 ) -> dict[str, Any]:
-    """Return the data for `Explorer.mount`, which draws it and computes no tiers.
+    """Return the data for `Explorer.mount`, which only draws it.
 
     Args:
         clients: The clients as in `columns_of`.
         num_clients: Size of the whole fleet, of which `clients` may be a sample.
         deadline_s: The deadline that is shown first.
         origin: Where the clients come from.
-        ensure_first_tier: Whether the fastest client is promoted where tier 1 is empty.
+        ensure_first_tier: Whether the fastest client is promoted if tier 1 is empty.
         advice: The proposed deadline; by default, that of these clients.
     """
     fleet = _fleet_of(clients, ensure_first_tier)
@@ -89,23 +89,19 @@ def explorer_data(
 
 
 def _fleet_of(clients: Columns, ensure_first_tier: bool) -> Fleet:
-    """Return the fleet of stored columns, as far as plans need it."""
-
-    def values(name: str, unknown: float = math.nan) -> FloatArray:
-        column = clients[name] or [None] * len(names)
-        return np.array([unknown if value is None else value for value in column])
+    """Return a fleet with the stored columns that plans need."""
 
     names = clients["name"] or []
-    energies = {name: values(name) for name in ("compute_j", "transmit_j")}
-    times = values("compute_s"), values("upload_s"), values("latency_s", math.inf)
+    energies = {name: values_of(clients, name) for name in ("compute_j", "transmit_j")}
+    times = values_of(clients, "compute_s"), values_of(clients, "upload_s"), values_of(clients, "latency_s", math.inf)
     settings = Settings(ensure_first_tier=ensure_first_tier)
     return make_fleet(settings, names, np.ones(len(names), dtype=np.int64), *times, **energies)
 
 
 def _deadlines_s(fleet: Fleet, more: set[float]) -> list[float]:
-    """Return increasing deadlines of two digits, from a quarter of the lowest latency to the highest, `more`, and inf.
+    """Return deadlines of two digits from a quarter of the lowest latency to the highest, `more` and infinity, sorted.
 
-    Outliers are covered by one last step before infinity.
+    The last finite deadline covers all outliers.
     """
     last_s = round_up(fleet.reach_s)
     first_s = max(float(fleet.latency_s.min()) / 4, last_s / 1e5)
@@ -114,7 +110,7 @@ def _deadlines_s(fleet: Fleet, more: set[float]) -> list[float]:
 
 
 def _row(fleet: Fleet, deadline_s: float) -> dict[str, Any]:
-    """Return what a deadline does to the fleet; `tiers` has the number of clients in each tier, from fast to slow."""
+    """Return the results of a deadline; `tiers` has the number of clients in each tier, from fast to slow."""
     fedcs = evaluate_fedcs(fleet, deadline_s)
     tiers = assign_tiers(fleet.at_deadline(deadline_s).latency_s, deadline_s)
     pairs = np.stack(np.unique(tiers[tiers != UNREACHABLE], return_counts=True), axis=1)

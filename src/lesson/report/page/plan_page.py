@@ -10,7 +10,7 @@ from lesson.report.page.document import write_document
 from lesson.report.page.explorer import EXPLORER, Advice, Origin, explorer_data
 
 MAX_CLIENTS = 5000
-"""Most clients that a page holds; a larger fleet is sampled evenly by latency."""
+"""Maximum number of clients on a page; a larger fleet is sampled evenly by latency."""
 
 
 def write_plan_page(
@@ -21,9 +21,9 @@ def write_plan_page(
     notes: Sequence[str] = (),
     advice: Advice | None = None,
 ) -> None:
-    """Atomically write a page on which users can move the deadline.
+    """Atomically write a page on which users can change the deadline.
 
-    By default, the page proposes the deadline that suits the whole fleet.
+    By default, the page proposes the deadline for the whole fleet.
     """
     path = Path(path)
     check_page_path(path)

@@ -1,4 +1,4 @@
-"""The page of `lesson replay`: recorded reality beside simulated alternatives, and how to adopt the recommended one."""
+"""The page of `lesson replay`: the recorded run, the simulated strategies, and the code for the recommended one."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -9,7 +9,7 @@ import numpy as np
 
 from lesson.core.arrays import IntArray
 from lesson.flight.fit import FittedFleet
-from lesson.flight.outcomes import MEASURES, MIN_SERVED, Candidate, Outcome
+from lesson.flight.outcomes import MIN_SERVED, Candidate, Outcome
 from lesson.flight.recording import ARRIVED, FAILED
 from lesson.flight.replay import Replay
 from lesson.report.page.document import write_document
@@ -84,7 +84,7 @@ def _outcome(fitted: FittedFleet, outcome: Outcome) -> dict[str, Any]:
         "label": label,
         "problem": "",
         "note": outcome.note,
-        "values": {name: asdict(outcome.spread(name)) for name in MEASURES},
+        "values": {name: asdict(spread) for name, spread in outcome.spreads.items()},
         "not_served": [fitted.names[client] for client in outcome.not_served],
     }
 

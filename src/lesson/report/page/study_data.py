@@ -1,4 +1,4 @@
-"""The data of a study's report page. The page draws it and computes nothing but the effects of other deadlines."""
+"""The data of a study's report page, which only draws it."""
 
 import math
 import shlex
@@ -13,8 +13,9 @@ from lesson.experiments.measures import spent_until
 from lesson.experiments.study import Study
 from lesson.learn.metric import Metric
 from lesson.report.bands import Points, mean_band
+from lesson.report.clients import stored_clients
 from lesson.report.groups import Group, groups_of, is_on_wall_clock, kind_of_time, rounds_are_arrivals
-from lesson.report.page.course import Course, course_of, stored_clients
+from lesson.report.page.course import Course, course_of
 from lesson.report.page.explorer import Origin, explorer_data
 from lesson.report.page.study_words import cards, what_was_run
 from lesson.report.page.work_data import fairness, latencies, participation, schedule
@@ -25,7 +26,7 @@ from lesson.settings.settings import SECTIONS, Settings
 _DASHES = {"-": "solid", "--": "dash", ":": "dot", "-.": "dashdot"}
 _COSTS = {"seconds": "time_s", "uploads": "uploads", "bytes": "bytes_up", "joules": "energy_j"}
 MAX_GROUPS = 24
-"""Most lines in a chart. Of a larger study, the best groups are drawn; the table lists all of them."""
+"""Maximum number of lines in a chart. In larger studies, the best groups are drawn, and the table lists all."""
 
 
 def study_data(study: Study) -> dict[str, Any]:
@@ -33,10 +34,12 @@ def study_data(study: Study) -> dict[str, Any]:
     groups, metric = groups_of(study), study.metric
     drawn = best_groups(groups, metric, MAX_GROUPS)
     courses = [[course_of(run.lines) for run in group.runs] for group in drawn]
-    clients = [stored_clients(group) for group in drawn]
+    clients = [[stored_clients(run) for run in group.runs] for group in drawn]
     merges = [_counts_merges(group, runs) for group, runs in zip(drawn, courses, strict=True)]
-    known = next((place for place, stored in enumerate(clients) if stored[0]), None)
+    there = [place for place, (stored, *_) in enumerate(clients) if stored and any(stored["clients"]["latency_s"])]
+    known = there[0] if there else None
     times_vary = any(group.settings.varies for group in drawn)
+    colors = {group.name: group.look[0] for group in drawn}
     parts = list(zip(drawn, courses, clients, strict=True))
     tasks = {run.settings.data.dataset for run in study.runs}
     return {
@@ -51,9 +54,9 @@ def study_data(study: Study) -> dict[str, Any]:
             for group in drawn
         ],
         "hidden": len(groups) - len(drawn),
-        "cards": cards(drawn, metric) if len(tasks) == 1 else [],  # of other tasks, results cannot be compared
+        "cards": cards(study, groups) if len(tasks) == 1 else [],  # of other tasks, results cannot be compared
         "table": results_table(study).to_data(),
-        "rows": [_row(group, drawn) for group in groups],
+        "rows": [_row(group, colors.get(group.name)) for group in groups],
         "curves": [_curves(*three, metric) for three in zip(drawn, courses, merges, strict=True)],
         # The explorer assumes constant times.
         "fleet": None if times_vary or known is None else _fleet(drawn[known], clients[known][0]),
@@ -68,9 +71,9 @@ def study_data(study: Study) -> dict[str, Any]:
 
 
 def _metric(metric: Metric) -> dict[str, Any]:
-    """Return what the page needs to know about the metric; nothing for accuracy."""
-    told = {"name": metric.name, "higher_is_better": metric.higher_is_better}
-    return {} if metric.is_share else {"metric": told}
+    """Return the name and direction of the metric; empty for accuracy."""
+    named = {"name": metric.name, "higher_is_better": metric.higher_is_better}
+    return {} if metric.is_share else {"metric": named}
 
 
 def _notes(study: Study) -> list[str]:
@@ -82,10 +85,10 @@ def _notes(study: Study) -> list[str]:
     return [f"{name}: {note}" for note, name in first.items()]
 
 
-def _row(group: Group, drawn: Sequence[Group]) -> dict[str, Any]:
-    """Return what a row of the table shows when it is opened, and the color of the group's line if it is drawn."""
+def _row(group: Group, color: str | None) -> dict[str, Any]:
+    """Return what a row of the table shows when it is opened, and the color of the group's line; None without one."""
     return {
-        "color": group.look[0] if group in drawn else None,
+        "color": color,
         "command": _command(group),
         "settings": tomli_w.dumps(_changed(group.settings)),
         "seed": group.runs[0].seed,
@@ -93,7 +96,7 @@ def _row(group: Group, drawn: Sequence[Group]) -> dict[str, Any]:
 
 
 def _command(group: Group) -> str:
-    """Return the commands that repeat the runs of a group; those of archived runs need the settings as config.toml.
+    """Return the commands that repeat the runs of a group; for archived runs, they read the settings from config.toml.
 
     Empty for runs on real clients, which cannot be repeated.
     """
@@ -120,7 +123,7 @@ def _changed(settings: Settings) -> dict[str, Any]:
 
 
 def _counts_merges(group: Group, courses: Sequence[Course]) -> bool:
-    """Return whether aggregations are counted as rounds of a group, because each arrival ends a round."""
+    """Return whether aggregations are counted instead of rounds, because each arrival ends a round."""
     return rounds_are_arrivals(group.settings) and all(course.num_merges for course in courses)
 
 
@@ -140,7 +143,7 @@ def _curves(group: Group, courses: Sequence[Course], counts_merges: bool, metric
 def _costs(group: Group, metric: Metric) -> list[dict[str, Any]]:
     """Return the seconds, uploads, bytes and joules to each target.
 
-    They are means over seeds with half their 95 % intervals; None unless all seeds reach the target at a known cost.
+    Costs are means over seeds, with half their 95 % intervals; None unless all seeds reach the target at a known cost.
     """
     found = []
     for target in metric.targets:

@@ -18,10 +18,9 @@ REPORT = "report.html"
 
 
 def write_study_page(study: Study, path: Path | str, *, sections: Sequence[Section] = (), title: str = "") -> None:
-    """Atomically write the report page of a study: what was run, further sections if any, and the results.
+    """Atomically write the report page of a study, with further `sections` between the summary and the results.
 
-    The title is by default made from the names of the configurations and the data sets. A study without runs needs a
-    title and further sections.
+    The default title names the configurations and the data sets. A study without runs needs a title and sections.
     """
     path = Path(path)
     if not study.runs and not sections:

@@ -6,20 +6,20 @@ from typing import Any
 
 import numpy as np
 
-from lesson.core.arrays import IntArray
-from lesson.experiments.measures import Estimate, difference, spent_until
+from lesson.experiments.measures import Estimate, difference
 from lesson.experiments.run import Run
+from lesson.experiments.study import Study
 from lesson.fleet.tiers import UNREACHABLE
 from lesson.learn.metric import Metric
+from lesson.report.clients import tiers_of
 from lesson.report.groups import Group, is_on_wall_clock
-from lesson.report.page.work_data import tiers_of
-from lesson.report.results import estimate, score_cell, time_to
+from lesson.report.results import score_cell
 from lesson.report.words import count, target_text
 from lesson.settings.settings import Settings
 
 
 def what_was_run(groups: Sequence[Group], stored: Sequence[tuple[dict[str, Any], Settings]]) -> str:
-    """Describe the study in one or two sentences; values that differ among runs are listed or left out.
+    """Describe the study in one or two sentences; values that differ between runs are listed or omitted.
 
     `stored` are the stored clients of runs, with the settings of the runs.
     """
@@ -29,10 +29,10 @@ def what_was_run(groups: Sequence[Group], stored: Sequence[tuple[dict[str, Any],
     who = f"{names} was" if len(groups) == 1 else f"{len(groups)} configurations ({names}) were"
     lengths = _different(_length(run) for run in runs)
     num_clients = sorted({settings.fleet.num_clients for settings in several})
-    many = " or ".join(f"{count:,}" for count in num_clients)
+    clients = " or ".join(f"{number:,}" for number in num_clients)
     first = (
         f"{who} trained on {_different(run.settings.data.dataset for run in runs)} for {lengths}, with "
-        f"{count(len({one.seed for one in limits}), 'seed')} and {many} clients{_split(groups)}."
+        f"{count(len({one.seed for one in limits}), 'seed')} and {clients} clients{_split(groups)}."
     )
     return " ".join(filter(None, [first, _latencies(groups, stored) if len(num_clients) == 1 else ""]))
 
@@ -43,8 +43,8 @@ def _length(run: Run) -> str:
         return f"{count(run.summary['rounds'], 'round')} in {run.summary['time_s']:,.0f} seconds of elapsed time"
     limits = run.settings.run
     seconds = limits.time_budget_s
-    told = [f"{seconds:,.0f} simulated {'second' if seconds == 1 else 'seconds'}"] if math.isfinite(seconds) else []
-    return " or ".join(told + ([count(limits.rounds, "round")] if limits.rounds else []))
+    parts = [f"{seconds:,.0f} simulated {'second' if seconds == 1 else 'seconds'}"] if math.isfinite(seconds) else []
+    return " or ".join(parts + ([count(limits.rounds, "round")] if limits.rounds else []))
 
 
 def _split(groups: Sequence[Group]) -> str:
@@ -68,36 +68,33 @@ def _latencies(groups: Sequence[Group], stored: Sequence[tuple[dict[str, Any], S
     seconds = np.array(known)
     deadlines = {group.settings.strategy.deadline_s for group in groups}
     varies = any(settings.varies for _, settings in stored)
-    told = "According to first estimates, local" if varies else "Local"
-    told += f" training and upload take the fastest client {seconds.min():.1f} s and the slowest "
-    told += f"{seconds.max():.1f} s"
+    text = "According to first estimates, local" if varies else "Local"
+    text += f" training and upload take the fastest client {seconds.min():.1f} s and the slowest "
+    text += f"{seconds.max():.1f} s"
     if len(deadlines) > 1:
-        return f"{told}."
+        return f"{text}."
     (deadline_s,) = deadlines
     if not math.isfinite(deadline_s):
-        return f"{told}; there is no deadline."
-    found = [np.unique(tiers_of(*one)) for one in stored]
-    tiers = _tiers([one[one != UNREACHABLE] for one in found])
-    return f"{told}; a deadline of {deadline_s:g} s sorts the clients into {tiers}."
+        return f"{text}; there is no deadline."
+    numbers = {int(np.count_nonzero(np.unique(tiers_of(*one)) != UNREACHABLE)) for one in stored}
+    fewest, most = min(numbers), max(numbers)
+    tiers = count(most, "tier") if fewest == most else f"{fewest}–{most} tiers, depending on the seed"
+    return f"{text}; a deadline of {deadline_s:g} s sorts the clients into {tiers}."
 
 
-def _tiers(found: Sequence[IntArray]) -> str:
-    """Describe the number of tiers; `found` has the non-empty tiers of each run, whose numbers may have gaps."""
-    counts = [int(np.count_nonzero(tiers != UNREACHABLE)) for tiers in found]
-    fewest, most = min(counts), max(counts)
-    slowest = max(int(tiers.max(initial=0)) for tiers in found)
-    many = count(most, "tier") if fewest == most else f"{fewest}–{most} tiers, depending on the seed"
-    return many if slowest <= most else f"{many}, up to tier {slowest:,}"
-
-
-def cards(groups: Sequence[Group], metric: Metric) -> list[dict[str, str]]:
+def cards(study: Study, groups: Sequence[Group]) -> list[dict[str, str]]:
     """Return cards that name the group with the best metric, and those with the lowest costs of the hardest target.
 
-    That is the hardest target that some group reaches with every seed. Without one, there is only the first card.
+    This is the hardest target that some group reaches with every seed. Without one, there is only the first card.
     """
-    certain = [one for one in metric.targets if any(_always_reaches(group, one) for group in groups)]
-    target_cards = [_target_card(groups, metric, certain[-1], *words) for words in _COSTS] if certain else []
-    return [_best_card(groups, metric), *filter(None, target_cards)]
+    metric = study.metric
+
+    def is_certain(target: float) -> bool:
+        return any(not study.spent(group.runs, "time_s", target).is_bound.any() for group in groups)
+
+    certain = list(filter(is_certain, metric.targets))
+    target_cards = [_target_card(study, groups, certain[-1], *words) for words in _COSTS] if certain else []
+    return [_best_card(study, groups, metric), *filter(None, target_cards)]
 
 
 _COSTS = (
@@ -107,34 +104,28 @@ _COSTS = (
 )
 
 
-def _always_reaches(group: Group, target: float) -> bool:
-    return all(time_to(run, target) is not None for run in group.runs)
-
-
-def _best_card(groups: Sequence[Group], metric: Metric) -> dict[str, str]:
+def _best_card(study: Study, groups: Sequence[Group], metric: Metric) -> dict[str, str]:
     """Return the card for the best value of the metric, with those of the next three groups."""
 
-    def score(run: Run) -> float:
-        return float(run.summary[metric.last10])
-
     def cost(runs: Sequence[Run]) -> Estimate:
-        return Estimate.of(np.array([-score(run) if metric.higher_is_better else score(run) for run in runs]))
+        values = study.final(runs)
+        return Estimate(-values.high, -values.low) if metric.higher_is_better else values
 
-    order = [groups[place] for place in metric.order([estimate(group, score).mean for group in groups])]
+    order = [groups[place] for place in metric.order([study.final(group.runs).mean for group in groups])]
     sign = " %" if metric.is_share else ""
-    shown = [f"{score_cell(estimate(group, score), metric)}{sign}" for group in order]
+    shown = [f"{score_cell(study.final(group.runs), metric)}{sign}" for group in order]
     behind = [f"{group.name}: {value}" for group, value in zip(order[1:4], shown[1:4], strict=True)]
     superlative = "Highest" if metric.higher_is_better else "Lowest"
     return _card(f"{superlative} {metric.name}", shown[0], leader(order, cost), behind)
 
 
 def _target_card(
-    groups: Sequence[Group], metric: Metric, target: float, column: str, heading: str, scale: float, unit: str
+    study: Study, groups: Sequence[Group], target: float, column: str, heading: str, scale: float, unit: str
 ) -> dict[str, str] | None:
-    """Return the card for the lowest cost of a target; None if no group reaches it always and at a known cost."""
+    """Return the card for the lowest cost of a target; None unless a group always reaches it at a known cost."""
 
     def cost(runs: Sequence[Run]) -> Estimate:
-        return spent_until(runs, target, column)
+        return study.spent(runs, column, target)
 
     means = {group: scale * cost(group.runs).mean for group in groups}
     order = sorted(groups, key=lambda group: (math.isnan(means[group]), means[group]))
@@ -142,20 +133,22 @@ def _target_card(
     if math.isnan(least):
         return None
     later = [f"{group.name}: {means[group] / least:.2f} ×" for group in order[1:4] if not math.isnan(means[group])]
-    for group in [group for group in groups if not _always_reaches(group, target)][:3]:
-        number = sum(time_to(run, target) is not None for run in group.runs)
-        later.append(f"{group.name} reaches it with {number or 'none'} of {count(len(group.runs), 'seed')}")
+    missed = {group: study.spent(group.runs, "time_s", target).is_bound for group in groups}
+    for group, misses in [(group, misses) for group, misses in missed.items() if misses.any()][:3]:
+        number = np.count_nonzero(~misses)
+        later.append(f"{group.name} reaches it with {number or 'none'} of {count(len(misses), 'seed')}")
     value = f"{least:,.{1 if unit == ' kJ' and least < 10 else 0}f}{unit}"
-    return _card(f"{heading} {target_text(metric, target, ' ')}", value, leader(order, cost), later)
+    return _card(f"{heading} {target_text(study.metric, target, ' ')}", value, leader(order, cost), later)
 
 
 def leader(groups: Sequence[Group], cost: Callable[[Sequence[Run]], Estimate]) -> str:
-    """Return the name of the first group, and of those whose cost is not distinguishable over the seeds in common."""
+    """Return the name of the first group, and of the groups whose cost is not distinguishable over common seeds."""
     first, *others = groups
     tied = [group.name for group in others if _difference(first, group, cost).verdict(0) != "lower"]
     if not tied:
         return first.name
-    names = " or ".join([first.name, *tied]) if len(tied) < 3 else f"{first.name} and {len(tied)} others"
+    names = f"{', '.join([first.name, *tied[:-1]])} or {tied[-1]}"
+    names = names if len(tied) < 3 else f"{first.name} and {len(tied)} others"
     return f"{names}: not distinguishable with {count(len(first.runs), 'seed')}"
 
 

@@ -5,9 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from lesson.core.arrays import FloatArray, IntArray
 from lesson.fleet.fleet import reach_of
-from lesson.fleet.tiers import assign_tiers, client_to_promote
+from lesson.report.clients import tiers_of, values_of
 from lesson.report.page.course import Course
 from lesson.report.panels import density
 from lesson.settings.settings import Settings
@@ -119,22 +118,12 @@ def latencies(kept: dict[str, Any]) -> dict[str, Any] | None:
     """
     curves = {}
     for name in ("compute_s", "upload_s", "latency_s"):
-        values = np.array([value for value in kept["clients"][name] if value is not None])
+        values = values_of(kept["clients"], name)
+        values = values[np.isfinite(values)]
         if len(values) and (curve := density(values[values <= reach_of(values)])) is not None:
             places = np.linspace(0, len(curve[0]) - 1, 160).astype(int)
             curves[name] = {"x": curve[0][places].round(3).tolist(), "y": curve[1][places].tolist()}
     return curves or None
-
-
-def tiers_of(kept: dict[str, Any], settings: Settings) -> IntArray:
-    """Return the tier of each client by the deadline, even if the strategy has no tiers; 0 for unknown latencies."""
-    seconds: FloatArray = np.array([np.inf if one is None else one for one in kept["clients"]["latency_s"]])
-    chosen = settings.strategy
-    tiers = assign_tiers(seconds, chosen.deadline_s)
-    promoted = client_to_promote(seconds, chosen.deadline_s, chosen.ensure_first_tier)
-    if promoted is not None:
-        tiers[promoted] = 1
-    return tiers
 
 
 def _shown(kept: dict[str, Any]) -> list[int]:

@@ -8,11 +8,12 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, MaxNLocator, PercentFormatter, StrMethodFormatter
 
-from lesson.experiments.measures import half_intervals
 from lesson.fleet.fleet import draw_fleet
+from lesson.learn.metric import ACCURACY, Metric
 from lesson.paper.fleets import PAPER_MEDIAN_S, SCENARIOS, merged_arrivals
 from lesson.paper.items import base_settings
 from lesson.planning.plan import Plan, make_plan
+from lesson.report.bands import draw_band
 from lesson.report.files import COLUMN_IN, PAGE_IN, in_paper_style
 from lesson.report.panels import density, draw_tier_blocks
 from lesson.report.words import count
@@ -87,10 +88,10 @@ def draw_latency_density(num_draws: int = 200, seed: int = 0, deadline_s: float 
 
 def draw_towards_zero(left: Axes, right: Axes, frame: pd.DataFrame) -> None:
     """Draw how close LESSON is to asynchronous FL over τ, with 95 % bands, from `paper.fleets.towards_zero`."""
-    _draw_band(left, frame, "single_share", 1.0)
+    _draw_draws(left, frame, "single_share", ACCURACY)  # a share, which is from 0 to 1
     left.set(ylabel="single-update aggregations", ylim=(0, 1))
     left.yaxis.set_major_formatter(PercentFormatter(1.0))
-    _draw_band(right, frame, "wait_s", np.inf)
+    _draw_draws(right, frame, "wait_s", Metric("wait_s", targets=()))
     deadlines_s = np.unique(frame["deadline_s"])
     right.plot(deadlines_s, deadlines_s / 2, color="0.4", linestyle="--", linewidth=0.8, label="τ/2")
     right.set(ylabel="wait for aggregation (s)", yscale="log")
@@ -102,10 +103,7 @@ def draw_towards_zero(left: Axes, right: Axes, frame: pd.DataFrame) -> None:
     right.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
 
 
-def _draw_band(axes: Axes, frame: pd.DataFrame, name: str, highest: float) -> None:
-    """Draw the mean over draws at each deadline with its 95 % band, clipped to [0, highest]."""
-    by_draw = frame.pivot(index="draw", columns="deadline_s", values=name)
-    mean, half = by_draw.mean().to_numpy(), half_intervals(by_draw.to_numpy(float))
-    axes.plot(by_draw.columns, mean, "o-", color=BLUE, clip_on=False, zorder=3)
-    low, high = np.maximum(mean - half, 0), np.minimum(mean + half, highest)
-    axes.fill_between(by_draw.columns, low, high, color=BLUE, alpha=0.2, lw=0)
+def _draw_draws(axes: Axes, frame: pd.DataFrame, name: str, metric: Metric) -> None:
+    """Draw the mean over draws at each deadline with its 95 % band."""
+    draws = [(draw["deadline_s"].to_numpy(), draw[name].to_numpy()) for _, draw in frame.groupby("draw")]
+    draw_band(axes, draws, BLUE, "mean over draws", metric=metric)

@@ -21,7 +21,7 @@ _STYLES = {"holds": "green", "fails": "red", "inconclusive": "yellow", "mixed": 
 def claims_table(claims: Sequence[Mapping[str, Any]]) -> Table:
     """Return a table with a row per claim of claims.json; each part has a line with its outcome."""
 
-    def said(claim: Mapping[str, Any]) -> str:
+    def statement(claim: Mapping[str, Any]) -> str:
         added = " (added)" * claim["added"]
         return f"{claim['statement']}{added}\npaper ({', '.join(claim['items'])}): {claim['paper']}"
 
@@ -32,7 +32,7 @@ def claims_table(claims: Sequence[Mapping[str, Any]]) -> Table:
         )
 
     columns = [
-        Column("claim", said, align="left"),
+        Column("claim", statement, align="left"),
         Column("ours (mean ± 95 % confidence interval)", ours, align="left"),
         Column("seeds", "seeds"),
         Column("verdict", "verdict", align="left"),

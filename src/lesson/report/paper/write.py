@@ -50,11 +50,11 @@ _TABLES: dict[str, Callable[[Item, Series, Scale], Table]] = {
     "mnist": mnist_table,
 }
 CLAIMS = (
-    "Each claim has one or more parts. A part holds (✓) if its whole 95 % confidence interval meets the claim, fails "
-    "(✗) if none of it does, and is inconclusive (?) otherwise. A claim holds, fails or is inconclusive if all its "
-    "parts do or are, and is mixed otherwise. Parts and claims that are not in the paper are marked as added; such "
-    "parts do not count toward a verdict. If runs never reach a target, the part lists the value of each seed (> marks "
-    "a lower bound), and its interval is that of the median by the sign test, which needs at least six seeds."
+    "Each claim has one or more checks. A check holds (✓) if its whole 95 % confidence interval meets the claim, fails "
+    "(✗) if none of it does, and is inconclusive (?) otherwise. A claim holds, fails or is inconclusive if all of its "
+    "checks do or are, and is mixed otherwise. Checks and claims that are not in the paper are marked as added; such "
+    "checks do not count toward a verdict. If runs never reach a target, the check lists the value of each seed (> "
+    "marks a lower bound), and its interval is that of the median by the sign test, which needs at least six seeds."
 )
 _CLAIMS: TypeAdapter[Any] = TypeAdapter(list[dict[str, Any]])
 
@@ -79,7 +79,7 @@ class Reproduction:
 def write_reproduction(
     items: Sequence[Item], scale: Scale, study: Study, out: Path, tell: Callable[[str], None] = lambda _: None
 ) -> Reproduction:
-    """Write the items of a reproduction, whose runs must be done, and the claims about all items in the folder."""
+    """Write the items of a reproduction, whose runs must have finished, and the claims on all items in the folder."""
     paths: dict[str, list[Path]] = {}
     for item in items:
         tell(f"Drawing {item.name}")
@@ -170,7 +170,7 @@ def _note(scale: Scale) -> str:
 
 
 def _about(scale: Scale) -> str:
-    """Return what the lines and bands of a figure and the ± of a table are, and which parameters the runs have."""
+    """Return a note that explains lines, bands and ±, and names the parameters of the runs."""
     seeds = f"the mean and 95 % confidence interval over {scale.seeds} seeds (Student's t), as do numbers with ±"
     if scale.seeds < MIN_SEEDS:
         seeds = "a single seed" if scale.seeds == 1 else f"the mean over {scale.seeds} seeds"

@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from lesson.clock.records import first_tier_note
 from lesson.core.arrays import FloatArray
 from lesson.planning.plan import Plan
-from lesson.report.files import STYLE, check_figure_path, save_figure
+from lesson.report.files import STYLE, save_figure
 from lesson.report.palette import tier_colors
 from lesson.report.panels import MAX_CLIENTS_DRAWN, MAX_TIERS_NAMED, density, draw_map, draw_tier_blocks
 from lesson.report.words import count
@@ -25,8 +25,6 @@ MAX_LINEAR = 50.0
 
 def draw_plan(plan: Plan, title: str, path: Path | str) -> None:
     """Write the figure of a plan atomically."""
-    path = Path(path)
-    check_figure_path(path)
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(10, 7), layout="constrained")
         figure.suptitle(title, fontweight="bold")

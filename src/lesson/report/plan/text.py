@@ -3,32 +3,30 @@
 import math
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from lesson.clock.records import first_tier_note
-from lesson.planning.plan import Plan
+from lesson.planning.plan import DeadlineRow, Plan, TierRow
 from lesson.report.palette import tier_colors
+from lesson.report.table import Column, Table
+from lesson.report.words import ROUNDING, percent
 
 MAX_TIERS_SHOWN = 14
 MIN_ROUND_WIDTH, MAX_ROUND_WIDTH = 3, 9
 MIN_WIDTH = 80
 WIDEST = 1000
-_ROUNDING = 1e-9
-"""Allowance for floating-point errors, as in 100 * 0.285 = 28.499999999999996."""
 
 
 def print_plan(plan: Plan, title: str, notes: list[str], console: Console) -> None:
     """Print a plan and notes about it. Lines wrap in narrow terminals, but numbers are never cut off."""
-    tiers, deadlines = _tier_table(plan), _deadline_table(plan)
+    tiers, deadlines = tier_table(plan).to_rich(), deadline_table(plan).to_rich()
     widest = console.options.update(width=WIDEST)
     widths = [console.measure(table, options=widest).maximum for table in (tiers, deadlines)]
     console.width = max(console.width, MIN_WIDTH, *widths)
     console.print(Text(title, style="bold"))
     console.print()
-    console.print(tiers)
+    console.print(Group(tiers, *_more_tiers(plan)))
     console.print(_round_lengths(plan))
     console.print()
     console.print(_schedule(plan, console))
@@ -38,36 +36,60 @@ def print_plan(plan: Plan, title: str, notes: list[str], console: Console) -> No
         console.print(Text.assemble(("note: ", "yellow"), note))
 
 
-def counted(number: int, what: str) -> str:
-    """Return a number of things, such as "1 client" or "2 clients"."""
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+def tier_table(plan: Plan) -> Table:
+    """Return a row per tier; of many tiers, the fastest."""
+
+    def latency(row: TierRow) -> str:
+        return _short(row.fastest_s) + (f" – {_short(row.slowest_s)}" if len(row.clients) > 1 else "")
+
+    columns = [
+        Column("tier", lambda row: row.tier),
+        Column("clients", lambda row: len(row.clients)),
+        Column("share", lambda row: len(row.clients) / len(plan.fleet), percent),
+        Column("latency (s)", latency),
+        Column("uploads every", lambda row: "round" if row.tier == 1 else f"{row.tier} rounds"),
+        Column("uploads / 1000 s", lambda row: row.uploads_per_1000s, _short),
+        *_on_time_if_varying(plan),
+    ]
+    colors = dict(zip((row.tier for row in plan.tier_rows), tier_colors(len(plan.tier_rows)), strict=True))
+    return Table(columns, plan.tier_rows[:MAX_TIERS_SHOWN], "Tiers", row_style=lambda row: colors[row.tier])
 
 
-def _tier_table(plan: Plan) -> RenderableType:
-    headings = ["tier", "clients", "share", "latency (s)", "uploads every", "uploads / 1000 s"]
-    table = _table("Tiers", [*headings, *_if_varying(plan, "on time")])
-    colors = tier_colors(len(plan.tier_rows))
-    for row, color in list(zip(plan.tier_rows, colors, strict=True))[:MAX_TIERS_SHOWN]:
-        spread = f"{row.fastest_s:.4g} – {row.slowest_s:.4g}" if len(row.clients) > 1 else f"{row.fastest_s:.4g}"
-        every = "round" if row.tier == 1 else f"{row.tier} rounds"
-        share = percent(len(row.clients) / len(plan.fleet))
-        tier = Text(f"{row.tier}", style=color)
-        uploads = f"{row.uploads_per_1000s:.4g}"
-        on_time = _if_varying(plan, _on_time(row.on_time))
-        table.add_row(tier, f"{len(row.clients)}", share, spread, every, uploads, *on_time)
-    return Group(table, *_more_tiers(plan))
+def deadline_table(plan: Plan) -> Table:
+    """Return a row per deadline, with that of the plan in bold."""
+    slowest_s = plan.fleet.slowest_s if plan.varying else plan.round_s["fedavg"]
+
+    def deadline(row: DeadlineRow) -> str:
+        name = f"{_short(row.deadline_s)}" + ("*" if row.promoted else "")
+        return f"slowest {name}" if row.deadline_s == slowest_s else name
+
+    columns = [
+        Column("deadline (s)", deadline),
+        Column("tiers", lambda row: row.num_tiers),
+        Column("round (s)", lambda row: row.round_s, _short),
+        Column("updates /1000 s", lambda row: row.updates_per_1000s, _short),
+        Column("staleness", lambda row: row.staleness, "{:.2f}".format),
+        Column("served", lambda row: row.served, percent),
+        Column("served by FedCS", lambda row: row.served_by_fedcs, percent),
+        Column("J per update", lambda row: row.joules_per_update, lambda one: "–" if one is None else f"{one:.3g}"),
+        *_on_time_if_varying(plan),
+    ]
+    style = lambda row: "bold" if row.deadline_s == plan.deadline_s else ""  # noqa: E731
+    return Table(columns, plan.deadlines, "Other deadlines", row_style=style)
+
+
+def _on_time_if_varying(plan: Plan) -> list[Column]:
+    return [Column("on time", lambda row: row.on_time, _on_time)] if plan.varying else []
 
 
 def _round_lengths(plan: Plan) -> Text:
     lesson, fedavg, fedcs = (plan.round_s[name] for name in ("lesson", "fedavg", "fedcs"))
+    assert lesson is not None, "only FedAvg and FedCS may have no clients"
     in_tier_1 = int(np.count_nonzero(plan.tiers == 1))
-    told = f"{fedcs:.4g} s for {in_tier_1} of {len(plan.fleet)} clients" if fedcs is not None else _why_no_fedcs(plan)
-    waits = "–" if fedavg is None else f"{fedavg:.4g} s"
-    return Text.assemble(("A round lasts  ", "bold"), f"LESSON {lesson:.4g} s   FedAvg {waits}   FedCS {told}")
-
-
-def _why_no_fedcs(plan: Plan) -> str:
-    return "needs a finite deadline" if np.any(plan.tiers == 1) else "has no clients: tier 1 is empty"
+    why = "needs a finite deadline" if in_tier_1 else "has no clients: tier 1 is empty"
+    told = f"{_short(fedcs)} s for {in_tier_1} of {len(plan.fleet)} clients" if fedcs is not None else why
+    waits = "–" if fedavg is None else f"{_short(fedavg)} s"
+    return Text.assemble(("A round lasts  ", "bold"), f"LESSON {_short(lesson)} s   FedAvg {waits}   FedCS {told}")
 
 
 def _schedule(plan: Plan, console: Console) -> RenderableType:
@@ -100,78 +122,18 @@ def _time_axis(ends_s: list[float], cell: int) -> str:
     """Return the ends of rounds in seconds, each right-aligned with its mark, as many as fit."""
     axis = ""
     for index, end_s in enumerate(ends_s):
-        label = f"{end_s:.4g}"
+        label = _short(end_s)
         room = (index + 1) * cell - len(axis)
         if room > len(label):
             axis += label.rjust(room)
     return axis
 
 
-def _deadline_table(plan: Plan) -> Table:
-    table = _table(
-        "Other deadlines",
-        [
-            "deadline\n(s)",
-            "tiers",
-            "round\n(s)",
-            "updates\n/1000 s",
-            "stale\nversions",
-            "served",
-            "by\nFedCS",
-            "J per\nupdate",
-            *_if_varying(plan, "on\ntime"),
-        ],
-    )
-    slowest_s = plan.fleet.slowest_s if plan.varying else plan.round_s["fedavg"]
-    for row in plan.deadlines:
-        name = f"{row.deadline_s:.4g}" + ("*" if row.promoted else "")
-        if row.deadline_s == slowest_s:
-            name = f"slowest {name}"
-        joules = "–" if row.joules_per_update is None else f"{row.joules_per_update:.3g}"
-        table.add_row(
-            name,
-            f"{row.num_tiers}",
-            f"{row.round_s:.4g}",
-            f"{row.updates_per_1000s:.4g}",
-            f"{row.staleness:.2f}",
-            percent(row.served),
-            percent(row.served_by_fedcs),
-            joules,
-            *_if_varying(plan, _on_time(row.on_time)),
-            style="bold" if row.deadline_s == plan.deadline_s else "",
-        )
-    return table
-
-
-def _if_varying(plan: Plan, cell: str) -> list[str]:
-    """Return the cell of a column that exists only if times vary, in a list; an empty list if they do not."""
-    return [cell] if plan.varying else []
-
-
-def percent(share: float) -> str:
-    """Return a share in whole percent, rounded half up; only exact shares of 0 and 1 are 0% and 100%."""
-    if 0 < share < 0.005 * (1 - _ROUNDING):
-        return "<1%"
-    if 0.995 * (1 - _ROUNDING) <= share < 1:
-        return ">99%"
-    return f"{math.floor(100 * share + 0.5 + _ROUNDING)}%"
-
-
 def _on_time(share: float | None) -> str:
     """Return a share in percent, rounded down so that it never seems to reach an --on-time share that it misses."""
     if share is None:
         return "–"
-    return "<1%" if 0 < share < 0.01 * (1 - _ROUNDING) else f"{math.floor(100 * share + _ROUNDING)}%"
-
-
-def _table(title: str, headings: list[str]) -> Table:
-    """Return an empty table with right-aligned columns."""
-    table = Table(
-        title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True
-    )
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
-    return table
+    return "<1%" if 0 < share < 0.01 * (1 - ROUNDING) else f"{math.floor(100 * share + ROUNDING)}%"
 
 
 def _more_tiers(plan: Plan) -> list[Text]:
@@ -199,3 +161,8 @@ def varying_notes(plan: Plan) -> list[str]:
         f"latencies vary ({', '.join(plan.varying)}): latencies and tiers are the server's first estimates{without}; "
         "round lengths of LESSON and FedAvg are means of simulations, and update rates follow from both"
     ]
+
+
+def _short(value: float) -> str:
+    """Return a number with four significant digits, but without an exponent if it is large."""
+    return f"{value:,.0f}" if 1e4 <= value < 1e9 else f"{value:.4g}"

@@ -1,4 +1,4 @@
-"""The tables of a replay: the recorded run beside simulated strategies, the clients, and the check of predictions."""
+"""The tables of a replay: the recorded run and the simulated strategies, the clients, and the check of predictions."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -10,24 +10,18 @@ from lesson.flight.check import Check, Prediction
 from lesson.flight.fit import listed
 from lesson.flight.outcomes import Spread
 from lesson.flight.replay import Replay
-from lesson.report.plan.text import counted, percent
 from lesson.report.table import Column, Table
+from lesson.report.words import count, percent
 
 MAX_NAMED = 3
 
 
 def strategy_table(result: Replay) -> Table:
-    """Return the recorded run and the simulated strategies that can run; updates per hour have an interval."""
+    """Return a table of the recorded run and the simulated strategies; updates per hour have an interval."""
     names, reality = result.fitted.names, result.reality
-    recorded = {name: Spread(value, math.nan, math.nan) for name, value in reality.values.items()}
-    found = [(f"recorded: {reality.strategy}", recorded, reality.not_served)]
-    for outcome in result.outcomes:
-        if not outcome.problem:
-            spreads = {name: outcome.spread(name) for name in outcome.values}
-            found.append((outcome.candidate.label, spreads, outcome.not_served))
     rows = [
         {"strategy": label, "not_served": [names[client] for client in not_served], **spreads}
-        for label, spreads, not_served in found
+        for label, spreads, not_served in result.rows
     ]
     columns = [
         Column("strategy", "strategy", align="left"),
@@ -41,13 +35,13 @@ def strategy_table(result: Replay) -> Table:
     ]
     if np.isnan(result.fitted.energy_j).all():
         columns = [column for column in columns if column.value != "joules"]
-    clients, rounds = counted(len(names), "client"), counted(reality.num_rounds, "round")
+    clients, rounds = count(len(names), "client"), count(reality.num_rounds, "round")
     title = f"{result.fitted.recording.name}: {clients}, {result.fitted.duration_s:.0f} s, {rounds}"
     return Table(columns, rows, title, row_style=lambda row: "bold" if row is rows[0] else "")
 
 
 def client_table(clients: Sequence[dict[str, Any]], labels: Sequence[str]) -> Table:
-    """Return what was recorded of each client, and how many of its updates each strategy aggregates in a simulation."""
+    """Return a table of the recorded clients, and of how many of their updates each strategy aggregates."""
 
     def merged(index: int) -> Callable[[dict[str, Any]], float | None]:
         return lambda client: client["merged"][index]
@@ -65,7 +59,7 @@ def client_table(clients: Sequence[dict[str, Any]], labels: Sequence[str]) -> Ta
 
 
 def check_table(check: Check, name: str) -> Table:
-    """Return how well the first half of a recording predicts the second."""
+    """Return a table that compares the second half of a recording with its prediction from the first."""
     columns = [
         Column("", lambda row: row.what, align="left"),
         Column("predicted", lambda row: _value(row, row.predicted.mean)),

@@ -294,7 +294,6 @@ window.Page = (() => {
     const button = document.getElementById("theme");
     button.textContent = { auto: "Colors: system", light: "Colors: light", dark: "Colors: dark" }[theme];
     for (const { place, traces, layout } of charts) Plotly.react(place, traces, themed(layout));
-    dispatchEvent(new Event("themed"));
   }
 
   /** Buttons of which one is pressed. `options` are [value, text]; `pick` is called with the chosen value, first at once. */
@@ -342,7 +341,7 @@ window.Page = (() => {
   }
 
   /** Colors of the tiers, from fast to slow. */
-  function tierColours(count) {
+  function tierColors(count) {
     const anchors = data.tier_anchors;
     return Array.from({ length: count }, (_, place) => {
       const at = count > 1 ? (place * (anchors.length - 1)) / (count - 1) : 0;
@@ -406,7 +405,7 @@ window.Page = (() => {
     sortable,
     choice,
     quoted,
-    tierColours,
+    tierColors,
     number,
     fine,
     seconds,

@@ -23,7 +23,7 @@ window.Explorer = (() => {
 
     function show(place) {
       state.row = state.rows[place];
-      state.colors = Page.tierColours(state.row.tiers.length);
+      state.colors = Page.tierColors(state.row.tiers.length);
       controls.show(place);
       now.textContent = ExplorerWords.now(state);
       cards.replaceChildren(ExplorerWords.cards(state));
@@ -136,8 +136,8 @@ window.Explorer = (() => {
       field.removeAttribute("aria-invalid");
       if (typed_s === null) write(deadline_s);
       const isOther = typed_s !== null && typed_s !== deadline_s;
-      const command = `lesson plan --deadline ${typed_s}`;
-      tell(isOther ? `The nearest computed deadline is ${deadline_s} s. ${command} computes any other.` : "");
+      const command = `lesson plan with --deadline ${typed_s} computes this one.`;
+      tell(isOther ? `The nearest computed deadline is ${deadline_s} s. ${command}` : "");
     }
 
     const elements = [

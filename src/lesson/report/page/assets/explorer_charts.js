@@ -218,11 +218,16 @@ window.ExplorerCharts = (() => {
     return row.tiers.flatMap(({ tier, count, begin, fastest_s }, place) =>
       Array.from({ length: count }, (_, step) => ({
         tier,
-        label: `${Page.plain(String(fleet.name[begin + step]).slice(0, 16))} (tier ${number(tier)})`,
+        label: `${Page.plain(short(String(fleet.name[begin + step])))} (tier ${number(tier)})`,
         color: colors[place],
         parts: workOf(fleet, begin + step, step ? fleet.latency_s[begin + step] : fastest_s),
       })),
     );
+  }
+
+  /** A name, in which the middle is left out if it is long: names in a fleet often begin alike. */
+  function short(name) {
+    return name.length > 16 ? `${name.slice(0, 8)}…${name.slice(-7)}` : name;
   }
 
   /** The phases of a client's work and their lengths; those of a promoted client are scaled down to `latency_s`. */
@@ -240,29 +245,30 @@ window.ExplorerCharts = (() => {
   function scheduleMarks(lines, round_s, numRounds) {
     const bars = new Map();
     const merges = { x: [], y: [] };
-    const bar = (kind, { label, color }, from_s, to_s) => {
+    const bar = (kind, { label, color }, at, from_s, to_s) => {
       const length_s = Math.min(to_s, numRounds * round_s) - from_s;
       if (length_s <= 0) return;
-      if (!bars.has(kind)) bars.set(kind, { base: [], x: [], y: [], color: [] });
+      if (!bars.has(kind)) bars.set(kind, { base: [], x: [], y: [], customdata: [], color: [] });
       const one = bars.get(kind);
       const pale = color.replace("rgb(", "rgba(").replace(")", ",.5)");
       one.base.push(from_s);
       one.x.push(length_s);
-      one.y.push(label);
+      one.y.push(at);
+      one.customdata.push(label);
       one.color.push({ waits: PALE, uploads: pale }[kind] ?? color);
     };
-    for (const line of lines) {
+    for (const [at, line] of lines.entries()) {
       for (let round = 0; round < numRounds; round += line.tier) {
         const end_s = (round + line.tier) * round_s;
         let at_s = round * round_s;
         for (const [kind, length_s] of line.parts) {
-          bar(kind, line, at_s, at_s + length_s);
+          bar(kind, line, at, at_s, at_s + length_s);
           at_s += length_s;
         }
-        bar("waits", line, at_s, end_s);
+        bar("waits", line, at, at_s, end_s);
         if (round + line.tier <= numRounds) {
           merges.x.push(end_s);
-          merges.y.push(line.label);
+          merges.y.push(at);
         }
       }
     }
@@ -284,7 +290,7 @@ window.ExplorerCharts = (() => {
           ...places,
           width: 0.6,
           marker: { color: color, line: { width: 0 } },
-          hovertemplate: `${kind} from %{base:.4~g} s<extra>%{y}</extra>`,
+          hovertemplate: `${kind} from %{base:.4~g} s<extra>%{customdata}</extra>`,
         };
       });
     const diamond = {
@@ -312,10 +318,9 @@ window.ExplorerCharts = (() => {
         barmode: "overlay",
         xaxis: { title: { text: "time (s)" }, range: [0, numRounds * round_s * 1.01] },
         yaxis: {
-          type: "category",
           autorange: "reversed",
-          categoryorder: "array",
-          categoryarray: lines.map(({ label }) => label),
+          tickvals: [...lines.keys()],
+          ticktext: lines.map(({ label }) => label),
           showgrid: false,
           ticklabelstandoff: 4,
         },

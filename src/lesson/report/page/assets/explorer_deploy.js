@@ -10,37 +10,40 @@ window.ExplorerDeploy = (() => {
 
   /** Put the box into a section. */
   function mount(section) {
-    const told = h("div");
+    const output = h("div");
     let state = null;
     let strategy = "lesson";
     const choice = Page.choice("Strategy", STRATEGIES, (name) => {
       strategy = name;
       if (state) draw();
     });
-    section.append(h("h3", { id: "deploy" }, "Use it on Flower"), choice, told);
+    section.append(h("h3", { id: "deploy" }, "Use it on Flower"), choice, output);
 
     function draw() {
       const { row, flags, recording } = state;
       if (strategy === "fedcs" && !row.fedcs) {
-        const why = row.deadline_s === Infinity ? "it needs a deadline" : `no client meets ${seconds(row.deadline_s)}`;
-        told.replaceChildren(h("p", {}, `FedCS cannot run: ${why}.`));
+        const why =
+          row.deadline_s === Infinity
+            ? "it needs a deadline"
+            : `no client meets the deadline of ${seconds(row.deadline_s)}`;
+        output.replaceChildren(h("p", {}, `FedCS cannot run: ${why}.`));
         return;
       }
-      told.replaceChildren(h("p", {}, "In the server app, use this strategy:"));
-      told.append(Page.quoted(codeOf(state, strategy), "the code for a Flower app"));
+      output.replaceChildren(h("p", {}, "In the server app, use this strategy:"));
+      output.append(Page.quoted(codeOf(state, strategy), "the code for a Flower app"));
       if (strategy === "lesson")
-        told.append(
+        output.append(
           h(
             "p",
             {},
-            "In the client app, read the step size from the message, ",
+            "In the client app, read the step size, which depends on the tier, from the message: ",
             h("code", {}, 'message.content["config"]["lr"]'),
-            ": it depends on the tier.",
+            ".",
           ),
         );
       const deadline = row.deadline_s === Infinity ? "inf" : row.deadline_s;
       if (flags !== null)
-        told.append(
+        output.append(
           h("p", {}, "To try it in a simulation first:"),
           Page.quoted(
             ["lesson run", flags, `--strategy ${strategy} --deadline ${deadline}`].filter(Boolean).join(" "),
@@ -48,7 +51,7 @@ window.ExplorerDeploy = (() => {
           ),
         );
       if (recording !== null && row.deadline_s !== Infinity)
-        told.append(
+        output.append(
           h("p", {}, "To simulate all three strategies with latencies that vary as recorded:"),
           Page.quoted(
             `lesson replay ${shellWord(recording)} --strategies lesson,fedcs,fedavg --deadline ${deadline}`,

@@ -45,7 +45,9 @@ window.ExplorerWords = (() => {
   function now({ fleet, row }) {
     const count = fleet.name.length;
     const lost = count - row.num_served;
-    const unreachable = lost ? ` ${number(lost)} of ${number(count)} clients are unreachable and in no tier.` : "";
+    const unreachable = lost
+      ? ` ${number(lost)} of ${number(count)} clients are unreachable and belong to no tier.`
+      : "";
     return effect(fleet, row) + unreachable;
   }
 
@@ -54,16 +56,17 @@ window.ExplorerWords = (() => {
     const last = tiers.at(-1);
     if (promoted)
       return (
-        `No client meets ${seconds(deadline_s)}: the fastest client, ${fleet.name[0]}, is promoted to tier 1, ` +
+        `No client meets the deadline of ${seconds(deadline_s)}: the fastest client, ${fleet.name[0]}, is promoted to tier 1, ` +
         `although it needs ${seconds(fleet.latency_s[0])}.`
       );
     if (first.tier > 1)
       return (
-        `No client meets ${seconds(deadline_s)}: the first updates are aggregated after ${number(first.tier)} rounds, ` +
-        "and FedCS has no clients to select."
+        `No client meets the deadline of ${seconds(deadline_s)}: the first updates are aggregated after ${number(first.tier)} rounds, ` +
+        "and FedCS cannot select any client."
       );
-    if (deadline_s === Infinity) return "Without a deadline, LESSON is FedAvg.";
-    if (first === last) return `Every client that can be reached meets ${seconds(deadline_s)}: LESSON is FedAvg here.`;
+    if (deadline_s === Infinity) return "Without a deadline, LESSON is the same as FedAvg.";
+    if (first === last)
+      return `All reachable clients meet the deadline of ${seconds(deadline_s)}, so LESSON is the same as FedAvg.`;
     return (
       `At ${seconds(deadline_s)}, ${number(first.count)} of ${number(fleet.name.length)} clients upload in every round; ` +
       `the slowest tier uploads every ${number(last.tier)} rounds.`

@@ -82,7 +82,7 @@
       h(
         "p",
         { class: "quiet" },
-        `Values are means; in parentheses, the middle 95 % of the simulations. On time: share of updates that arrive by the round in which they are due. Wasted: share of local trainings that failed or whose update was not aggregated. Not served: clients whose updates are aggregated in less than ${number(100 * data.min_served)} % of the simulations, or never in the recorded run.`,
+        `Values are means over simulations, with the middle 95 % in parentheses. On time: share of updates that arrive by the round in which they are due. Wasted: share of local trainings that failed or whose update was not aggregated. Not served: clients whose updates are aggregated in less than ${number(100 * data.min_served)} % of the simulations, or never in the recorded run.`,
       ),
     );
   }

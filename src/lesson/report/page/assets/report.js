@@ -1,7 +1,7 @@
 "use strict";
 /* The page of a study: what was run, and the results. */
 (() => {
-  const { data, h, section, sections, sortable, quoted, swatch } = Page;
+  const { data, h, list, section, sections, sortable, quoted, swatch } = Page;
   const { groups, groupOf, metric } = Looks;
   const IDEA = [
     "Federated learning trains one model on data that stays on many clients: each client trains on its own data and uploads the result to a server, which aggregates the results. Clients are unequal. Waiting for the slowest client in every round (FedAvg) takes a long time; leaving out slow clients (FedCS) loses their data.",
@@ -17,14 +17,7 @@
 
   function whatWasRun() {
     const made = section("what", "What was run", data.what, "Run");
-    if (data.notes.length)
-      made.append(
-        h(
-          "ul",
-          { class: "quiet" },
-          data.notes.map((note) => h("li", {}, note)),
-        ),
-      );
+    if (data.notes.length) made.append(list(data.notes, { class: "quiet" }));
     const failed = Object.entries(data.failures);
     if (failed.length)
       made.append(
@@ -67,9 +60,9 @@
         }),
       ),
     );
-    const caption = `${data.table.title}. Click a heading to sort, or a name to see settings and commands.`;
+    const caption = `${data.table.title}. Click a heading to sort; click a name to see its settings and commands.`;
     const rules = [
-      "Numbers are means with 95 % confidence intervals over seeds (Student's t); for two seeds, both values are shown.",
+      "Numbers are means over seeds with 95 % confidence intervals by Student's t; with two seeds, both values are shown.",
       `${metric.title} at the end is the mean of the last ten evaluations, or of the last quarter of all evaluations if that is fewer. The time to a target is that of the first evaluation at which the mean of three consecutive evaluations reaches it.`,
       groups.length > 1
         ? "A card names a single winner only if there are at least three seeds and, for each of the others, the 95 % confidence interval of the paired differences excludes 0. If a target is not always reached, the interval is that of the median by the sign test, which takes at least six seeds."
@@ -98,11 +91,11 @@
     return h(
       "div",
       { class: "inside" },
-      h("p", {}, `Settings of the run with seed ${seed} that differ from the preset, as a settings file, config.toml:`),
+      h("p", {}, `Settings that differ from the preset (run with seed ${seed}), as a settings file config.toml:`),
       quoted(settings, `the settings of ${name}`),
       command
         ? [
-            h("p", {}, "To repeat the runs, with bit-identical results on the same kind of machine:"),
+            h("p", {}, "Commands that repeat the runs, bit for bit on the same kind of machine:"),
             quoted(command, `the command of ${name}`),
           ]
         : h("p", {}, "Runs on real clients cannot be repeated exactly."),

@@ -7,9 +7,11 @@ window.Clients = (() => {
   /** Bars of several configurations side by side; `of` returns the names and values of a configuration's bars. */
   function grouped(parent, there, title, { of, text, hover, xaxis, yaxis }) {
     const bars = there.map(([one, at]) => [of(one), groups[at]]);
-    const told = bars.map(([pairs, { label }]) => `${label} ${pairs.map(([x, y]) => `${x} ${text(y)}`).join(", ")}`);
+    const described = bars.map(
+      ([pairs, { label }]) => `${label} ${pairs.map(([x, y]) => `${x} ${text(y)}`).join(", ")}`,
+    );
     chart(parent, {
-      alt: `${title}: ${told.join("; ")}.`,
+      alt: `${title}: ${described.join("; ")}.`,
       traces: bars.map(([pairs, group]) => ({
         type: "bar",
         name: plain(group.label),
