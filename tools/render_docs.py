@@ -53,8 +53,10 @@ UNLISTED = {
     "flower.LessonStrategy": {"summary", "configure_train"},
     "flower.RecordingGrid": {
         *("set_run", "run", "create_message", "get_node_ids", "get_nodes", "push_messages", "pull_messages"),
-        *("send_and_receive", "follow", "note_round"),
+        "send_and_receive",
     },
+    "flower.Recorder": {"is_open", "note_asked", "note_answer", "note_failed", "note_nodes", "note_round"},
+    "flower.RunFolder": {"open"},
 }
 """Members that LESSON or Flower calls, but not users; the reference omits them."""
 

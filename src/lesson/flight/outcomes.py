@@ -156,7 +156,10 @@ def simulate_candidates(
             records = list[RoundRecord]()
             try:
                 records = simulate_replicate(fitted, trace, strategy, replicate, horizon_s)
-            except (InputError, RunStoppedError) as error:  # FedCS has no clients if none meets the deadline in this draw
+            except (
+                InputError,
+                RunStoppedError,
+            ) as error:  # FedCS has no clients if none meets the deadline in this draw
                 problems[index].append(str(error))
             rows[index].append(measure(records, fitted.energy_j))
             for record in records:
