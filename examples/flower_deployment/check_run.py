@@ -86,11 +86,15 @@ def check(
     recent = lines[-window:]
     findings = [*_check_empty(lines, empty), *_check_rejected(recent, rejected)]
     findings += [
-        (WARNING, f"round {line['round']}: excluded clients {line['excluded']}")
+        (WARNING, f"round {line['round']}: excluded client {_name(client, names)}")
         for line in recent
-        if line.get("excluded")
+        for client in line.get("excluded", [])
     ]
     return findings + list(_check_clients(lines, window, slower, names))
+
+
+def _name(client: int, names: Sequence[str]) -> str:
+    return names[client] if client < len(names) else str(client)
 
 
 def _check_empty(lines: Sequence[dict[str, Any]], empty: int) -> Iterator[Finding]:
@@ -125,7 +129,7 @@ def _check_clients(
             merged_in.setdefault(client, []).append(line["round"])
             latencies_s.setdefault(client, []).append(arrived_s - started_s)
     for client, rounds in sorted(merged_in.items()):
-        name = names[client] if client < len(names) else client
+        name = _name(client, names)
         longest = max((later - earlier for earlier, later in pairwise(rounds)), default=0)
         if (silent := lines[-1]["round"] - rounds[-1]) > max(window, 3 * longest):
             yield WARNING, f"client {name}: no update aggregated for {silent} rounds"

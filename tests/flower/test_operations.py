@@ -118,7 +118,7 @@ WELL = [line(round, [0, 1]) for round in range(1, 41)]
         (WELL, ""),
         (WELL + [line(round, []) for round in range(41, 51)], "no update"),
         ([*WELL, line(41, [0], rejections={"no reply": [1] * 6})], "13%"),
-        ([*WELL, line(41, [0, 1], excluded=[7])], "excluded clients [7]"),
+        ([*WELL, line(41, [0, 1], excluded=[7])], "excluded client 7"),
         (WELL + [line(round, [0]) for round in range(41, 62)], "client 1: no update"),
         (WELL + [line(round, [0], 25.0) for round in range(41, 44)], "client 0: latency 25 s, was 10 s"),
     ],
