@@ -38,6 +38,11 @@ def print_plan(plan: Plan, title: str, notes: list[str], console: Console) -> No
         console.print(Text.assemble(("note: ", "yellow"), note))
 
 
+def digits(value: float) -> str:
+    """Return a number with four digits, or with all digits before the point, such as 43200 instead of 4.32e+04."""
+    return f"{value:.4g}" if value < 1e4 else f"{value:.0f}"
+
+
 def counted(number: int, what: str) -> str:
     """Return a number of things, such as "1 client" or "2 clients"."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
@@ -48,7 +53,7 @@ def _tier_table(plan: Plan) -> RenderableType:
     table = _table("Tiers", [*headings, *_if_varying(plan, "on time")])
     colors = tier_colors(len(plan.tier_rows))
     for row, color in list(zip(plan.tier_rows, colors, strict=True))[:MAX_TIERS_SHOWN]:
-        spread = f"{row.fastest_s:.4g} – {row.slowest_s:.4g}" if len(row.clients) > 1 else f"{row.fastest_s:.4g}"
+        spread = f"{digits(row.fastest_s)} – {digits(row.slowest_s)}" if len(row.clients) > 1 else digits(row.fastest_s)
         every = "round" if row.tier == 1 else f"{row.tier} rounds"
         share = percent(len(row.clients) / len(plan.fleet))
         tier = Text(f"{row.tier}", style=color)
@@ -60,10 +65,13 @@ def _tier_table(plan: Plan) -> RenderableType:
 
 def _round_lengths(plan: Plan) -> Text:
     lesson, fedavg, fedcs = (plan.round_s[name] for name in ("lesson", "fedavg", "fedcs"))
+    assert lesson is not None, "LESSON can always run"
     in_tier_1 = int(np.count_nonzero(plan.tiers == 1))
-    told = f"{fedcs:.4g} s for {in_tier_1} of {len(plan.fleet)} clients" if fedcs is not None else _why_no_fedcs(plan)
-    waits = "–" if fedavg is None else f"{fedavg:.4g} s"
-    return Text.assemble(("A round lasts  ", "bold"), f"LESSON {lesson:.4g} s   FedAvg {waits}   FedCS {told}")
+    told = (
+        f"{digits(fedcs)} s for {in_tier_1} of {len(plan.fleet)} clients" if fedcs is not None else _why_no_fedcs(plan)
+    )
+    waits = "–" if fedavg is None else f"{digits(fedavg)} s"
+    return Text.assemble(("A round lasts  ", "bold"), f"LESSON {digits(lesson)} s   FedAvg {waits}   FedCS {told}")
 
 
 def _why_no_fedcs(plan: Plan) -> str:
@@ -100,7 +108,7 @@ def _time_axis(ends_s: list[float], cell: int) -> str:
     """Return the ends of rounds in seconds, each right-aligned with its mark, as many as fit."""
     axis = ""
     for index, end_s in enumerate(ends_s):
-        label = f"{end_s:.4g}"
+        label = digits(end_s)
         room = (index + 1) * cell - len(axis)
         if room > len(label):
             axis += label.rjust(room)
@@ -124,14 +132,14 @@ def _deadline_table(plan: Plan) -> Table:
     )
     slowest_s = plan.fleet.slowest_s if plan.varying else plan.round_s["fedavg"]
     for row in plan.deadlines:
-        name = f"{row.deadline_s:.4g}" + ("*" if row.promoted else "")
+        name = digits(row.deadline_s) + ("*" if row.promoted else "")
         if row.deadline_s == slowest_s:
             name = f"slowest {name}"
         joules = "–" if row.joules_per_update is None else f"{row.joules_per_update:.3g}"
         table.add_row(
             name,
             f"{row.num_tiers}",
-            f"{row.round_s:.4g}",
+            digits(row.round_s),
             f"{row.updates_per_1000s:.4g}",
             f"{row.staleness:.2f}",
             percent(row.served),
