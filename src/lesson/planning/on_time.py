@@ -149,7 +149,7 @@ def find_deadline_s(
         deadline_s = _a_tenth_more(deadline_s)
     raise ArgumentError(
         "on_time",
-        f"must be at most {math.floor(best * 1000) / 1000:g}, the best of all deadlines up to {limit_s:.3g} s "
+        f"must be at most {math.floor(best * 1000) / 1000:g}, the best of all deadlines up to {limit_s:g} s "
         f"(at {best_s:g} s), got {share:g}; ask for a smaller share, or make latency estimates more conservative: "
         'server.estimate = "quantile" with a larger estimate_quantile',
     )

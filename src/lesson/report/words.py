@@ -17,6 +17,11 @@ def count(number: int, what: str, several: str = "") -> str:
     return f"{number:,} {what if number == 1 else several or f'{what}s'}"
 
 
+def digits(value: float) -> str:
+    """Return a number with four significant digits, but without an exponent if it is large."""
+    return f"{value:,.0f}" if 1e4 <= value < 1e9 else f"{value:.4g}"
+
+
 def percent(share: float) -> str:
     """Return a share in whole percent, rounded half up; only exact shares of 0 and 1 are 0% and 100%."""
     if 0 < share < 0.005 * (1 - ROUNDING):

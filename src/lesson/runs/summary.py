@@ -139,7 +139,7 @@ def _idle_note(settings: Settings, lines: list[dict[str, Any]]) -> list[str]:
             "; clients whose latency was once estimated above the deadline may never have been asked again: set "
             "refresh_estimates_every_s"
         )
-    return [f"{settings.strategy.name} aggregated no update after {last_s:.4g} s{remedy}"]
+    return [f"{settings.strategy.name} aggregated no update after {last_s:.0f} s{remedy}"]
 
 
 def _by_reason(lines: list[dict[str, Any]]) -> dict[str, int]:

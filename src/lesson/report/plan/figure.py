@@ -16,6 +16,7 @@ from lesson.planning.plan import Plan
 from lesson.report.files import STYLE, save_figure
 from lesson.report.palette import tier_colors
 from lesson.report.panels import MAX_CLIENTS_DRAWN, MAX_TIERS_NAMED, density, draw_map, draw_tier_blocks
+from lesson.report.plan.text import digits
 from lesson.report.words import count
 
 MAX_DEADLINES_MARKED = 12
@@ -85,7 +86,7 @@ def _left_out(plan: Plan) -> str:
     """Return how many clients are not drawn because they are outliers or unreachable; empty if there are none."""
     slow = int(np.count_nonzero(plan.fleet.latency_s[plan.fleet.reachable] > plan.fleet.reach_s))
     lost = len(plan.fleet) - int(np.count_nonzero(plan.fleet.reachable))
-    told = [f"{count(slow, 'client')} slower than {plan.fleet.reach_s:.3g} s"] if slow else []
+    told = [f"{count(slow, 'client')} slower than {digits(plan.fleet.reach_s)} s"] if slow else []
     told += [f"{count(lost, 'unreachable client')}"] if lost else []
     return f"; not drawn: {' and '.join(told)}" if told else ""
 

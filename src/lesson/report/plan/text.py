@@ -10,7 +10,7 @@ from lesson.clock.records import first_tier_note
 from lesson.planning.plan import DeadlineRow, Plan, TierRow
 from lesson.report.palette import tier_colors
 from lesson.report.table import Column, Table
-from lesson.report.words import ROUNDING, percent
+from lesson.report.words import ROUNDING, digits, percent
 
 MAX_TIERS_SHOWN = 14
 MIN_ROUND_WIDTH, MAX_ROUND_WIDTH = 3, 9
@@ -40,7 +40,7 @@ def tier_table(plan: Plan) -> Table:
     """Return a row per tier; of many tiers, the fastest."""
 
     def latency(row: TierRow) -> str:
-        return _short(row.fastest_s) + (f" – {_short(row.slowest_s)}" if len(row.clients) > 1 else "")
+        return digits(row.fastest_s) + (f" – {digits(row.slowest_s)}" if len(row.clients) > 1 else "")
 
     columns = [
         Column("tier", lambda row: row.tier),
@@ -48,7 +48,7 @@ def tier_table(plan: Plan) -> Table:
         Column("share", lambda row: len(row.clients) / len(plan.fleet), percent),
         Column("latency (s)", latency),
         Column("uploads every", lambda row: "round" if row.tier == 1 else f"{row.tier} rounds"),
-        Column("uploads / 1000 s", lambda row: row.uploads_per_1000s, _short),
+        Column("uploads / 1000 s", lambda row: row.uploads_per_1000s, digits),
         *_on_time_if_varying(plan),
     ]
     colors = dict(zip((row.tier for row in plan.tier_rows), tier_colors(len(plan.tier_rows)), strict=True))
@@ -60,14 +60,14 @@ def deadline_table(plan: Plan) -> Table:
     slowest_s = plan.fleet.slowest_s if plan.varying else plan.round_s["fedavg"]
 
     def deadline(row: DeadlineRow) -> str:
-        name = f"{_short(row.deadline_s)}" + ("*" if row.promoted else "")
+        name = digits(row.deadline_s) + ("*" if row.promoted else "")
         return f"slowest {name}" if row.deadline_s == slowest_s else name
 
     columns = [
         Column("deadline (s)", deadline),
         Column("tiers", lambda row: row.num_tiers),
-        Column("round (s)", lambda row: row.round_s, _short),
-        Column("updates /1000 s", lambda row: row.updates_per_1000s, _short),
+        Column("round (s)", lambda row: row.round_s, digits),
+        Column("updates /1000 s", lambda row: row.updates_per_1000s, digits),
         Column("staleness", lambda row: row.staleness, "{:.2f}".format),
         Column("served", lambda row: row.served, percent),
         Column("served by FedCS", lambda row: row.served_by_fedcs, percent),
@@ -87,9 +87,9 @@ def _round_lengths(plan: Plan) -> Text:
     assert lesson is not None, "only FedAvg and FedCS may have no clients"
     in_tier_1 = int(np.count_nonzero(plan.tiers == 1))
     why = "needs a finite deadline" if in_tier_1 else "has no clients: tier 1 is empty"
-    told = f"{_short(fedcs)} s for {in_tier_1} of {len(plan.fleet)} clients" if fedcs is not None else why
-    waits = "–" if fedavg is None else f"{_short(fedavg)} s"
-    return Text.assemble(("A round lasts  ", "bold"), f"LESSON {_short(lesson)} s   FedAvg {waits}   FedCS {told}")
+    told = f"{digits(fedcs)} s for {in_tier_1} of {len(plan.fleet)} clients" if fedcs is not None else why
+    waits = "–" if fedavg is None else f"{digits(fedavg)} s"
+    return Text.assemble(("A round lasts  ", "bold"), f"LESSON {digits(lesson)} s   FedAvg {waits}   FedCS {told}")
 
 
 def _schedule(plan: Plan, console: Console) -> RenderableType:
@@ -122,7 +122,7 @@ def _time_axis(ends_s: list[float], cell: int) -> str:
     """Return the ends of rounds in seconds, each right-aligned with its mark, as many as fit."""
     axis = ""
     for index, end_s in enumerate(ends_s):
-        label = _short(end_s)
+        label = digits(end_s)
         room = (index + 1) * cell - len(axis)
         if room > len(label):
             axis += label.rjust(room)
@@ -161,8 +161,3 @@ def varying_notes(plan: Plan) -> list[str]:
         f"latencies vary ({', '.join(plan.varying)}): latencies and tiers are the server's first estimates{without}; "
         "round lengths of LESSON and FedAvg are means of simulations, and update rates follow from both"
     ]
-
-
-def _short(value: float) -> str:
-    """Return a number with four significant digits, but without an exponent if it is large."""
-    return f"{value:,.0f}" if 1e4 <= value < 1e9 else f"{value:.4g}"

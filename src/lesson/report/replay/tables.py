@@ -11,7 +11,7 @@ from lesson.flight.fit import listed
 from lesson.flight.outcomes import Spread
 from lesson.flight.replay import Replay
 from lesson.report.table import Column, Table
-from lesson.report.words import count, percent
+from lesson.report.words import count, digits, percent
 
 MAX_NAMED = 3
 
@@ -86,7 +86,7 @@ def _share(spread: Spread) -> str:
 
 
 def _value(prediction: Prediction, value: float) -> str:
-    return percent(value) if prediction.what.startswith("share") else f"{value:.4g} {prediction.unit}".strip()
+    return percent(value) if prediction.what.startswith("share") else f"{digits(value)} {prediction.unit}".strip()
 
 
 def _number(value: float, digits: str = ".3g") -> str:

@@ -24,7 +24,7 @@ window.ExplorerWords = (() => {
     return [
       h("strong", {}, `Start with ${seconds(advice.proposed_s)}. `),
       `${reason(advice)} LESSON then aggregates ${fine(row.updates_per_1000s)} updates per 1,000 s, ` +
-        `with a mean staleness of ${fine(row.staleness)} versions. A shorter deadline gives more but staler updates, ` +
+        `with a mean staleness of ${fine(row.staleness)}. A shorter deadline gives more but staler updates, ` +
         `a longer one fewer but fresher ones. FedCS would never select ${number(left)} of ${number(count)} clients. ` +
         `FedAvg would wait ${seconds(fedavg.round_s)} for the slowest client in every round ` +
         `and aggregate ${fine(fedavg.updates_per_1000s)} updates per 1,000 s.`,
