@@ -16,8 +16,7 @@ from lesson.planning.plan import Plan
 from lesson.report.files import STYLE, save_figure
 from lesson.report.palette import tier_colors
 from lesson.report.panels import MAX_CLIENTS_DRAWN, MAX_TIERS_NAMED, density, draw_map, draw_tier_blocks
-from lesson.report.plan.text import digits
-from lesson.report.words import count
+from lesson.report.words import count, digits
 
 MAX_DEADLINES_MARKED = 12
 MAX_LINEAR = 50.0
