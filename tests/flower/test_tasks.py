@@ -150,12 +150,10 @@ def test_evaluation_of_a_task(make_grid: MakeGrid, latencies: Path) -> None:
     zeros = ArrayRecord(
         {name: Array(np.zeros_like(array.numpy())) for name, array in initial_arrays(settings, TASK).items()}
     )
-    grid, strategy = make_grid(app_of(settings), CLIENTS), LessonStrategy(1.0)
-    metrics = strategy.aggregate_evaluate(
-        1, grid.send_and_receive(strategy.configure_evaluate(1, zeros, ConfigRecord(), grid))
-    )
+    grid, strategy = make_grid(app_of(settings), CLIENTS), LessonStrategy(1.0, sends_index=True)
+    result = strategy.start(grid, zeros, 1, train_config=ConfigRecord({"lr": 1e-12, "local-steps": 1}))
+    metrics = result.evaluate_metrics_clientapp[0]
     on_server = evaluate_on_server(settings, TASK)(1, zeros)
-    assert metrics is not None
     assert on_server is not None
     for found, labels in ((metrics, TASK.train[1][np.concatenate(PARTS)]), (on_server, TASK.test[1])):
         expected = {"loss": math.log(3), "accuracy": float((labels == 0).float().mean())}

@@ -63,7 +63,7 @@ class FieldNames:
 def read_report(message: Message | Exception, fields: FieldNames) -> Reported:
     """Return the weight and the metrics in a reply; raise InvalidUpdateError if it cannot be used."""
     if isinstance(message, Exception):
-        raise unreadable(message)
+        raise fault_of(message)
     if message.has_error():
         raise InvalidUpdateError(FAULTS.get(message.error.code, "error reply"), error_text(message.error))
     metrics = _read_metrics(message.content)
@@ -71,9 +71,13 @@ def read_report(message: Message | Exception, fields: FieldNames) -> Reported:
     return weight, _scalars(metrics)
 
 
-def unreadable(error: Exception) -> InvalidUpdateError:
-    """Return the error for a reply that Flower or this package failed to decode."""
-    return InvalidUpdateError(UNREADABLE, f"{type(error).__name__}: {error}")
+def fault_of(error: Exception) -> InvalidUpdateError:
+    """Return an error with the fault of a reply; any other error means that the reply cannot be decoded."""
+    return (
+        error
+        if isinstance(error, InvalidUpdateError)
+        else InvalidUpdateError(UNREADABLE, f"{type(error).__name__}: {error}")
+    )
 
 
 def read_arrays(content: RecordDict) -> ArrayRecord:

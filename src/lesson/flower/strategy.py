@@ -2,13 +2,13 @@
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any, Literal, NoReturn
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
@@ -18,13 +18,12 @@ from lesson.clock.loop import RoundLoop
 from lesson.clock.worlds import NominalWorld, RemoteWorld, WallWorld
 from lesson.core.arrays import FloatArray
 from lesson.core.errors import InputError, RunStoppedError
-from lesson.core.random import RepeatedStream
 from lesson.core.validation import Count, Positive, PositiveOrInf, Share, check_value
 from lesson.fleet.fleet import Fleet
 from lesson.flower.app_run import AppRun, EvaluateFn
 from lesson.flower.arrays import Layout, num_bytes
 from lesson.flower.clients import LOCAL_STEPS, GridClients
-from lesson.flower.evaluation import FederatedEvaluation, aggregate_replies, evaluate_content, sample
+from lesson.flower.evaluation import FederatedEvaluation
 from lesson.flower.folder import OpenFolder, RunFolder, app_settings
 from lesson.flower.identity import Node
 from lesson.flower.mailbox import Mailbox
@@ -339,22 +338,6 @@ class LessonStrategy(FlowerStrategy):
         again = "start the run again" if folder is None else "resume the run with resume=True"
         return UpdateWatch(self.max_rounds_without_update, f"check the logs of the clients, fix the cause and {again}")
 
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Return the requests to evaluate a model, as Flower's FedAvg does; `start` does not use this method."""
-        if not self.fraction_evaluate:
-            return []
-        content = evaluate_content(arrays, config, server_round, self.fields)
-        random = RepeatedStream(self.seed, "federated evaluation")
-        nodes, group = sorted(grid.get_node_ids()), str(server_round)
-        chosen = sample(np.arange(len(nodes)), self.fraction_evaluate, random, server_round)
-        return [Message(content, nodes[place], MessageType.EVALUATE, group_id=group) for place in chosen.tolist()]
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:  # noqa: ARG002
-        """Return the weighted means of the metrics in replies; replies that cannot be used are logged."""
-        return aggregate_replies(replies, self.fields)
-
     def configure_train(self, *_: Any, **__: Any) -> NoReturn:
         """Raise InputError: rounds overlap, so a strategy that wraps this one would run rounds of FedAvg instead."""
         raise InputError(
@@ -362,4 +345,4 @@ class LessonStrategy(FlowerStrategy):
             "differential privacy, add a mod to the client's train function, such as @app.train(mods=[LocalDpMod(…)])"
         )
 
-    aggregate_train = configure_train
+    aggregate_train = configure_evaluate = aggregate_evaluate = configure_train
