@@ -3,7 +3,7 @@
 import copy
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import Result
 from lesson.clock.loop import RoundLoop
 from lesson.clock.records import RoundRecord
 from lesson.clock.worlds import RemoteWorld, WallWorld
-from lesson.core.errors import RunStoppedError
+from lesson.core.errors import RunStoppedError, unknown
 from lesson.fleet.fleet import Fleet
 from lesson.flower.app_metrics import AGGREGATED, LOSS, AppMetrics, numbers_in, restore_metrics
 from lesson.flower.arrays import Layout
@@ -26,6 +26,7 @@ from lesson.flower.watch import UpdateWatch
 from lesson.learn.metric import Metric
 from lesson.learn.pipeline import Pipeline
 from lesson.learn.scores import Score
+from lesson.strategies.base import Strategy
 
 if TYPE_CHECKING:
     from lesson.flower.folder import OpenFolder
@@ -56,9 +57,8 @@ class AppRun:
 
     def __post_init__(self) -> None:
         self._metrics, self._num_aggregated, self._is_ended = AppMetrics(), 0, False
-        has_new_deadline = self.folder is not None and self.folder.has_new_deadline
-        self._fresh_strategy = copy.deepcopy(self.loop.strategy) if has_new_deadline else None
-        """Replaces the restored strategy of a resumed run if the deadline has changed."""
+        self._fresh_strategy = copy.deepcopy(self.loop.strategy)
+        """Replaces the strategy of a resumed run if the deadline has changed."""
         self._best_value = math.nan
         self._best: ArrayRecord | None = None
         self._scores: dict[str, float] = {}
@@ -121,18 +121,30 @@ class AppRun:
         self.clients.mailbox.nodes()
         assert self.folder is not None, "only runs in folders are resumed"
         tell(f"resuming the run in {self.folder.given.path} after round {self.loop.round}")
-        if self._fresh_strategy is not None:
+        if deadline_of(self.loop.strategy) != deadline_of(self._fresh_strategy):
             tell("the deadline has changed; the strategy starts without its earlier state")
             self.loop.strategy = self._fresh_strategy
+        self._readmit(self.folder.given.readmit)
+        self._best = self.folder.best(self.layout) if self.keep_best else None
         for line in self.folder.lines():
             restore_metrics(self.result, line)
             self._num_aggregated += len(line.get("merged", ()))
             scores = numbers_in(line)
             self._metrics.choose(scores)
             self._scores |= {name: value for name, value in scores.items() if name != AGGREGATED.name}
-            self._is_better(scores)
-        self._best = self.folder.best(self.layout) if self.keep_best else None
+            if self._best is not None:
+                self._is_better(scores)
         self._written_rounds |= self.result.evaluate_metrics_clientapp.keys()
+
+    def _readmit(self, names: Sequence[str]) -> None:
+        """Let excluded clients take part again, once they are connected."""
+        known = list(map(str, self.clients.names))
+        for name in names:
+            if name not in known:
+                raise unknown("client", name, known)
+        who = np.array([known.index(name) for name in names], dtype=np.int64)
+        self.loop.ledger.readmit(who)
+        self.loop.ledger.connect(who[self.world.connected[who]])
 
     def after_round(self, record: RoundRecord) -> dict[str, Any]:
         """Log a round, evaluate its model and return what was measured, as fields of its line of metrics.
@@ -245,3 +257,8 @@ class AppRun:
         new = {str(number): dict(means) for number, means in results.items() if number not in self._written_rounds}
         self._written_rounds |= results.keys()
         return {"client_metrics": new} if new else {}
+
+
+def deadline_of(strategy: Strategy) -> float | None:
+    """Return the deadline that a strategy, or the one that `MeasuredFirst` wraps, schedules clients for, if any."""
+    return getattr(getattr(strategy, "strategy", strategy), "deadline_s", None)

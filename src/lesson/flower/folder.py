@@ -92,18 +92,13 @@ class OpenFolder:
         """The file that lists the clients."""
         return self._files.path / NODES
 
-    @property
-    def has_new_deadline(self) -> bool:
-        """Whether the run in the folder was executed with another deadline before."""
-        before, now = self._begun, self._settings(self.num_nodes or 1)
-        return before is not None and before.settings.strategy.deadline_s != now.strategy.deadline_s
-
-    def finished(self, layout: Layout) -> Result | None:
+    def finished(self, layout: Layout, keep_best: bool) -> Result | None:
         """Return the result of the run in the folder if it has finished and is as long as it should be."""
         if self._begun is None or self._begun.is_shorter or (summary := self._files.finished()) is None:
             return None
         tell(f"the run in {self._files.path} has already finished; it is not executed again")
-        result = Result(arrays=self.best(layout) or self._read(self._files.model, layout))
+        best = self.best(layout) if keep_best else None
+        result = Result(arrays=best or self._read(self._files.model, layout))
         for line in self.lines():
             restore_metrics(result, line)
         _log_score(summary)

@@ -189,7 +189,7 @@ class LessonStrategy(FlowerStrategy):
             raise InputError(f"train_config must have a whole number >= 1 as '{LOCAL_STEPS}', got {steps!r}")
         self.result = Result(arrays=initial_arrays)
         folder = self._open_folder(num_rounds, float(lr), initial_arrays)
-        if folder is not None and (result := folder.finished(layout)) is not None:
+        if folder is not None and (result := folder.finished(layout, self.keep_best)) is not None:
             self.result = result
             return result
         nodes = wait_for_nodes(grid, self.min_available_nodes, timeout)
@@ -197,7 +197,7 @@ class LessonStrategy(FlowerStrategy):
         recorder = None if folder is None or self.clock == "virtual" else folder.recorder()
         mailbox = Mailbox(grid, recorder)
         try:
-            pipeline, clients = self._pipeline(mailbox, participants, initial_arrays, config, timeout, folder)
+            pipeline, clients = self._pipeline(mailbox, participants, initial_arrays, config, timeout)
             world, evaluation = pipeline.loop.world, self._evaluation(pipeline, clients, evaluate_config, timeout)
             run = AppRun(
                 pipeline,
@@ -252,10 +252,12 @@ class LessonStrategy(FlowerStrategy):
         return CAPPED_TIER * lr if self.lr_cap is None else self.lr_cap
 
     def _participants(self, nodes: Sequence[Node], folder: OpenFolder | None) -> Participants:
-        if self.clock == "virtual":
-            return in_simulated_time(nodes, self.latency_s, self.deadline_s, self.seed)
-        before = (None, None) if folder is None else (folder.num_nodes, folder.nodes)
-        return on_the_wall(nodes, self.latency_s, self.deadline_s, *before)
+        num_before, path = (None, None) if folder is None else (folder.num_nodes, folder.nodes)
+        if self.clock == "wall":
+            return on_the_wall(nodes, self.latency_s, self.deadline_s, num_before, path)
+        if num_before not in (None, len(nodes)):
+            raise InputError(f"the run was started with {num_before} nodes, but {len(nodes)} are connected")
+        return in_simulated_time(nodes, self.latency_s, self.deadline_s, self.seed)
 
     def _pipeline(
         self,
@@ -264,7 +266,6 @@ class LessonStrategy(FlowerStrategy):
         arrays: ArrayRecord,
         config: Mapping[str, Any],
         timeout_s: float,
-        folder: OpenFolder | None,
     ) -> tuple[Pipeline, GridClients]:
         """Return the round loop and what computes its models, and the clients that train for it."""
         layout, received, lr = Layout.of(arrays), Received(), float(config[self.fields.lr])
@@ -290,21 +291,14 @@ class LessonStrategy(FlowerStrategy):
             self.sends_index,
         )
         fleet = replace(participants.fleet(config.get(LOCAL_STEPS, 1)), model_bits=8.0 * num_bytes(arrays))
-        strategy, world = self.strategy, self._world(fleet, clients, timeout_s, participants, folder)
+        strategy, world = self.strategy, self._world(fleet, clients, timeout_s)
         if self.clock == "wall" and self.latency_s is None:
             strategy = MeasuredFirst(strategy)
         exclude_after = self.guards.exclude_after_rejections
         loop = RoundLoop(strategy, world, seed=self.seed, exclude_after=exclude_after, tell=warn)
         return Pipeline(loop, lane, Executor(received, None)), clients
 
-    def _world(
-        self,
-        fleet: Fleet,
-        clients: GridClients,
-        timeout_s: float,
-        participants: Participants,
-        folder: OpenFolder | None,
-    ) -> WallWorld | RemoteWorld:
+    def _world(self, fleet: Fleet, clients: GridClients, timeout_s: float) -> WallWorld | RemoteWorld:
         if self.clock == "virtual":
             return RemoteWorld(NominalWorld(fleet), clients, warn, counts_bytes=True, timeout_s=timeout_s)
         return WallWorld(
@@ -315,7 +309,6 @@ class LessonStrategy(FlowerStrategy):
             timeout_s=timeout_s,
             first_timeout_s=self.first_round_timeout_s,
             first_is_cold=True,
-            readmitted=() if folder is None else participants.numbers_of(folder.given.readmit),
         )
 
     def _evaluation(

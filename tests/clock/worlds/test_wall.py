@@ -238,16 +238,6 @@ def test_client_that_was_never_measured_has_more_time() -> None:
     assert federation.world.patience_s(ids(0, 1), np.array([250.0, 5.0])).tolist() == [900.0, 300.0]
 
 
-def test_excluded_client_is_readmitted_when_the_run_is_resumed() -> None:
-    takes: list[list[Took]] = [[5.0], ["wrong shape", "wrong shape", 6.0]]
-    before, _ = on_the_wall(FedAvg(), make_fleet([5.0, 6.0]), takes, exclude_after=2)
-    assert steps(before, 2)[-1].excluded == (1,)
-    for readmitted, merged in (((), [0]), ((1,), [0, 1])):
-        after, _ = on_the_wall(FedAvg(), make_fleet([5.0, 6.0]), takes, exclude_after=2, readmitted=readmitted)
-        resume(before, after)
-        assert outline(after.step())[-1] == merged
-
-
 def test_reported_compute_time_is_its_part_of_the_latency() -> None:
     """Of 20 s, 12 s are compute time: 8 s are left for transfers. With three times the local steps, 44 s and 36 s are
     the same. A client cannot compute for longer than it took."""

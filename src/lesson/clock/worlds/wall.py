@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -62,7 +62,6 @@ class WallWorld:
         first_timeout_s: Time to wait for a reply of a client whose latency has not been measured; by default,
             `timeout_s`.
         first_is_cold: Whether nobody has been contacted yet; see `RecentLatencies`.
-        readmitted: Clients that were excluded before the run is resumed, and take part again.
     """
 
     SAVED = ("_round", "_measured", "_num_timeouts", "reports")
@@ -78,7 +77,6 @@ class WallWorld:
         first_timeout_s: float | None = None,
         warn: Callable[[str], None] | None = None,
         first_is_cold: bool = False,
-        readmitted: Sequence[int] = (),
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -90,7 +88,7 @@ class WallWorld:
         self._clients, self._tell, self._clock, self._sleep = clients, tell, clock, sleep
         self._timeout_s = timeout_s
         self.first_timeout_s = timeout_s if first_timeout_s is None else first_timeout_s
-        self._warn, self._readmitted = warn or tell, np.array(readmitted, dtype=np.int64)
+        self._warn = warn or tell
         self._measured = RecentLatencies(len(fleet), first_is_cold=first_is_cold)
         self._num_timeouts: IntArray = np.zeros(len(fleet), dtype=np.int64)
         """Number of times in a row that the server stopped waiting for each client."""
@@ -217,7 +215,6 @@ class WallWorld:
         self._zero_s, self._last_connected_s = self._clock() - now_s, now_s
         restore_state(self, values, arrays)
         restore_waiting_models(self._clients, ledger, arrays)
-        ledger.readmit(self._readmitted)
         ledger.disconnect(np.flatnonzero(~self.connected))
         ledger.connect(np.flatnonzero(self.connected))
         known = np.isfinite(arrays["latency_s"])  # also of clients that are not connected, for when they are
