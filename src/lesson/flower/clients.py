@@ -16,6 +16,7 @@ from lesson.core.errors import InputError
 from lesson.flower.arrays import Layout, Vector
 from lesson.flower.identity import Node, Roster
 from lesson.flower.mailbox import Answer, Mailbox
+from lesson.flower.recorder import LOOK_EVERY_S
 from lesson.flower.replies import FieldNames, content_bytes, fault_of, read_arrays, read_report, warn
 from lesson.flower.times import read_times
 from lesson.learn.guards import InvalidUpdateError
@@ -23,8 +24,6 @@ from lesson.learn.lane import Lane
 from lesson.learn.remote import Received
 from lesson.strategies.base import Updates
 
-LOOK_EVERY_S = 5.0
-"""Seconds between two checks of which nodes are connected."""
 LOCAL_STEPS = "local-steps"
 NOT_SENT = InvalidUpdateError("not sent", "the node is not connected, or the SuperLink refuses the model")
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from threading import Thread
 
-import httpx
 from flwr.app import Message
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
@@ -20,7 +19,7 @@ from lesson.core.errors import describe
 from lesson.flower.exchanges import Moment
 from lesson.flower.identity import Node
 from lesson.flower.recorder import Recorder, RecordingGrid
-from lesson.flower.replies import warn
+from lesson.flower.replies import UNREACHABLE, warn
 
 FIRST_POLL_S, POLL_S, GROWTH = 0.02, 0.5, 1.5
 """Seconds until the first request after messages were sent, and the longest interval between requests; each interval is
@@ -31,8 +30,6 @@ OUTAGE_S = 120.0
 """Requests for replies and nodes that fail are repeated; the run stops if all requests fail for this many seconds."""
 ONE_BY_ONE_S = 600.0
 """After an unreadable reply, replies are pulled one by one for this many seconds."""
-UNREACHABLE = (httpx.HTTPError, OSError)
-"""Errors of the connection to the SuperLink, or of the SuperLink itself, rather than of a reply."""
 
 Answer = Message | Exception
 """A reply, or the exception with which Flower failed to decode it."""
@@ -112,7 +109,7 @@ class Mailbox:
         with self._tolerating_outages():
             nodes = list(self.grid.get_nodes())
         if nodes is not None:
-            self.recorder.note_nodes([node.node_id for node in nodes], lambda: nodes or [])
+            self.recorder.note_nodes(nodes)
         return nodes
 
     @contextlib.contextmanager

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import httpx
 import numpy as np
 from flwr.app import ArrayRecord, Error, Message, MetricRecord, RecordDict
 from flwr.common.constant import ErrorCode
@@ -34,6 +35,8 @@ def tell_clients(fleet: Fleet, deadline_s: float, rejected_by: Mapping[str, int]
     tell(f"rejected: {', '.join(f'{count} × {reason}' for reason, count in rejected_by.items()) or 'nothing'}")
 
 
+UNREACHABLE = (httpx.HTTPError, OSError)
+"""Errors of the connection to the SuperLink, or of the SuperLink itself, rather than of a reply."""
 FAULTS = {
     ErrorCode.LOAD_CLIENT_APP_EXCEPTION: "client error",
     ErrorCode.CLIENT_APP_RAISED_EXCEPTION: "client error",
