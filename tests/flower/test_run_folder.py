@@ -221,6 +221,21 @@ def test_best_model_is_kept(make_grid: MakeGrid, tmp_path: Path) -> None:
     assert last.arrays.to_numpy_ndarrays()[0].tolist() == scores[6][1]
 
 
+def test_run_that_is_killed_in_its_last_evaluation(make_grid: MakeGrid, tmp_path: Path) -> None:
+    """There is no round left when it is resumed. Its model counts all the same."""
+    grid = make_grid(APP, 3)
+
+    def evaluate_then_fail(round: int, arrays: ArrayRecord) -> MetricRecord:
+        if round == 3:
+            kill_after(grid, 0)
+        return evaluate(round, arrays)
+
+    with pytest.raises(KilledError):
+        start(grid, tmp_path, 3, fn=evaluate_then_fail, fraction_evaluate=1.0)
+    result = start(make_grid(APP, 3), tmp_path, 3, fraction_evaluate=1.0, resume=True)
+    assert model_and_metrics(result)[0] == model_and_metrics(start(make_grid(APP, 3), None, 3))[0]
+
+
 def test_models_before_keep_best_was_set_are_not_compared(make_grid: MakeGrid, tmp_path: Path) -> None:
     """They were not kept. Round 2 was better than rounds 4 and 5, of which round 4 is better: smaller losses are."""
 

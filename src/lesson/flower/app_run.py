@@ -98,7 +98,7 @@ class AppRun:
 
     def begin(self) -> None:
         """Evaluate the initial model: on the server and, on the wall clock, on all clients, to warm them up."""
-        self._evaluate(0)
+        self._evaluate(0, self.result.arrays)
         self.clients.mailbox.nodes()  # for the recording
         if isinstance(self.world, WallWorld) and self.evaluation.fraction:
             timeout_s = self.world.first_timeout_s
@@ -114,7 +114,7 @@ class AppRun:
         self.end()
 
     def after_load(self) -> None:
-        """Begin a new run in a folder, or restore the results of earlier rounds of a resumed one from their lines."""
+        """Begin a new run in a folder, or restore the result of the earlier rounds of a resumed one."""
         if not self.loop.round:
             self.begin()
             return
@@ -134,6 +134,7 @@ class AppRun:
             self._scores |= {name: value for name, value in scores.items() if name != AGGREGATED.name}
             if self._best is not None:
                 self._is_better(scores)
+        self.result.arrays = self._best or self._newest()
         self._written_rounds |= self.result.evaluate_metrics_clientapp.keys()
 
     def _readmit(self, names: Sequence[str]) -> None:
@@ -165,20 +166,19 @@ class AppRun:
         if (means := weighted_means(self.world.reports.of_round(record))) is not None:
             self.result.train_metrics_clientapp[record.round] = means
             fields["train_metrics"] = dict(means)
-        self.result.arrays = self.layout.record(self.pipeline.lane.model.vector.numpy())
-        fields |= self._evaluate(record.round)
+        arrays = self._newest()
+        fields |= self._evaluate(record.round, arrays)
+        self.result.arrays = self._best or arrays
         if self.loop.round < self.num_rounds and not self.loop.stop_reason:
-            self.evaluation.after_round(self.loop.round, self.result.arrays, self.loop.ledger)
+            self.evaluation.after_round(self.loop.round, arrays, self.loop.ledger)
         fields |= self._new_client_metrics() | self._state_of_clients()
         self.watch.see(record, self.loop.ledger)
         return fields
 
     def end(self) -> None:
-        """Choose the final model, and let clients evaluate it."""
+        """Let clients evaluate the final model."""
         if not self._is_ended:
             self._is_ended = True
-            if self._best is not None:
-                self.result.arrays = self._best
             self.evaluation.after_last_round(self.loop.round, self.result.arrays, self.loop.ledger)
 
     def check_end(self) -> None:
@@ -199,21 +199,23 @@ class AppRun:
 
     def parameters(self) -> dict[str, npt.NDArray[np.generic]]:
         """Return the arrays of the newest model by name."""
-        record = self.layout.record(self.pipeline.lane.model.vector.numpy())
-        return {name: array.numpy() for name, array in record.items()}
+        return {name: array.numpy() for name, array in self._newest().items()}
 
-    def _evaluate(self, round: int) -> dict[str, float]:
-        """Evaluate the newest model on the server; return the fields for the line of metrics."""
+    def _newest(self) -> ArrayRecord:
+        return self.layout.record(self.pipeline.lane.model.vector.numpy())
+
+    def _evaluate(self, round: int, arrays: ArrayRecord) -> dict[str, float]:
+        """Evaluate a round's model on the server; return the fields for the line of metrics."""
         if self.evaluate_fn is None:
             return {AGGREGATED.name: float(self._num_aggregated)} if round else {}
-        if (reported := self.evaluate_fn(round, self.result.arrays)) is None:
+        if (reported := self.evaluate_fn(round, arrays)) is None:
             return {}
         tell(f"round {round}: {', '.join(f'{name} {value}' for name, value in reported.items())}")
         self.result.evaluate_metrics_serverapp[round] = reported
         fields = self._metrics.fields(round, reported)
         self._scores |= fields
         if round and self._is_better(fields) and self.keep_best:
-            self._best = self.result.arrays
+            self._best = arrays
             if self.folder is not None:
                 self.folder.save_best(self._best)
         return fields
