@@ -1,4 +1,4 @@
-"""Writes exchanges with clients as events of a recording; used by `RecordingGrid`."""
+"""Writes exchanges with clients as events of a recording; used by `Recorder`."""
 
 import importlib.metadata
 import time
@@ -44,7 +44,6 @@ class _Asked:
 
     job: str
     client: str
-    kind: str
     t_s: float
     """When it was asked, as written in the recording."""
     zero_unix_s: float
@@ -107,7 +106,7 @@ class ExchangeLog:
             fields = {"client": client, "job": job, "kind": kind, "round": round_of(message), "bytes": size}
             written_s = writer.write("asked", max(0.0, asked_s), **fields)
             if number:
-                self._asked[number] = _Asked(job, client, kind, written_s, began.unix_s - asked_s)
+                self._asked[number] = _Asked(job, client, written_s, began.unix_s - asked_s)
             else:
                 why = "not sent: the node is not connected, or the message is too large"
                 writer.write("failed", client=client, job=job, reason=why)
