@@ -165,17 +165,15 @@ def test_silent_client_does_not_hold_up_the_run(make_grid: MakeGrid) -> None:
     assert any(client == 1 and round > 6 for client, round in journal.trained)
 
 
-def test_methods_for_flowers_own_loop(make_grid: MakeGrid) -> None:
-    """`configure_evaluate` and `aggregate_evaluate` do what those of FedAvg do."""
-    strategy, journal = virtual(), Journal()
-    grid, arrays = make_grid(journal.app, 3), ArrayRecord([np.array([5.0])])
-    messages = strategy.configure_evaluate(7, arrays, ConfigRecord({"batch": 8}), grid)
-    metrics = strategy.aggregate_evaluate(7, grid.send_and_receive(messages))
-    assert metrics is not None
-    assert dict(metrics) == pytest.approx({"score": 5 + 7 / 6})
-    assert journal.evaluations() == [(0, 7), (1, 7), (2, 7)]
-    assert strategy.aggregate_evaluate(7, []) is None
-    assert list(virtual(fraction_evaluate=0.0).configure_evaluate(1, arrays, ConfigRecord(), grid)) == []
+def test_client_that_never_replied_is_not_awaited_again(make_grid: MakeGrid) -> None:
+    """All are asked to evaluate the initial model, for two seconds. Client 1 does not reply, so the first round, which
+    measures the others, begins without it."""
+    journal = Journal()
+    grid = make_grid(journal.app, 3)
+    grid.intercept(keep_silent, partition=1, kind="evaluate")
+    start(grid, LessonStrategy(0.3, first_round_timeout_s=2.0), num_rounds=4, timeout=3.0)
+    assert [client for client, round in sorted(journal.trained) if round == 1] == [0, 2]
+    assert any(client == 1 for client, _ in journal.trained)
 
 
 def test_client_that_leaves_while_it_evaluates(make_grid: MakeGrid, monkeypatch: pytest.MonkeyPatch) -> None:

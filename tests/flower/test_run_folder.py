@@ -158,13 +158,18 @@ def test_finished_run_can_be_extended_but_not_changed(make_grid: MakeGrid, tmp_p
 def test_deadline_can_be_changed_when_a_run_is_resumed(
     make_grid: MakeGrid, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Rounds of 10 s, in which tiers are 1, 2 and 4, and then of 40 s, in which all are in tier 1."""
+    """Rounds of 10 s, in which tiers are 1, 2 and 4, and then of 40 s, in which all are in tier 1. A kill before the
+    first checkpoint with the new deadline makes no difference."""
     out, grid = tmp_path / "run", make_grid(APP, 3)
     kill_after(grid, 6)
     with pytest.raises(KilledError):
         start(grid, out)
     before = len(lines(out))
     caplog.clear()
+    again = make_grid(APP, 3)
+    kill_after(again, 0)
+    with pytest.raises(KilledError):
+        start(again, out, num_rounds=before + 3, resume=True, deadline_s=40.0)
     start(make_grid(APP, 3), out, num_rounds=before + 3, resume=True, deadline_s=40.0)
     assert f"resuming the run in {out} after round {before}" in caplog.messages
     ends_s = [line["time_s"] for line in lines(out)]
@@ -229,23 +234,45 @@ def test_best_model_is_kept(make_grid: MakeGrid, tmp_path: Path) -> None:
         for num_rounds in rounds:
             result = start(make_grid(APP, 3), out, num_rounds, fn=fn, keep_best=True, resume=True)
         assert result.arrays.to_numpy_ndarrays()[0].tolist() == scores[4][1]
-        again = start(make_grid(APP, 3), out, 6, fn=fn, keep_best=True)
-        assert again.arrays.to_numpy_ndarrays()[0].tolist() == scores[4][1]
+        for keep_best, best in ((True, 4), (False, 6)):
+            again = start(make_grid(APP, 3), out, 6, fn=fn, keep_best=keep_best)
+            assert again.arrays.to_numpy_ndarrays()[0].tolist() == scores[best][1]
     last = start(make_grid(APP, 3), None, 6, fn=fn)
     assert last.arrays.to_numpy_ndarrays()[0].tolist() == scores[6][1]
 
 
-def test_best_model_is_kept_from_now_on(make_grid: MakeGrid, tmp_path: Path) -> None:
-    """Round 1 has the best model, but it was not kept; of the rounds after that, round 3 has."""
+def test_run_that_is_killed_in_its_last_evaluation(make_grid: MakeGrid, tmp_path: Path) -> None:
+    """There is no round left when it is resumed. Its model counts all the same."""
+    grid = make_grid(APP, 3)
+
+    def evaluate_then_fail(round: int, arrays: ArrayRecord) -> MetricRecord:
+        if round == 3:
+            kill_after(grid, 0)
+        return evaluate(round, arrays)
+
+    with pytest.raises(KilledError):
+        start(grid, tmp_path, 3, fn=evaluate_then_fail, fraction_evaluate=1.0)
+    result = start(make_grid(APP, 3), tmp_path, 3, fraction_evaluate=1.0, resume=True)
+    assert model_and_metrics(result)[0] == model_and_metrics(start(make_grid(APP, 3), None, 3))[0]
+
+
+def test_models_before_keep_best_was_set_are_not_compared(make_grid: MakeGrid, tmp_path: Path) -> None:
+    """They were not kept. Round 2 was better than rounds 4 and 5, of which round 4 is better: smaller losses are."""
 
     def fn(round: int, arrays: ArrayRecord) -> MetricRecord:
         models[round] = arrays.to_numpy_ndarrays()[0].tolist()
-        return MetricRecord({"accuracy": [0.0, 0.9, 0.1, 0.5, 0.2][round]})
+        return MetricRecord({"loss": {2: 0.1, 3: math.nan, 4: 0.5}.get(round, 0.9)})
 
     models: dict[int, list[float]] = {}
-    start(make_grid(APP, 3), tmp_path / "run", 2, fn=fn)
-    result = start(make_grid(APP, 3), tmp_path / "run", 4, fn=fn, keep_best=True, resume=True)
-    assert result.arrays.to_numpy_ndarrays()[0].tolist() == models[3]
+    start(make_grid(APP, 3), tmp_path, 3, fn=fn)
+    result = start(make_grid(APP, 3), tmp_path, 5, fn=fn, keep_best=True, resume=True)
+    assert result.arrays.to_numpy_ndarrays()[0].tolist() == models[4]
+
+
+def test_simulated_run_needs_as_many_nodes_as_before(make_grid: MakeGrid, tmp_path: Path) -> None:
+    start(make_grid(APP, 3), tmp_path, 1, latency_s=None)
+    with pytest.raises(InputError, match="started with 3 nodes, but 2 are connected"):
+        start(make_grid(APP, 2), tmp_path, 2, latency_s=None, resume=True)
 
 
 def test_model_of_a_finished_run_must_fit(make_grid: MakeGrid, tmp_path: Path) -> None:

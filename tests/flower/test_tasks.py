@@ -133,12 +133,10 @@ def test_evaluation_of_a_task(make_grid: MakeGrid, latencies: Path) -> None:
     """If all parameters are 0, all classes are equally likely and class 0 is predicted: the loss is ln 3."""
     settings = settings_of("lesson", 1, latencies)
     zeros = ArrayRecord({name: Array(np.zeros_like(array.numpy())) for name, array in initial_arrays(settings).items()})
-    grid, strategy = make_grid(client_app.app, CLIENTS, CONFIG), LessonStrategy(1.0)
-    metrics = strategy.aggregate_evaluate(
-        1, grid.send_and_receive(strategy.configure_evaluate(1, zeros, ConfigRecord(), grid))
-    )
-    on_server, task = evaluate_on_server(settings)(1, zeros), make_task()
-    assert metrics is not None
+    grid, strategy = make_grid(client_app.app, CLIENTS, CONFIG), LessonStrategy(1.0, sends_index=True)
+    result = strategy.start(grid, zeros, 1, train_config=ConfigRecord({"lr": 1e-12, "local-steps": 1}))
+    metrics, task = result.evaluate_metrics_clientapp[0], make_task()
+    on_server = evaluate_on_server(settings)(1, zeros)
     assert on_server is not None
     for found, labels in ((metrics, task.train[1][np.concatenate(PARTS)]), (on_server, task.test[1])):
         expected = {"loss": math.log(3), "accuracy": float((labels == 0).float().mean())}

@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import Result
 from lesson.clock.loop import RoundLoop
 from lesson.clock.records import RoundRecord
 from lesson.clock.worlds import RemoteWorld, WallWorld
-from lesson.core.errors import RunStoppedError
+from lesson.core.errors import RunStoppedError, unknown
 from lesson.fleet.fleet import Fleet
 from lesson.flower.app_metrics import AGGREGATED, LOSS, AppMetrics, numbers_in, restore_metrics
 from lesson.flower.arrays import Layout
@@ -26,6 +26,7 @@ from lesson.flower.watch import UpdateWatch
 from lesson.learn.metric import Metric
 from lesson.learn.pipeline import Pipeline
 from lesson.learn.scores import Score
+from lesson.strategies.base import Strategy
 
 if TYPE_CHECKING:
     from lesson.flower.folder import OpenFolder
@@ -50,17 +51,14 @@ class AppRun:
     keep_best: bool = False
     """Whether the result is the model with the best metric of `evaluate_fn`, instead of the last one."""
     folder: "OpenFolder | None" = None
-    readmitted: Sequence[int] = ()
-    """Clients that were excluded before the run is resumed, and take part again."""
 
     evaluator: ClassVar[None] = None
     rejected_by: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self._metrics, self._num_aggregated, self._is_ended = AppMetrics(), 0, False
-        has_new_deadline = self.folder is not None and self.folder.has_new_deadline
-        self._fresh_strategy = copy.deepcopy(self.loop.strategy) if has_new_deadline else None
-        """Replaces the restored strategy of a resumed run if the deadline has changed."""
+        self._fresh_strategy = copy.deepcopy(self.loop.strategy)
+        """Replaces the strategy of a resumed run if the deadline has changed."""
         self._best_value = math.nan
         self._best: ArrayRecord | None = None
         self._scores: dict[str, float] = {}
@@ -100,7 +98,7 @@ class AppRun:
 
     def begin(self) -> None:
         """Evaluate the initial model: on the server and, on the wall clock, on all clients, to warm them up."""
-        self._evaluate(0)
+        self._evaluate(0, self.result.arrays)
         self.clients.mailbox.nodes()  # for the recording
         if isinstance(self.world, WallWorld) and self.evaluation.fraction:
             timeout_s = self.world.first_timeout_s
@@ -116,30 +114,45 @@ class AppRun:
         self.end()
 
     def after_load(self) -> None:
-        """Begin a new run in a folder, or restore the results of earlier rounds of a resumed one from their lines."""
-        assert self.folder is not None, "only runs in folders are resumed"
+        """Begin a new run in a folder, or restore the result of the earlier rounds of a resumed one."""
         if not self.loop.round:
-            if self.folder.num_nodes is not None:
+            if self.folder is not None and self.folder.num_nodes is not None:
                 tell(f"the run in {self.folder.given.path} has no checkpoint yet and starts again")
             self.begin()
             return
         self.clients.mailbox.nodes()
+        assert self.folder is not None, "only runs in folders are resumed"
         tell(f"resuming the run in {self.folder.given.path} after round {self.loop.round}")
-        if self._fresh_strategy is not None:
+        if deadline_of(self.loop.strategy) != deadline_of(self._fresh_strategy):
             tell("the deadline has changed; the strategy starts without its earlier state")
             self.loop.strategy = self._fresh_strategy
+        self._readmit(self.folder.given.readmit)
+        self._best = self.folder.best(self.layout) if self.keep_best else None
         for line in self.folder.lines():
             restore_metrics(self.result, line)
             self._num_aggregated += len(line.get("merged", ()))
             scores = numbers_in(line)
             self._metrics.choose(scores)
             self._scores |= {name: value for name, value in scores.items() if name != AGGREGATED.name}
-            self._is_better(scores)
-        self._best = self.folder.best(self.layout) if self.keep_best else None
-        if self._best is None:  # it was not kept until now
-            self._best_value = math.nan
+            if self._best is not None:
+                self._is_better(scores)
+        self.result.arrays = self._best or self._newest()
         self._written_rounds |= self.result.evaluate_metrics_clientapp.keys()
-        self._readmit()
+
+    def _readmit(self, names: Sequence[str]) -> None:
+        """Let excluded clients take part again, also if the run had ended without them."""
+        known = list(map(str, self.clients.names))
+        for name in names:
+            if name not in known:
+                raise unknown("client", name, known)
+        ledger = self.loop.ledger
+        clients = [client for client in map(known.index, names) if ledger.excluded[client]]
+        if clients:
+            who = np.array(clients, dtype=np.int64)
+            ledger.readmit(who)
+            ledger.connect(who[self.world.connected[who]])
+            self.loop.stop_reason = ""
+            tell(f"readmitted: {', '.join(known[client] for client in clients)}")
 
     def after_round(self, record: RoundRecord) -> dict[str, Any]:
         """Log a round, evaluate its model and return what was measured, as fields of its line of metrics.
@@ -160,20 +173,19 @@ class AppRun:
         if (means := weighted_means(self.world.reports.of_round(record))) is not None:
             self.result.train_metrics_clientapp[record.round] = means
             fields["train_metrics"] = dict(means)
-        self.result.arrays = self.layout.record(self.pipeline.lane.model.vector.numpy())
-        fields |= self._evaluate(record.round)
+        arrays = self._newest()
+        fields |= self._evaluate(record.round, arrays)
+        self.result.arrays = self._best or arrays
         if self.loop.round < self.num_rounds and not self.loop.stop_reason:
-            self.evaluation.after_round(self.loop.round, self.result.arrays, self.loop.ledger)
+            self.evaluation.after_round(self.loop.round, arrays, self.loop.ledger)
         fields |= self._new_client_metrics() | self._state_of_clients()
         self.watch.see(record, self.loop.ledger)
         return fields
 
     def end(self) -> None:
-        """Choose the final model, and let clients evaluate it."""
+        """Let clients evaluate the final model."""
         if not self._is_ended:
             self._is_ended = True
-            if self._best is not None:
-                self.result.arrays = self._best
             self.evaluation.after_last_round(self.loop.round, self.result.arrays, self.loop.ledger)
 
     def check_end(self) -> None:
@@ -194,31 +206,23 @@ class AppRun:
 
     def parameters(self) -> dict[str, npt.NDArray[np.generic]]:
         """Return the arrays of the newest model by name."""
-        record = self.layout.record(self.pipeline.lane.model.vector.numpy())
-        return {name: array.numpy() for name, array in record.items()}
+        return {name: array.numpy() for name, array in self._newest().items()}
 
-    def _readmit(self) -> None:
-        """Let the excluded clients among `readmitted` take part again, also if the run had ended without them."""
-        ledger, names = self.loop.ledger, self.loop.fleet.names
-        clients = np.array([client for client in self.readmitted if ledger.excluded[client]], dtype=np.int64)
-        if len(clients):
-            ledger.readmit(clients)
-            ledger.connect(clients[self.world.connected[clients]])
-            self.loop.stop_reason = ""
-            tell(f"readmitted: {', '.join(str(names[client]) for client in clients)}")
+    def _newest(self) -> ArrayRecord:
+        return self.layout.record(self.pipeline.lane.model.vector.numpy())
 
-    def _evaluate(self, round: int) -> dict[str, float]:
-        """Evaluate the newest model on the server; return the fields for the line of metrics."""
+    def _evaluate(self, round: int, arrays: ArrayRecord) -> dict[str, float]:
+        """Evaluate a round's model on the server; return the fields for the line of metrics."""
         if self.evaluate_fn is None:
             return {AGGREGATED.name: float(self._num_aggregated)} if round else {}
-        if (reported := self.evaluate_fn(round, self.result.arrays)) is None:
+        if (reported := self.evaluate_fn(round, arrays)) is None:
             return {}
         tell(f"round {round}: {', '.join(f'{name} {value}' for name, value in reported.items())}")
         self.result.evaluate_metrics_serverapp[round] = reported
         fields = self._metrics.fields(round, reported)
         self._scores |= fields
         if round and self._is_better(fields) and self.keep_best:
-            self._best = self.result.arrays
+            self._best = arrays
             if self.folder is not None:
                 self.folder.save_best(self._best)
         return fields
@@ -262,3 +266,8 @@ class AppRun:
         new = {str(number): dict(means) for number, means in results.items() if number not in self._written_rounds}
         self._written_rounds |= results.keys()
         return {"client_metrics": new} if new else {}
+
+
+def deadline_of(strategy: Strategy) -> float | None:
+    """Return the deadline that a strategy, or the one that `MeasuredFirst` wraps, schedules clients for, if any."""
+    return getattr(getattr(strategy, "strategy", strategy), "deadline_s", None)

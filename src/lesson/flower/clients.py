@@ -16,17 +16,16 @@ from lesson.core.errors import InputError
 from lesson.flower.arrays import Layout, Vector
 from lesson.flower.identity import Node, Roster, names_of
 from lesson.flower.mailbox import Answer, Mailbox
-from lesson.flower.replies import FieldNames, content_bytes, read_arrays, read_report, unreadable, warn
+from lesson.flower.recorder import LOOK_EVERY_S
+from lesson.flower.replies import FieldNames, content_bytes, fault_of, read_arrays, read_report, warn
 from lesson.flower.times import read_times
 from lesson.learn.guards import InvalidUpdateError
 from lesson.learn.lane import Lane
 from lesson.learn.remote import Received
 from lesson.strategies.base import Updates
 
-LOOK_EVERY_S = 5.0
-"""Seconds between two checks of which nodes are connected."""
 LOCAL_STEPS = "local-steps"
-NOT_SENT = "the node is not connected, or the model is too large"
+NOT_SENT = InvalidUpdateError("not sent", "the node is not connected, or the SuperLink refuses the model")
 GIVEN_UP = "the server had stopped waiting for it"
 
 
@@ -89,7 +88,7 @@ class GridClients:
         sent = self.mailbox.send(messages, [partial(self._reply, update) for update in updates.keys])
         for update, is_sent in zip(updates.keys, sent, strict=True):
             if not is_sent:
-                self.events.append(Reply(*update, fault="not sent", detail=NOT_SENT))
+                self.events.append(Reply(*update, fault=NOT_SENT.reason, detail=NOT_SENT.detail))
         return sum(content_bytes(message.content) for message, is_sent in zip(messages, sent, strict=True) if is_sent)
 
     def poll(self) -> Sequence[Event]:
@@ -159,8 +158,8 @@ class GridClients:
             assert content is not None, "otherwise, there is no report"
             vector, times = self.layout.vector(read_arrays(content)), read_times(content)
         except Exception as error:
-            unfit = error if isinstance(error, InvalidUpdateError) else unreadable(error)
-            reply = Reply(*update, fault=unfit.reason, detail=unfit.detail, num_bytes=size, received=received_s)
+            fault = fault_of(error)
+            reply = Reply(*update, fault=fault.reason, detail=fault.detail, num_bytes=size, received=received_s)
         else:
             self.received.held[update] = vector
             compute_s = times.compute_s if times is not None and times.compute_s >= 0 else None

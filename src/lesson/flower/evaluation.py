@@ -17,11 +17,12 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 
 from lesson.clock.ledger import Ledger
 from lesson.clock.worlds import Returned
+from lesson.clock.worlds.clients import NO_REPLY
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.random import RepeatedStream
 from lesson.flower.clients import NOT_SENT, GridClients
 from lesson.flower.mailbox import Answer
-from lesson.flower.replies import FieldNames, Reported, read_report, tell, warn, weighted_means
+from lesson.flower.replies import CLIENT_ERROR, Reported, fault_of, read_report, tell, warn, weighted_means
 from lesson.learn.guards import InvalidUpdateError
 
 POLL_S, TELL_EVERY_S = 0.05, 30.0
@@ -38,7 +39,7 @@ class _Evaluation:
     awaited: set[int] = field(default_factory=set)
     """Clients that have not replied yet."""
     reported: dict[int, Reported] = field(default_factory=dict)
-    faults: dict[int, str] = field(default_factory=dict)
+    faults: dict[int, InvalidUpdateError] = field(default_factory=dict)
     """Why there is no result, by client."""
     is_reported: bool = False
 
@@ -71,17 +72,22 @@ class FederatedEvaluation:
         self._random = RepeatedStream(self.seed, "federated evaluation")
 
     def warm_up(self, arrays: ArrayRecord, ledger: Ledger, timeout_s: float) -> IntArray:
-        """Let all connected clients evaluate the initial model, and return those that have replied.
+        """Let all connected clients evaluate the initial model, and return those whose app has run, if only to fail.
 
         On first contact, a device installs the app, imports libraries and fills its caches, which may take minutes. No
-        client is measured meanwhile.
+        client is measured meanwhile. If a client does not reply although others do, the first round does not wait for
+        it once more.
         """
         evaluation = self._begin(0, arrays, np.flatnonzero(ledger.connected))
         tell(f"warm-up: {len(evaluation.to_ask)} clients evaluate the initial model")
         self._ask(np.flatnonzero(ledger.connected), timeout_s)
         self._wait(timeout_s)
         self._report(evaluation)
-        return np.array(sorted(evaluation.reported), dtype=np.int64)
+        silent = [client for client, fault in evaluation.faults.items() if fault.reason == NO_REPLY]
+        if evaluation.reported:
+            ledger.disconnect(np.array(silent, dtype=np.int64))
+        failed = [client for client, fault in evaluation.faults.items() if fault.reason == CLIENT_ERROR]
+        return np.array(sorted([*evaluation.reported, *failed]), dtype=np.int64)
 
     def after_round(self, round: int, arrays: ArrayRecord, ledger: Ledger) -> None:
         """Begin the evaluation of a round's model if it is due, and ask clients that have become idle.
@@ -118,14 +124,17 @@ class FederatedEvaluation:
     def _chosen(self, round: int, ledger: Ledger) -> IntArray:
         """Draw the clients that evaluate the model of a round."""
         evaluating = np.array(sorted(self._evaluating), dtype=np.int64)
-        return sample(np.union1d(np.flatnonzero(ledger.connected), evaluating), self.fraction, self._random, round)
+        clients = np.union1d(np.flatnonzero(ledger.connected), evaluating)
+        count = math.ceil(self.fraction * len(clients))
+        return clients if count == len(clients) else self._random.at(round).choice(clients, count, replace=False)
 
     def _begin(self, round: int, arrays: ArrayRecord, chosen: IntArray) -> _Evaluation:
         """Begin to evaluate a model; clients that were not asked about an earlier one yet skip it."""
         if self._latest is not None:
             self._latest.to_ask.clear()
             self._report_if_complete(self._latest)
-        content = evaluate_content(arrays, self.config, round, self.clients.fields)
+        fields, config = self.clients.fields, ConfigRecord({**self.config, "server-round": round})  # type: ignore[dict-item]  # checked by Flower
+        content = RecordDict({fields.arrays: arrays, fields.config: config})
         self._latest = _Evaluation(content, round, set(chosen.tolist()))
         return self._latest
 
@@ -159,8 +168,8 @@ class FederatedEvaluation:
         self._evaluating -= Counter([client])
         try:
             evaluation.reported[client] = read_report(answer, self.clients.fields)
-        except InvalidUpdateError as error:
-            evaluation.faults[client] = error.detail
+        except Exception as error:
+            evaluation.faults[client] = fault_of(error)
         self._report_if_complete(evaluation)
         if self.patience_s is not None and self.clients.is_connected(client):
             self.clients.events.append(Returned(client))
@@ -185,7 +194,7 @@ class FederatedEvaluation:
         if evaluation.is_reported:
             return
         evaluation.is_reported, reported, faults = True, evaluation.reported, evaluation.faults
-        faults |= dict.fromkeys(evaluation.awaited, "no reply in time")
+        faults |= dict.fromkeys(evaluation.awaited, InvalidUpdateError(NO_REPLY, "no reply in time"))
         means, prefix = weighted_means(list(reported.values())), f"round {evaluation.round}: "
         if means is not None:
             self.results[evaluation.round] = means
@@ -193,7 +202,7 @@ class FederatedEvaluation:
             tell(f"{prefix}{len(reported)} clients evaluated the model: {values}")
         if faults:
             off = "" if reported else "; fraction_evaluate=0 turns evaluation off"
-            why = next(iter(faults.values()))
+            why = next(iter(faults.values())).detail
             warn(f"{prefix}{self._names(faults)} did not evaluate the model: {why}{off}")
 
     def _names(self, clients: Iterable[int]) -> str:
@@ -201,26 +210,3 @@ class FederatedEvaluation:
         names = [str(self.clients.names[client]) for client in clients]
         others = f" and {len(names) - 3} others" if len(names) > 3 else ""
         return f"client{'s' if len(names) > 1 else ''} {', '.join(names[:3])}{others}"
-
-
-def evaluate_content(arrays: ArrayRecord, config: Mapping[str, object], round: int, fields: FieldNames) -> RecordDict:
-    """Return what a client gets to evaluate a model: the model, and the evaluate config with `server-round`."""
-    content = ConfigRecord({**config, "server-round": round})  # type: ignore[dict-item]  # checked by Flower
-    return RecordDict({fields.arrays: arrays, fields.config: content})
-
-
-def aggregate_replies(replies: Iterable[Message], fields: FieldNames) -> MetricRecord | None:
-    """Return the weighted means of the metrics in replies, and log those that cannot be used; None without any."""
-    reported: list[Reported] = []
-    for message in replies:
-        try:
-            reported.append(read_report(message, fields))
-        except InvalidUpdateError as error:
-            warn(f"node {message.metadata.src_node_id} did not evaluate the model: {error.detail}")
-    return weighted_means(reported)
-
-
-def sample(clients: IntArray, fraction: float, random: RepeatedStream, round: int) -> IntArray:
-    """Return a share of clients drawn at random, at least one of them, sorted; all of them if `fraction` is 1."""
-    count = math.ceil(fraction * len(clients))
-    return clients if count == len(clients) else np.sort(random.at(round).choice(clients, count, replace=False))

@@ -1,8 +1,8 @@
-"""Writes exchanges with clients as events of a recording; used by `RecordingGrid`."""
+"""Writes exchanges with clients as events of a recording; used by `Recorder`."""
 
 import importlib.metadata
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from lesson.core.validation import MAX_SAMPLES
 from lesson.core.version import __version__
 from lesson.flight.recording import MAX_NAME
 from lesson.flight.writer import FlightWriter
+from lesson.flower.identity import Node, names_of
 from lesson.flower.replies import content_bytes, error_text, tell
 from lesson.flower.times import Times, read_times
 
@@ -43,7 +44,6 @@ class _Asked:
 
     job: str
     client: str
-    kind: str
     t_s: float
     """When it was asked, as written in the recording."""
     zero_unix_s: float
@@ -77,22 +77,18 @@ class ExchangeLog:
         """Return the names of nodes; a node without a known name is called by its id."""
         return [self._names.setdefault(node, str(node)) for node in nodes]
 
-    def has_unknown(self, nodes: Iterable[int]) -> bool:
-        """Return whether the name of a node is not known yet."""
-        return any(node not in self._names for node in nodes)
+    def note_connected(self, nodes: Sequence[Node]) -> None:
+        """Record which nodes have connected or left since the last call.
 
-    def learn_names(self, connected: Iterable[int], names: Mapping[int, str]) -> None:
-        """Add the names of new nodes. A name that another connected node has is completed by the id."""
-        taken = {self._names[node] for node in connected if node in self._names}
-        for node, name in names.items():
+        A new node whose name another connected node has is called by its name and its id.
+        """
+        before, self._connected = self._connected, {node.node_id for node in nodes}
+        taken = {self._names[node] for node in self._connected if node in self._names}
+        for node, name in names_of(nodes).items():
             if node not in self._names:
-                shown = printable(name, MAX_NAME - 30) or str(node)
+                shown = printable(name, MAX_NAME - 30)
                 self._names[node] = shown if shown not in taken else f"{shown} ({node})"
                 taken.add(self._names[node])
-
-    def note_connected(self, nodes: Iterable[int]) -> None:
-        """Record which nodes have connected or left since the last call."""
-        before, self._connected = self._connected, set(nodes)
         for name in self.names_of(sorted(before - self._connected)):
             self._writer.write("left", client=name)
         for name in self.names_of(sorted(self._connected - before)):
@@ -110,7 +106,7 @@ class ExchangeLog:
             fields = {"client": client, "job": job, "kind": kind, "round": round_of(message), "bytes": size}
             written_s = writer.write("asked", max(0.0, asked_s), **fields)
             if number:
-                self._asked[number] = _Asked(job, client, kind, written_s, began.unix_s - asked_s)
+                self._asked[number] = _Asked(job, client, written_s, began.unix_s - asked_s)
             else:
                 why = "not sent: the node is not connected, or the message is too large"
                 writer.write("failed", client=client, job=job, reason=why)
@@ -132,11 +128,12 @@ class ExchangeLog:
             self._writer.write("failed", client=asked.client, job=asked.job, reason=reason)
 
     def note_round(
-        self, round: int, ago_s: float, merged: Sequence[str] | None, staleness: Sequence[int] | None = None
+        self, round: int, ago_s: float, merged: Sequence[int] | None, staleness: Sequence[int] | None
     ) -> None:
-        """Record the end of a round `ago_s` seconds ago, and whose updates were aggregated."""
-        end_s = max(0.0, self._writer.now_s - ago_s)
-        self._writer.write("round", end_s, round=round, merged=merged, staleness=staleness)
+        """Record the end of a round `ago_s` seconds ago, and the nodes whose updates were aggregated, if known."""
+        names = None if merged is None else self.names_of(merged)
+        end_s = max(0.0, self._writer.now_s - max(0.0, ago_s))
+        self._writer.write("round", end_s, round=round, merged=names, staleness=None if merged is None else staleness)
 
 
 def _plausible(times: Times, asked: _Asked, now_s: float) -> dict[str, float]:

@@ -25,14 +25,13 @@ from lesson.report.words import final_score
 from lesson.runs import folder as runs
 from lesson.runs.execute import execute_in
 from lesson.runs.read_back import each_line
+from lesson.runs.summary import OWN_APP
 from lesson.runs.trackers import Tracker, checked_trackers
 from lesson.settings.sections import GuardSettings, ServerSettings
 from lesson.settings.settings import Settings, without_none
 from lesson.strategies import STRATEGIES, option_values
 from lesson.strategies.base import Strategy
 
-OWN_APP = "own app"
-"""Data set in the settings of a run whose data only its clients know."""
 RESUME, ANOTHER = "pass resume=True to continue it", "choose another folder"
 CHECKPOINT_EVERY_S = 20.0
 BEST, LATENCIES = "best.safetensors", "latencies.csv"
@@ -94,18 +93,13 @@ class OpenFolder:
         """The file that lists the clients."""
         return self._files.path / NODES
 
-    @property
-    def has_new_deadline(self) -> bool:
-        """Whether the run in the folder was executed with another deadline before."""
-        before, now = self._begun, self._settings(self.num_nodes or 1)
-        return before is not None and before.settings.strategy.deadline_s != now.strategy.deadline_s
-
-    def finished(self, layout: Layout) -> Result | None:
+    def finished(self, layout: Layout, keep_best: bool) -> Result | None:
         """Return the result of the run in the folder if it has finished and is as long as it should be."""
         if self._begun is None or self._begun.is_shorter or (summary := self._files.finished()) is None:
             return None
         tell(f"the run in {self._files.path} has already finished; it is not executed again")
-        result = Result(arrays=self.best(layout) or self._read(self._files.model, layout))
+        best = self.best(layout) if keep_best else None
+        result = Result(arrays=best or self._read(self._files.model, layout))
         for line in self.lines():
             restore_metrics(result, line)
         _log_score(summary)
@@ -171,6 +165,7 @@ def app_settings(
     seed: int,
     lr: float,
     lr_cap: float,
+    local_steps: int,
     model_bits: float,
     server: ServerSettings,
     guards: GuardSettings,
@@ -179,7 +174,7 @@ def app_settings(
     name, options = described(strategy)
     return Settings(
         fleet={"num_clients": num_clients},
-        training={"learning_rate": lr, "lr_cap": lr_cap, "weighting": "samples"},
+        training={"learning_rate": lr, "lr_cap": lr_cap, "local_steps": local_steps, "weighting": "samples"},
         data={"dataset": OWN_APP, "split": "natural"},
         upload={"model_bits": model_bits},
         server=server.model_dump(exclude_none=True),

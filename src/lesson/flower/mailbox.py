@@ -11,16 +11,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from threading import Thread
 
-import httpx
 from flwr.app import Message
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
-from lesson.core.errors import describe
+from lesson.core.errors import RunStoppedError, describe
 from lesson.flower.exchanges import Moment
 from lesson.flower.identity import Node
 from lesson.flower.recorder import Recorder, RecordingGrid
-from lesson.flower.replies import warn
+from lesson.flower.replies import UNREACHABLE, warn
 
 FIRST_POLL_S, POLL_S, GROWTH = 0.02, 0.5, 1.5
 """Seconds until the first request after messages were sent, and the longest interval between requests; each interval is
@@ -33,8 +32,6 @@ OUTAGE_S = 120.0
 """Requests for replies and nodes that fail are repeated; the run stops if all requests fail for this many seconds."""
 ONE_BY_ONE_S = 600.0
 """After an unreadable reply, replies are pulled one by one for this many seconds."""
-UNREACHABLE = (httpx.HTTPError, OSError)
-"""Errors of the connection to the SuperLink, or of the SuperLink itself, rather than of a reply."""
 
 Answer = Message | Exception
 """A reply, or the exception with which Flower failed to decode it."""
@@ -125,12 +122,12 @@ class Mailbox:
         with self._tolerating_outages():
             nodes = list(self.grid.get_nodes())
         if nodes is not None:
-            self.recorder.note_nodes([node.node_id for node in nodes], lambda: nodes or [])
+            self.recorder.note_nodes(nodes)
         return nodes
 
     @contextlib.contextmanager
     def _tolerating_outages(self) -> Iterator[None]:
-        """Log that the SuperLink is unreachable; raise the error if this persists."""
+        """Log that the SuperLink is unreachable; raise RunStoppedError if this persists."""
         try:
             yield
             self._failing_since_s = None
@@ -139,7 +136,8 @@ class Mailbox:
                 self._failing_since_s = self._clock()
                 warn(f"a request to the SuperLink has failed, and the run continues: {describe(error)}")
             elif self._clock() - self._failing_since_s > OUTAGE_S:
-                raise
+                problem = f"all requests to the SuperLink have failed for {OUTAGE_S:g} s: {describe(error)}"
+                raise RunStoppedError(f"{problem}; repair it and resume the run") from error
 
     def _begin_pull(self) -> None:
         """Request the awaited replies if it is time, except those that a request which is under way has been given.

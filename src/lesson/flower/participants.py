@@ -10,7 +10,7 @@ import numpy as np
 from flwr.serverapp import Grid
 
 from lesson.core.arrays import FloatArray
-from lesson.core.errors import InputError, unknown
+from lesson.core.errors import InputError
 from lesson.fleet.fleet import Fleet, draw_fleet, make_fleet
 from lesson.flower.identity import Node, Roster, latencies_by_name, names_of
 from lesson.flower.replies import tell, warn
@@ -42,14 +42,6 @@ class Participants:
         unknown, once = np.full(len(self.latency_s), np.nan), np.ones(len(self.latency_s), dtype=np.int64)
         settings = Settings(training={"local_steps": local_steps})
         return make_fleet(settings, self.names, once, unknown, unknown.copy(), self.latency_s)
-
-    def numbers_of(self, names: Sequence[str]) -> list[int]:
-        """Return the numbers of clients; raise InputError for an unknown name."""
-        known = list(map(str, self.names))
-        for name in names:
-            if name not in known:
-                raise unknown("client", name, known)
-        return [known.index(name) for name in names]
 
 
 def wait_for_nodes(grid: Grid, min_nodes: int, timeout_s: float) -> list[Node]:

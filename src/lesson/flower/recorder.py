@@ -9,21 +9,19 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec
 
-import httpx
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from lesson.core.errors import InputError, describe
 from lesson.flower.exchanges import TRAIN, ExchangeLog, Moment, kind_of, round_of
-from lesson.flower.identity import Node, names_of
-from lesson.flower.replies import logger
+from lesson.flower.identity import Node
+from lesson.flower.replies import UNREACHABLE, logger
 
-LOOK_EVERY_S = 3.0
-"""Seconds between two checks of which nodes are connected, while `send_and_receive` waits."""
+LOOK_EVERY_S = 5.0
+"""Seconds between two checks of which nodes are connected."""
 Args = ParamSpec("Args")
-Result = TypeVar("Result")
 
 
 class Recorder:
@@ -63,36 +61,29 @@ class Recorder:
         """Record that there will be no reply to a request."""
         self._write(ExchangeLog.note_failed, number, reason)
 
-    def note_nodes(self, ids: Sequence[int], nodes: Callable[[], Iterable[Node]]) -> None:
-        """Record which nodes have connected or left, given the ids of the connected ones; `nodes` returns these."""
-        if self._write(ExchangeLog.has_unknown, ids):
-            try:
-                self._write(ExchangeLog.learn_names, ids, names_of(nodes()))
-            except Exception as error:  # the ids are names, too
-                logger.debug(f"cannot read the names of nodes: {error}")
-        self._write(ExchangeLog.note_connected, ids)
+    def note_nodes(self, nodes: Sequence[Node]) -> None:
+        """Record which nodes have connected or left, given those that are connected."""
+        self._write(ExchangeLog.note_connected, nodes)
 
     def note_round(
         self, round: int, ago_s: float, merged: Sequence[int] | None, staleness: Sequence[int] | None = None
     ) -> None:
         """Record the end of a round `ago_s` seconds ago, and the nodes whose updates were aggregated, if known."""
-        names = None if merged is None else self._write(ExchangeLog.names_of, merged)
-        self._write(ExchangeLog.note_round, round, max(0.0, ago_s), names, None if merged is None else staleness)
+        self._write(ExchangeLog.note_round, round, ago_s, merged, staleness)
 
     def _write(
-        self, note: Callable[Concatenate[ExchangeLog, Args], Result], *args: Args.args, **options: Args.kwargs
-    ) -> Result | None:
-        """Call a method of the log; None if there is none, or after a problem."""
+        self, note: Callable[Concatenate[ExchangeLog, Args], None], *args: Args.args, **options: Args.kwargs
+    ) -> None:
+        """Call a method of the log, unless there is none, or there was a problem before."""
         with self._lock:
             if self._log is None:
-                return None
+                return
             try:
-                return note(self._log, *args, **options)
+                note(self._log, *args, **options)
             except Exception as error:
                 path, self._log = self._log.path, None
                 why = error if isinstance(error, InputError) else describe(error)
                 logger.warning(f"recording to {path} has stopped, but the run continues: {why}")
-                return None
 
 
 class RecordingGrid(Grid):
@@ -146,14 +137,12 @@ class RecordingGrid(Grid):
 
     def get_node_ids(self) -> list[int]:
         """Return the ids of the connected nodes, and record which have connected or left."""
-        ids = list(self.wrapped.get_node_ids())
-        self._note_connected(ids, self.wrapped.get_nodes)
-        return ids
+        return [node.node_id for node in self.get_nodes()]
 
     def get_nodes(self) -> list[Any]:
         """Return the connected nodes, and record which have connected or left."""
-        nodes = list(self.wrapped.get_nodes())
-        self._note_connected([node.node_id for node in nodes], lambda: nodes)
+        nodes, self._looked_s = list(self.wrapped.get_nodes()), time.monotonic()
+        self.recorder.note_nodes(nodes)
         return nodes
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
@@ -168,7 +157,7 @@ class RecordingGrid(Grid):
         ids = list(message_ids)
         try:
             replies = list(self.wrapped.pull_messages(ids))
-        except (httpx.HTTPError, OSError):  # the connection to the SuperLink, not a reply
+        except UNREACHABLE:
             raise
         except Exception as error:
             if len(ids) == 1:  # Flower cannot decode the reply
@@ -203,16 +192,12 @@ class RecordingGrid(Grid):
             self.recorder.note_round(round_of(training[0]), 0.0, merged)
         return replies
 
-    def _note_connected(self, ids: Sequence[int], nodes: Callable[[], Iterable[Node]]) -> None:
-        self._looked_s = time.monotonic()
-        self.recorder.note_nodes(ids, nodes)
-
     def _look(self) -> None:
         """Check which nodes are connected, if the last check was some time ago."""
         if not self.recorder.is_open or time.monotonic() - self._looked_s < LOOK_EVERY_S:
             return
         try:
-            self.get_node_ids()
+            self.get_nodes()
         except Exception as error:  # the strategy did not ask for this, so it must not fail here
             logger.debug(f"cannot check which nodes are connected: {error}")
             self._looked_s = time.monotonic()

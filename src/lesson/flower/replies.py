@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import httpx
 import numpy as np
 from flwr.app import ArrayRecord, Error, Message, MetricRecord, RecordDict
 from flwr.common.constant import ErrorCode
@@ -34,9 +35,12 @@ def tell_clients(fleet: Fleet, deadline_s: float, rejected_by: Mapping[str, int]
     tell(f"rejected: {', '.join(f'{count} × {reason}' for reason, count in rejected_by.items()) or 'nothing'}")
 
 
+UNREACHABLE = (httpx.HTTPError, OSError)
+"""Errors of the connection to the SuperLink, or of the SuperLink itself, rather than of a reply."""
+CLIENT_ERROR = "client error"
 FAULTS = {
-    ErrorCode.LOAD_CLIENT_APP_EXCEPTION: "client error",
-    ErrorCode.CLIENT_APP_RAISED_EXCEPTION: "client error",
+    ErrorCode.LOAD_CLIENT_APP_EXCEPTION: CLIENT_ERROR,
+    ErrorCode.CLIENT_APP_RAISED_EXCEPTION: CLIENT_ERROR,
     ErrorCode.MESSAGE_UNAVAILABLE: NO_REPLY,
     ErrorCode.REPLY_MESSAGE_UNAVAILABLE: NO_REPLY,
     ErrorCode.NODE_UNAVAILABLE: LOST,
@@ -63,7 +67,7 @@ class FieldNames:
 def read_report(message: Message | Exception, fields: FieldNames) -> Reported:
     """Return the weight and the metrics in a reply; raise InvalidUpdateError if it cannot be used."""
     if isinstance(message, Exception):
-        raise unreadable(message)
+        raise fault_of(message)
     if message.has_error():
         raise InvalidUpdateError(FAULTS.get(message.error.code, "error reply"), error_text(message.error))
     metrics = _read_metrics(message.content)
@@ -71,9 +75,13 @@ def read_report(message: Message | Exception, fields: FieldNames) -> Reported:
     return weight, _scalars(metrics)
 
 
-def unreadable(error: Exception) -> InvalidUpdateError:
-    """Return the error for a reply that Flower or this package failed to decode."""
-    return InvalidUpdateError(UNREADABLE, f"{type(error).__name__}: {error}")
+def fault_of(error: Exception) -> InvalidUpdateError:
+    """Return an error with the fault of a reply; any other error means that the reply cannot be decoded."""
+    return (
+        error
+        if isinstance(error, InvalidUpdateError)
+        else InvalidUpdateError(UNREADABLE, f"{type(error).__name__}: {error}")
+    )
 
 
 def read_arrays(content: RecordDict) -> ArrayRecord:

@@ -2,13 +2,13 @@
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any, Literal, NoReturn
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
@@ -18,13 +18,12 @@ from lesson.clock.loop import RoundLoop
 from lesson.clock.worlds import NominalWorld, RemoteWorld, WallWorld
 from lesson.core.arrays import FloatArray
 from lesson.core.errors import InputError, RunStoppedError
-from lesson.core.random import RepeatedStream
 from lesson.core.validation import Count, Positive, PositiveOrInf, Share, check_value
 from lesson.fleet.fleet import Fleet
 from lesson.flower.app_run import AppRun, EvaluateFn
 from lesson.flower.arrays import Layout, num_bytes
 from lesson.flower.clients import LOCAL_STEPS, GridClients
-from lesson.flower.evaluation import FederatedEvaluation, aggregate_replies, evaluate_content, sample
+from lesson.flower.evaluation import FederatedEvaluation
 from lesson.flower.folder import OpenFolder, RunFolder, app_settings
 from lesson.flower.identity import Node
 from lesson.flower.mailbox import Mailbox
@@ -189,8 +188,8 @@ class LessonStrategy(FlowerStrategy):
         if not isinstance(steps := config.get(LOCAL_STEPS, 1), int) or steps < 1:
             raise InputError(f"train_config must have a whole number >= 1 as '{LOCAL_STEPS}', got {steps!r}")
         self.result = Result(arrays=initial_arrays)
-        folder = self._open_folder(num_rounds, float(lr), initial_arrays)
-        if folder is not None and (result := folder.finished(layout)) is not None:
+        folder = self._open_folder(num_rounds, float(lr), steps, initial_arrays)
+        if folder is not None and (result := folder.finished(layout, self.keep_best)) is not None:
             self.result = result
             return result
         nodes = wait_for_nodes(grid, self.min_available_nodes, timeout)
@@ -200,7 +199,6 @@ class LessonStrategy(FlowerStrategy):
         try:
             pipeline, clients = self._pipeline(mailbox, participants, initial_arrays, config, timeout)
             world, evaluation = pipeline.loop.world, self._evaluation(pipeline, clients, evaluate_config, timeout)
-            readmitted = [] if folder is None else participants.numbers_of(folder.given.readmit)
             run = AppRun(
                 pipeline,
                 layout,
@@ -212,7 +210,6 @@ class LessonStrategy(FlowerStrategy):
                 evaluate_fn,
                 self.keep_best,
                 folder,
-                readmitted,
             )
             self.summary()
             if folder is None:
@@ -232,7 +229,7 @@ class LessonStrategy(FlowerStrategy):
         """Log the strategy and its options."""
         tell(f"{type(self).__name__}: {self.strategy}, on the {self.clock} clock")
 
-    def _open_folder(self, num_rounds: int, lr: float, arrays: ArrayRecord) -> OpenFolder | None:
+    def _open_folder(self, num_rounds: int, lr: float, local_steps: int, arrays: ArrayRecord) -> OpenFolder | None:
         """Return the run folder, if there is one. Raises InputError if it holds another run."""
         if self.folder is None:
             return None
@@ -244,6 +241,7 @@ class LessonStrategy(FlowerStrategy):
             seed=self.seed,
             lr=lr,
             lr_cap=self._cap(lr),
+            local_steps=local_steps,
             model_bits=8.0 * num_bytes(arrays),
             server=self.server,
             guards=self.guards,
@@ -255,10 +253,12 @@ class LessonStrategy(FlowerStrategy):
         return CAPPED_TIER * lr if self.lr_cap is None else self.lr_cap
 
     def _participants(self, nodes: Sequence[Node], folder: OpenFolder | None) -> Participants:
-        if self.clock == "virtual":
-            return in_simulated_time(nodes, self.latency_s, self.deadline_s, self.seed)
-        before = (None, None) if folder is None else (folder.num_nodes, folder.nodes)
-        return on_the_wall(nodes, self.latency_s, self.deadline_s, *before)
+        num_before, path = (None, None) if folder is None else (folder.num_nodes, folder.nodes)
+        if self.clock == "wall":
+            return on_the_wall(nodes, self.latency_s, self.deadline_s, num_before, path)
+        if num_before not in (None, len(nodes)):
+            raise InputError(f"the run was started with {num_before} nodes, but {len(nodes)} are connected")
+        return in_simulated_time(nodes, self.latency_s, self.deadline_s, self.seed)
 
     def _pipeline(
         self,
@@ -332,22 +332,6 @@ class LessonStrategy(FlowerStrategy):
         again = "start the run again" if folder is None else "resume the run with resume=True"
         return UpdateWatch(self.max_rounds_without_update, f"check the logs of the clients, fix the cause and {again}")
 
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Return the requests to evaluate a model, as Flower's FedAvg does; `start` does not use this method."""
-        if not self.fraction_evaluate:
-            return []
-        content = evaluate_content(arrays, config, server_round, self.fields)
-        random = RepeatedStream(self.seed, "federated evaluation")
-        nodes, group = sorted(grid.get_node_ids()), str(server_round)
-        chosen = sample(np.arange(len(nodes)), self.fraction_evaluate, random, server_round)
-        return [Message(content, nodes[place], MessageType.EVALUATE, group_id=group) for place in chosen.tolist()]
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:  # noqa: ARG002
-        """Return the weighted means of the metrics in replies; replies that cannot be used are logged."""
-        return aggregate_replies(replies, self.fields)
-
     def configure_train(self, *_: Any, **__: Any) -> NoReturn:
         """Raise InputError: rounds overlap, so a strategy that wraps this one would run rounds of FedAvg instead."""
         raise InputError(
@@ -355,4 +339,4 @@ class LessonStrategy(FlowerStrategy):
             "differential privacy, add a mod to the client's train function, such as @app.train(mods=[LocalDpMod(…)])"
         )
 
-    aggregate_train = configure_train
+    aggregate_train = configure_evaluate = aggregate_evaluate = configure_train

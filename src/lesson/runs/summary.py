@@ -20,6 +20,8 @@ DIVERGED = 10
 """Multiple of the loss of guessing above which training must have diverged."""
 WALL = "wall"
 """Value of `clock` in the summary of a run whose times are measured; the summaries of other runs have no clock."""
+OWN_APP = "own app"
+"""Data set in the settings of a run whose data only the clients of a Flower app know."""
 VARYING_COUNTS = ("misses", "retiered", "lost")
 """Counts that only runs with varying times have: late updates, tier changes and lost updates. Only strategies with a
 deadline have late updates."""

@@ -15,6 +15,7 @@ from lesson.report.clients import tiers_of
 from lesson.report.groups import Group, is_on_wall_clock
 from lesson.report.results import score_cell
 from lesson.report.words import count, target_text
+from lesson.runs.summary import OWN_APP
 from lesson.settings.settings import Settings
 
 
@@ -30,8 +31,9 @@ def what_was_run(groups: Sequence[Group], stored: Sequence[tuple[dict[str, Any],
     lengths = _different(_length(run) for run in runs)
     num_clients = sorted({settings.fleet.num_clients for settings in several})
     clients = " or ".join(f"{number:,}" for number in num_clients)
+    data = _different(run.settings.data.dataset for run in runs)
     first = (
-        f"{who} trained on {_different(run.settings.data.dataset for run in runs)} for {lengths}, with "
+        f"{who} trained {'in a Flower app' if data == OWN_APP else f'on {data}'} for {lengths}, with "
         f"{count(len({one.seed for one in limits}), 'seed')} and {clients} clients{_split(groups)}."
     )
     return " ".join(filter(None, [first, _latencies(groups, stored) if len(num_clients) == 1 else ""]))
