@@ -170,7 +170,8 @@ def measure(given: argparse.Namespace, folder: Path) -> dict[str, object]:
         wait("the SuperLink to listen", 300, lambda: listens(port))
         memory = Memory(home, processes[0].pid)
         stack.callback(memory.close)
-        _start_nodes(processes, port, ports, env, folder)
+        interval = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": str(given.task_poll)}
+        _start_nodes(processes, port, ports, env | interval, folder)
         time.sleep(IDLE_S)
         idle_mb, idle = memory.peak_mb, Interval(home, port, log)
         time.sleep(IDLE_S)
@@ -289,6 +290,8 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=20, help="number of SuperNodes (20)")
     parser.add_argument("--rounds", type=int, default=6, help="number of rounds (6)")
     parser.add_argument("--deadline", type=float, default=30.0, help="length of a round in seconds (30)")
+    poll = "seconds between two checks of a SuperNode for work, which spread the starts of client processes (1)"
+    parser.add_argument("--task-poll", type=float, default=1.0, help=poll)
     parser.add_argument("--in-memory", action="store_true", help="run the SuperLink without a database file")
     parser.add_argument("--uncounted", action="store_true", help="do not count requests, to see what counting costs")
     parser.add_argument("--kill", choices=("supernode", "server-app"), help="kill one in the second round")
