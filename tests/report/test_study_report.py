@@ -172,7 +172,7 @@ def test_names_of_users_are_shown_as_they_are(tmp_path: Path) -> None:
     assert names == ["_mine:_Strategy", "nowhere:A$_{B$"]
 
 
-def test_missing_figures_and_runs_are_noted(tmp_path: Path) -> None:
+def test_missing_figures_and_runs_are_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(tmp_path / "poor", joules=None, better=-0.6)
     (tmp_path / "poor" / "clients.json").unlink()
     figures, notes = draw_figures(load_study([tmp_path / "poor"]), 3.5)
@@ -180,8 +180,8 @@ def test_missing_figures_and_runs_are_noted(tmp_path: Path) -> None:
     assert [word in note for word, note in zip(("targets", "clients.json"), notes, strict=True)] == [True, True]
     make_comparison(tmp_path / "study")
     (tmp_path / "study" / "lesson-seed1" / "summary.json").unlink()
-    _, notes = draw_figures(load_study([tmp_path / "study"]), 3.5)
-    assert notes[0].startswith("lesson-seed1 ")
+    assert main(["report", str(tmp_path / "study")]) == 0
+    assert "note: lesson-seed1 " in capsys.readouterr().out
 
 
 def test_drawn_clients_come_from_the_run(tmp_path: Path) -> None:

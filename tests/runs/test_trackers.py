@@ -12,9 +12,9 @@ from helpers.resuming import StoppedError, stop_after
 from helpers.runs import PARTS, content, settings
 from helpers.tensorboard import expected_scalars, needs_tensorboard, read_scalars
 from helpers.trackers import Failing, RecordingTracker
-from lesson import InputError, compare
+from lesson import compare
 from lesson.cli import main
-from lesson.core.errors import RunStoppedError
+from lesson.core.errors import RunStoppedError, UnfitFleetError
 from lesson.runs.execute import execute
 from lesson.runs.tensorboard import TensorBoard
 from lesson.runs.trackers import Line
@@ -53,7 +53,7 @@ def test_tracker_of_a_resumed_run_receives_the_saved_rounds(tmp_path: Path) -> N
 
 def test_runs_without_rounds(tmp_path: Path) -> None:
     tracker, rejected = RecordingTracker(), settings("fedcs").with_changes(deadline_s=1e-3, ensure_first_tier=False)
-    with pytest.raises(InputError):
+    with pytest.raises(UnfitFleetError):
         execute(rejected, tmp_path / "run", trackers=[tracker], **PARTS)
     assert tracker.calls == []
     execute(settings("fedavg", time_budget_s=1e-3), tmp_path / "run", trackers=[tracker], **PARTS)

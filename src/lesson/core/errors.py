@@ -47,6 +47,10 @@ class RunStoppedError(Exception):
     """A run cannot continue although its input is valid. The message is one line that says why."""
 
 
+class UnfitFleetError(RunStoppedError):
+    """A strategy cannot run on the clients of this seed, although it may run on those of another."""
+
+
 class RemoteError(Exception):
     """An exception in another process. The message is its traceback."""
 

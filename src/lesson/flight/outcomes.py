@@ -16,7 +16,7 @@ from lesson.clock.loop import RoundLoop
 from lesson.clock.records import RoundRecord
 from lesson.clock.worlds import VaryingWorld
 from lesson.core.arrays import FloatArray, IntArray
-from lesson.core.errors import InputError, RunStoppedError
+from lesson.core.errors import InputError
 from lesson.fleet.traces import WorkTrace
 from lesson.flight.fit import FittedFleet
 from lesson.flight.recording import Recording
@@ -158,7 +158,7 @@ def simulate_candidates(
                 records = simulate_replicate(fitted, trace, strategy, replicate, horizon_s)
             except (
                 InputError,
-                RunStoppedError,
+                UnfitFleetError,
             ) as error:  # FedCS has no clients if none meets the deadline in this draw
                 problems[index].append(str(error))
             rows[index].append(measure(records, fitted.energy_j))

@@ -24,7 +24,7 @@ import tomli_w
 from pydantic import TypeAdapter
 
 from lesson.core.arrays import with_prefix
-from lesson.core.errors import InputError, RunStoppedError, describe
+from lesson.core.errors import InputError, RunStoppedError, UnfitFleetError, describe
 from lesson.core.files import remove_leftovers, write_whole
 from lesson.core.locks import locked
 from lesson.core.toml import read_toml
@@ -203,7 +203,7 @@ class RunFolder:
         """Remove the run's files if its input is rejected before the first round ends; the folder must be locked."""
         try:
             yield
-        except InputError:
+        except (InputError, UnfitFleetError):
             if not self.is_resumable and not (self.metrics.exists() and self.metrics.stat().st_size):
                 for file in (self.config, self.metrics, self.recording):
                     file.unlink(missing_ok=True)

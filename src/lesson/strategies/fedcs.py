@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lesson.core.errors import RunStoppedError
+from lesson.core.errors import UnfitFleetError
 from lesson.core.validation import Positive
 from lesson.fleet.tiers import assign_tiers
 from lesson.strategies.base import CheckedOptions, Every, Merge, RoundPlan, ServerView, Updates, average
@@ -28,7 +28,7 @@ class FedCS(CheckedOptions):
         ready = view.to_consider[view.idle[view.to_consider]]
         starts = ready[assign_tiers(view.latency_s[ready], self.deadline_s) == 1]
         if view.round == 1 and not len(starts) and not np.any(assign_tiers(view.latency_s, self.deadline_s) == 1):
-            raise RunStoppedError(
+            raise UnfitFleetError(
                 f"fedcs has no client to train: none meets deadline_s = {self.deadline_s:g}, the fastest takes "
                 f"{view.latency_s.min():.4g} s; use a longer deadline, or set ensure_first_tier"
             )

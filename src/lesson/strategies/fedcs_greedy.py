@@ -20,7 +20,7 @@ from typing import ClassVar
 import numpy as np
 
 from lesson.core.arrays import FloatArray, IntArray
-from lesson.core.errors import InputError, RunStoppedError
+from lesson.core.errors import InputError, UnfitFleetError
 from lesson.core.validation import Fraction, PositiveOrInf
 from lesson.fleet.tiers import TOLERANCE
 from lesson.strategies.base import AllOf, CheckedOptions, Deadline, Merge, RoundPlan, ServerView, Updates, average
@@ -58,7 +58,7 @@ class FedCSGreedy(CheckedOptions):
             )
         if not np.any(alone_s <= self.deadline_s * (1 + TOLERANCE)):
             fastest = int(np.argmin(alone_s))
-            raise RunStoppedError(
+            raise UnfitFleetError(
                 f"fedcs-greedy has no client to train: none meets deadline_s = {self.deadline_s:g}, the fastest, "
                 f"client {reachable[fastest]}, takes {alone_s[fastest]:.4g} s alone; use a longer deadline"
             )

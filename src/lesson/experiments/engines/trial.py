@@ -5,7 +5,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from lesson.core.errors import LACK_OF_MEMORY, DivergedError, InputError, RunStoppedError, describe, traceback_of
+from lesson.core.errors import (
+    LACK_OF_MEMORY,
+    DivergedError,
+    InputError,
+    RunStoppedError,
+    UnfitFleetError,
+    describe,
+    traceback_of,
+)
 from lesson.learn.metric import Metric
 from lesson.learn.task import Task
 from lesson.runs.execute import Progress, execute
@@ -13,7 +21,7 @@ from lesson.runs.trackers import Tracker
 from lesson.settings.settings import Settings
 
 MAX_RESTARTS = 3
-FORESEEN = tuple(kind.__name__ for kind in (InputError, RunStoppedError, DivergedError))
+FORESEEN = tuple(kind.__name__ for kind in (InputError, RunStoppedError, UnfitFleetError, DivergedError))
 
 Line = dict[str, Any]
 Hear = Callable[[Path, Line], None]
