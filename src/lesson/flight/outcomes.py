@@ -16,7 +16,7 @@ from lesson.clock.loop import RoundLoop
 from lesson.clock.records import RoundRecord
 from lesson.clock.worlds import VaryingWorld
 from lesson.core.arrays import FloatArray, IntArray
-from lesson.core.errors import InputError
+from lesson.core.errors import InputError, UnfitFleetError
 from lesson.fleet.traces import WorkTrace
 from lesson.flight.fit import FittedFleet
 from lesson.flight.recording import Recording
