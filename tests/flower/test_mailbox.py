@@ -183,7 +183,7 @@ def test_failing_requests_are_repeated(
     assert letters.mailbox.nodes() is None
     assert letters.send() == [False, False, False]
     letters.now_s += OUTAGE_S + 1
-    with pytest.raises(RunStoppedError, match=r"for 120 s: .*locked .*; repair it and resume"):
+    with pytest.raises(RunStoppedError, match=r"for 120 s: .*locked .*; check the SuperLink"):
         letters.send()
 
 

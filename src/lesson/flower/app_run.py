@@ -1,4 +1,4 @@
-"""A run of an app with its own clients: what happens after each round, in a run folder or without one."""
+"""A run of an app with its own clients, with or without a folder: evaluations, log lines and metrics of each round."""
 
 import copy
 import math
@@ -140,7 +140,7 @@ class AppRun:
         self._written_rounds |= self.result.evaluate_metrics_clientapp.keys()
 
     def _readmit(self, names: Sequence[str]) -> None:
-        """Let excluded clients take part again, also if the run had ended without them."""
+        """Let excluded clients take part again, even if the run had ended without them."""
         known = list(map(str, self.clients.names))
         for name in names:
             if name not in known:
@@ -236,7 +236,7 @@ class AppRun:
         return better
 
     def _record_round(self, record: RoundRecord) -> None:
-        """Write the end of a round, and whose updates were aggregated, to the recording."""
+        """Record the end of a round and the clients whose updates were aggregated."""
         if not isinstance(self.world, WallWorld):
             return
         nodes = [self.clients.node_of[client] for client in record.merged.tolist() if client in self.clients.node_of]

@@ -25,7 +25,7 @@ from lesson.learn.remote import Received
 from lesson.strategies.base import Updates
 
 LOCAL_STEPS = "local-steps"
-NOT_SENT = InvalidUpdateError("not sent", "the node is not connected, or the SuperLink refuses the model")
+NOT_SENT = InvalidUpdateError("not sent", "the node is not connected, or the SuperLink rejects the model")
 GIVEN_UP = "the server had stopped waiting for it"
 
 
@@ -44,18 +44,18 @@ class GridClients:
     """Config that every client gets, in addition to the round and its step size."""
     fields: FieldNames = field(default_factory=FieldNames)
     roster: Roster | None = None
-    """Knows which client an unknown node is; without it, nobody can join later."""
+    """Maps unknown nodes to clients; without it, no client can join later."""
     assumed_s: Callable[[int], float] = lambda _: math.nan
     """Returns the latency to assume for a client of the roster until it is measured, in seconds."""
     sends_index: bool = False
-    """Whether clients get `update`, the number of local trainings that they have started before."""
+    """Whether clients get `update`, the index of a local training among those of the client, from 0."""
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
         self._given_up = set[Key]()
         """Updates that the server no longer waits for."""
         self.events = list[Event]()
-        """What has happened and was not returned by `poll` yet."""
+        """Events that `poll` has not returned yet."""
         self._connected = set(self.node_of.values())
         self._ignored = set[int]()
         """Nodes that cannot be clients."""
@@ -92,7 +92,7 @@ class GridClients:
         return sum(content_bytes(message.content) for message, is_sent in zip(messages, sent, strict=True) if is_sent)
 
     def poll(self) -> Sequence[Event]:
-        """Return what has happened since the last call; does not wait."""
+        """Return the events since the last call, without waiting."""
         self.mailbox.dispatch()
         if self.clock() - self._looked_s >= LOOK_EVERY_S:
             self.events += self._look()
@@ -114,7 +114,7 @@ class GridClients:
         keys = set(updates.keys)
         self._given_up |= keys - self.received.held.keys()
         for place, event in enumerate(self.events):
-            if isinstance(event, Reply) and event.key in keys and not event.fault:  # nobody has seen it yet
+            if isinstance(event, Reply) and event.key in keys and not event.fault:  # not returned by `poll` yet
                 self.events[place] = replace(event, fault=TOO_LATE, detail=GIVEN_UP)
 
     def forget(self, updates: Updates) -> None:
@@ -131,7 +131,7 @@ class GridClients:
         self.received.held |= dict(zip(updates.keys, models, strict=True))
 
     def _work(self, local_steps: int, batches: int) -> dict[str, int]:
-        """Return the size of a local training as far as the strategy has changed it."""
+        """Return the fields of the config that say how much to train, if the strategy has changed this."""
         work = {LOCAL_STEPS: local_steps} if local_steps != self.config.get(LOCAL_STEPS, 1) else {}
         if work and LOCAL_STEPS not in self.config:
             raise InputError(

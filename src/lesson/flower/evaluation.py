@@ -24,6 +24,7 @@ from lesson.flower.clients import NOT_SENT, GridClients
 from lesson.flower.mailbox import Answer
 from lesson.flower.replies import CLIENT_ERROR, Reported, fault_of, read_report, tell, warn, weighted_means
 from lesson.learn.guards import InvalidUpdateError
+from lesson.report.words import count
 
 POLL_S, TELL_EVERY_S = 0.05, 30.0
 
@@ -72,14 +73,14 @@ class FederatedEvaluation:
         self._random = RepeatedStream(self.seed, "federated evaluation")
 
     def warm_up(self, arrays: ArrayRecord, ledger: Ledger, timeout_s: float) -> IntArray:
-        """Let all connected clients evaluate the initial model, and return those whose app has run, if only to fail.
+        """Let all connected clients evaluate the initial model; return those whose app has run, even if it failed.
 
         On first contact, a device installs the app, imports libraries and fills its caches, which may take minutes. No
-        client is measured meanwhile. If a client does not reply although others do, the first round does not wait for
-        it once more.
+        latency is measured meanwhile. If only some clients do not reply, they count as disconnected, so that the first
+        round does not wait for them again.
         """
         evaluation = self._begin(0, arrays, np.flatnonzero(ledger.connected))
-        tell(f"warm-up: {len(evaluation.to_ask)} clients evaluate the initial model")
+        tell(f"warm-up: waiting for {count(len(evaluation.to_ask), 'client')} to evaluate the initial model")
         self._ask(np.flatnonzero(ledger.connected), timeout_s)
         self._wait(timeout_s)
         self._report(evaluation)
@@ -112,7 +113,7 @@ class FederatedEvaluation:
         ledger.connect(self.clients.take_returned())
 
     def after_last_round(self, round: int, arrays: ArrayRecord, ledger: Ledger) -> None:
-        """Let clients evaluate the final model, also those that are still training, and wait for all replies."""
+        """Let clients evaluate the final model, including those that are still training, and wait for all replies."""
         if not self.fraction:
             return
         chosen = self._chosen(round, ledger)
@@ -129,7 +130,7 @@ class FederatedEvaluation:
         return clients if count == len(clients) else self._random.at(round).choice(clients, count, replace=False)
 
     def _begin(self, round: int, arrays: ArrayRecord, chosen: IntArray) -> _Evaluation:
-        """Begin to evaluate a model; clients that were not asked about an earlier one yet skip it."""
+        """Begin to evaluate a model; clients that have not been asked about the previous one skip it."""
         if self._latest is not None:
             self._latest.to_ask.clear()
             self._report_if_complete(self._latest)
@@ -139,7 +140,7 @@ class FederatedEvaluation:
         return self._latest
 
     def _ask(self, clients: IntArray, timeout_s: float | None = None) -> IntArray:
-        """Ask those of these clients that have yet to evaluate the latest model, and return them."""
+        """Ask those of these clients that are still to evaluate the latest model; return the ones that were asked."""
         evaluation = self._latest
         chosen = [] if evaluation is None else [client for client in clients.tolist() if client in evaluation.to_ask]
         who = np.array(chosen, dtype=np.int64)
@@ -182,7 +183,7 @@ class FederatedEvaluation:
             self.clients.mailbox.dispatch()
             if time.monotonic() > tell_s:
                 tell_s += TELL_EVERY_S
-                tell(f"{self._names(self._evaluating)} are still evaluating the model")
+                tell(f"still waiting for evaluations by {self._names(self._evaluating)}")
             self.sleep(POLL_S if self._evaluating else 0)
 
     def _report_if_complete(self, evaluation: _Evaluation) -> None:
@@ -199,7 +200,7 @@ class FederatedEvaluation:
         if means is not None:
             self.results[evaluation.round] = means
             values = ", ".join(f"{name} {value:.4g}" for name, value in means.items() if isinstance(value, float))
-            tell(f"{prefix}{len(reported)} clients evaluated the model: {values}")
+            tell(f"{prefix}{count(len(reported), 'client')} evaluated the model: {values}")
         if faults:
             off = "" if reported else "; fraction_evaluate=0 turns evaluation off"
             why = next(iter(faults.values())).detail

@@ -51,7 +51,7 @@ class _Asked:
 
 
 class ExchangeLog:
-    """The recording, and what must be remembered to write it: jobs, names and connected nodes."""
+    """Writes the recording, and keeps the state that this requires: jobs, names and connected nodes."""
 
     def __init__(self, path: Path, strategy: str, deadline_s: float | None) -> None:
         self.path, self._strategy, self._deadline_s = path, strategy, deadline_s
@@ -74,13 +74,13 @@ class ExchangeLog:
         return self._opened
 
     def names_of(self, nodes: Iterable[int]) -> list[str]:
-        """Return the names of nodes; a node without a known name is called by its id."""
+        """Return the names of nodes; the name of an unknown node is its id."""
         return [self._names.setdefault(node, str(node)) for node in nodes]
 
     def note_connected(self, nodes: Sequence[Node]) -> None:
         """Record which nodes have connected or left since the last call.
 
-        A new node whose name another connected node has is called by its name and its id.
+        If another connected node has the name of a new node, the node id is added to the name.
         """
         before, self._connected = self._connected, {node.node_id for node in nodes}
         taken = {self._names[node] for node in self._connected if node in self._names}

@@ -66,9 +66,9 @@ class RunFolder:
         self.readmit = tuple(map(str, readmit))
 
     def open(self, settings: Callable[[int], Settings]) -> "OpenFolder":
-        """Return the folder for a run with these settings, given its number of nodes at the start.
+        """Return the opened folder; `settings` returns the settings of the run for a number of nodes at the start.
 
-        Raise InputError if it holds another run.
+        Raises InputError if the folder holds another run.
         """
         return OpenFolder(self, settings)
 
@@ -86,7 +86,7 @@ class OpenFolder:
             settings(self.num_nodes or 1), given.resume, may_extend=True, may_change=MAY_CHANGE
         )
         if given.readmit and (summary := self._files.finished()) is not None and summary["ended_early"]:
-            self._files.summary.unlink()  # with these clients, the run may go on
+            self._files.summary.unlink()  # with these clients, the run may continue
 
     @property
     def nodes(self) -> Path:
@@ -94,7 +94,7 @@ class OpenFolder:
         return self._files.path / NODES
 
     def finished(self, layout: Layout, keep_best: bool) -> Result | None:
-        """Return the result of the run in the folder if it has finished and is as long as it should be."""
+        """Return the result of the run in the folder if it has finished with the requested number of rounds."""
         if self._begun is None or self._begun.is_shorter or (summary := self._files.finished()) is None:
             return None
         tell(f"the run in {self._files.path} has already finished; it is not executed again")
@@ -110,7 +110,7 @@ class OpenFolder:
         return list(each_line(self._files.metrics))
 
     def recorder(self) -> Recorder:
-        """Return what records the run."""
+        """Return the recorder of the run."""
         strategy = self._settings(self.num_nodes or 1).strategy
         return Recorder(self._files.recording, strategy.name, strategy.deadline_s)
 
@@ -170,7 +170,7 @@ def app_settings(
     server: ServerSettings,
     guards: GuardSettings,
 ) -> Settings:
-    """Return what is known about a run of an app, for its config.toml. Its data and its model are not known."""
+    """Return the settings of a run of an app, for its config.toml; its data and its model are unknown."""
     name, options = described(strategy)
     return Settings(
         fleet={"num_clients": num_clients},

@@ -24,7 +24,7 @@ DIGITS, MAX_NAME = 8, 60
 
 
 class Node(Protocol):
-    """What Flower's grid tells about a node."""
+    """The attributes of a node in Flower's grid that are used here."""
 
     @property
     def node_id(self) -> int: ...
@@ -42,7 +42,7 @@ class Node(Protocol):
 def names_of(nodes: Iterable[Node]) -> dict[int, str]:
     """Return the name of each node, by node id: its registered name, else a fingerprint of its key, else its id.
 
-    Nodes with the same registered name are told apart by their fingerprint or id.
+    If nodes have the same registered name, the fingerprint or the id is added to it.
     """
     nodes = list(nodes)
     shared = Counter(node.name for node in nodes)
@@ -75,7 +75,7 @@ class KnownNode:
 class Roster:
     """The clients of a run, numbered in the order in which their nodes were first seen.
 
-    With a `path`, those listed in this file are known from the start, and `save` writes it.
+    With a `path`, the clients listed in this file are known from the start, and `save` updates the file.
     """
 
     num_clients: int
@@ -98,7 +98,7 @@ class Roster:
 
         A node is a known client if it has its id, its key or its registered name. `connected` lists the ids of all
         connected nodes, none of which loses its client to another one: a second node with the same key is left out, and
-        one with the same name is a new client.
+        a second one with the same name is a new client.
         """
         found, names = dict[int, int](), names_of(nodes)
         for node in nodes:
@@ -120,7 +120,7 @@ class Roster:
             self._is_saved = True
 
     def _find(self, node: Node, name: str, connected: Collection[int]) -> int | None:
-        """Return the client that a node is; None if it is a new one."""
+        """Return the client to which a node belongs; None if it is a new one."""
         for client, known in enumerate(self.nodes):
             if known.node_id == node.node_id or (known.key and known.key == key_of(node)):
                 return client

@@ -1,8 +1,8 @@
-"""Sends messages and receives replies, with one request to the SuperLink per poll for all replies that are awaited.
+"""Sends messages and receives replies; each poll is one request to the SuperLink for all awaited replies.
 
 The SuperLink hands out a reply as soon as the client has begun to upload it, and Flower's `pull_messages` then waits
-until the upload is complete. Requests therefore run in threads: while one of them waits for a slow upload, the rounds
-go on, and the next request gets the replies that arrive meanwhile.
+until the upload is complete. Requests therefore run in threads: while one of them waits for a slow upload, rounds
+continue, and the next request gets the replies that arrive meanwhile.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ ONE_BY_ONE_S = 600.0
 Answer = Message | Exception
 """A reply, or the exception with which Flower failed to decode it."""
 Handler = Callable[[Answer, float], None]
-"""Called with a reply, and when it was received on the monotonic clock."""
+"""Called with a reply and the time at which it was received, on the monotonic clock."""
 
 
 Replies = list[tuple[str, Answer]]
@@ -44,7 +44,7 @@ Replies = list[tuple[str, Answer]]
 
 
 class _Pull(Thread):
-    """A request that is under way. A process does not wait for it when it exits, nor does a run when it ends."""
+    """A pending request. It delays neither the end of a run nor the exit of the process."""
 
     def __init__(
         self, ids: frozenset[str], request: Callable[[Collection[str]], Replies], clock: Callable[[], float]
@@ -57,7 +57,7 @@ class _Pull(Thread):
     def run(self) -> None:
         try:
             self.replies.set_result((self._request(self.ids), self._clock()))
-        except BaseException as error:  # also when the run was stopped, which Flower reports in this way
+        except BaseException as error:  # including the one with which Flower reports that the run was stopped
             self.replies.set_exception(error)
 
 
@@ -73,15 +73,15 @@ class Mailbox:
         self._handlers: dict[str, Handler] = {}
         self._pulls: list[_Pull] = []
         self._handed_out = set[str]()
-        """Messages whose replies the SuperLink says it has handed out, to a request that was under way then."""
+        """Messages whose replies another pending request is already receiving, according to the SuperLink."""
         self._interval_s, self._pull_at_s, self._one_by_one_until_s = POLL_S, 0.0, 0.0
         self._failing_since_s: float | None = None
 
     def send(self, messages: Sequence[Message], handlers: Sequence[Handler]) -> list[bool]:
         """Send messages; return for each of them whether the SuperLink has accepted it.
 
-        If the request fails, the SuperLink may already have a message without its model, for which a client would wait
-        for minutes. Sending the same messages again completes them.
+        If the request fails, the SuperLink may already have a message without its model, and its client would wait
+        minutes for the model. Sending the same messages again completes them.
         """
         began, ids = Moment.now(), list[str]()
         for wait_s in (0.0, *SEND_AGAIN_S):
@@ -108,7 +108,7 @@ class Mailbox:
             with self._tolerating_outages():
                 replies, received_s = pull.replies.result()
             for number, answer in replies:
-                # Of a reply that another request is waiting for, the SuperLink says that it is not available.
+                # The SuperLink reports a reply as unavailable while another request is receiving it.
                 if _is_unavailable(answer) and self._is_requested(number):
                     self._handed_out.add(number)
                 elif (handler := self._handlers.pop(number, None)) is not None:
@@ -137,12 +137,12 @@ class Mailbox:
                 warn(f"a request to the SuperLink has failed, and the run continues: {describe(error)}")
             elif self._clock() - self._failing_since_s > OUTAGE_S:
                 problem = f"all requests to the SuperLink have failed for {OUTAGE_S:g} s: {describe(error)}"
-                raise RunStoppedError(f"{problem}; repair it and resume the run") from error
+                raise RunStoppedError(f"{problem}; check the SuperLink and the network, and resume the run") from error
 
     def _begin_pull(self) -> None:
-        """Request the awaited replies if it is time, except those that a request which is under way has been given.
+        """Request the awaited replies if it is time, except those that a pending request is already receiving.
 
-        To ask for these again would make the SuperLink store an error message each time.
+        Requesting these again would make the SuperLink store an error message each time.
         """
         now_s = self._clock()
         all_are_slow = all(now_s - pull.begun_s > SLOW_S for pull in self._pulls)
@@ -156,14 +156,14 @@ class Mailbox:
             self._pull_at_s = now_s + self._interval_s
 
     def _is_requested(self, number: str) -> bool:
-        """Return whether a request for the reply to a message is under way."""
+        """Return whether a pending request asks for the reply to a message."""
         return any(number in pull.ids for pull in self._pulls)
 
     def _pull(self, ids: Collection[str]) -> Replies:
         """Return the replies that have arrived.
 
-        Flower decodes either all replies of a request or none, and delivers each only once. So an unreadable reply
-        takes those that were requested with it along: the SuperLink reports them as unavailable. To prevent a repeat,
+        Flower decodes either all replies of a request or none, and delivers each only once. If one is unreadable, the
+        others of the request are therefore lost: the SuperLink reports them as unavailable. To prevent a repeat,
         replies are then pulled one by one.
         """
         if len(ids) > 1 and self._clock() >= self._one_by_one_until_s:

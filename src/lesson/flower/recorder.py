@@ -1,4 +1,4 @@
-"""Records what happens in a federation while any strategy runs; docs/reference/recordings.md describes the recording.
+"""Records the exchanges of a federation with any strategy; docs/reference/recordings.md describes the recording.
 
 `RecordingGrid` forwards every call to Flower's grid and records which clients were asked, replied and are connected. It
 records times and sample counts, but neither data nor weights. Problems with the recording never affect the federation.
@@ -173,7 +173,7 @@ class RecordingGrid(Grid):
         When training messages have been answered, the end of a round is recorded.
         """
         sent = list(messages)
-        self._look()  # before the request: it may write events, and those of a recording are in order
+        self._look()  # before the request, because events are written in chronological order
         waiting, replies = {number for number in self.push_messages(sent) if number}, list[Message]()
         until_s = math.inf if timeout is None else time.monotonic() + timeout
         while waiting and (left_s := until_s - time.monotonic()) > 0:

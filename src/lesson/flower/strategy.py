@@ -91,7 +91,7 @@ class LessonStrategy(FlowerStrategy):
             with it the warm-up.
         evaluate_every: Number of rounds between two federated evaluations; 0 for only one after the last round.
         keep_best: Whether the result is the model with the best metric of `evaluate_fn`, instead of the last model.
-        sends_index: Whether clients receive `update`, the number of local trainings that they have started before.
+        sends_index: Whether clients receive `update`, the index of a local training among those of the client, from 0.
         seed: Random seed of the strategy's choices.
         folder: Run folder with checkpoints, metrics, a recording and a report; by default, nothing is written.
         max_rounds_without_update: Number of failed rounds in a row after which the run stops.
@@ -268,7 +268,7 @@ class LessonStrategy(FlowerStrategy):
         config: Mapping[str, Any],
         timeout_s: float,
     ) -> tuple[Pipeline, GridClients]:
-        """Return the round loop and what computes its models, and the clients that train for it."""
+        """Return the pipeline of the round loop, and the clients that train for it."""
         layout, received, lr = Layout.of(arrays), Received(), float(config[self.fields.lr])
         try:
             initial = as_tensor(layout.vector(arrays))

@@ -39,7 +39,7 @@ def evaluate_on_server(settings: Settings, task: Task | None = None) -> Evaluate
 
 
 class TaskClient:
-    """A client's share of a task, which it trains and evaluates models on.
+    """Trains and evaluates models on a client's share of a task.
 
     Local training is bit-identical to that of `lesson run` with `trainer = "reference"`, if the strategy is
     `LessonStrategy(…, sends_index=True)`: a client's minibatches depend on the number of its local trainings.

@@ -1,4 +1,4 @@
-"""Reports from clients when they worked on a message and for how long, for estimates of latencies and for recordings.
+"""Lets clients report when, and for how long, they worked on a message, for latency estimates and recordings.
 
 This module is imported by every process that Flower starts for a message to a client, so it imports nothing heavy.
 """
@@ -21,16 +21,17 @@ class Times:
     """Times that a client reports with a reply."""
 
     began: float
-    """Begin and end of the work, in seconds since 1970 by the client's clock."""
+    """Beginning of the work, in seconds since 1970 by the client's clock."""
     ended: float
+    """End of the work, by the same clock."""
     compute_s: float
     """Duration of the work in seconds, on a monotonic clock."""
 
 
 def report_times(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
-    """Add to each reply when the work on the message began and ended: `ClientApp(mods=[report_times, …])`.
+    """Add the times at which the work on a message began and ended to its reply: `ClientApp(mods=[report_times, …])`.
 
-    As the first mod, it includes the time of the others.
+    If it is the first mod, the times include the work of the others.
     """
     began, begin_s = time.time(), time.perf_counter()
     reply = call_next(message, context)

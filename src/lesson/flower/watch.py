@@ -1,4 +1,4 @@
-"""Ends a federation whose clients all fail: otherwise, it would last all its rounds and return the initial model."""
+"""Stops a run whose clients all fail, which would otherwise last for all its rounds and return the initial model."""
 
 from collections import Counter
 

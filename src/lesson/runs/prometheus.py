@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 FILE, LOSS = "metrics.prom", "loss"
 METRICS = {
     "round": ("", "Last round that has ended."),
-    "time_seconds": ("", "End of the last round since the run began: simulated, or elapsed with real clients."),
+    "time_seconds": ("", "End of the last round in seconds since the run began: simulated, or real with real clients."),
     "last_round_timestamp_seconds": ("", "When the last round was reported, in seconds since 1970."),
     "deadline_seconds": ("", "Deadline of the strategy."),
     "aggregated_updates_total": ("", "Aggregated updates."),
@@ -29,14 +29,14 @@ METRICS = {
     "downloaded_bytes_total": ("", "Bytes that clients have downloaded."),
     "rejected_updates_total": ("reason", "Rejected updates by reason."),
     "excluded_clients_total": ("", "Exclusions of clients."),
-    "staleness": ("", "Mean staleness of the updates aggregated last."),
+    "staleness": ("", "Mean staleness of the last aggregated updates."),
     "connected_clients": ("", "Connected clients."),
     "clients_in_tier": ("tier", "Clients by tier."),
     "client_latency_seconds": ("quantile", "Quantiles of the clients' measured latencies."),
-    "metric": ("metric", "Last value of each metric of the model; clients_ marks those that clients have measured."),
+    "metric": ("metric", "Last value of each metric of the model; the prefix clients_ marks evaluations on clients."),
     "finished": ("", "Whether the run has finished."),
 }
-"""Metrics by name, without the prefix lesson_: a label in addition to `run`, the name of the folder, and a text."""
+"""Metrics by name without `lesson_`: a label in addition to `run`, the name of the folder, and a help text."""
 
 
 class Prometheus:
@@ -88,7 +88,7 @@ class Prometheus:
 
     def _add(self, line: Line) -> None:
         """Add a round to the totals, and replace the values of the last one."""
-        if "merged" in line:  # in large fleets, it is not known
+        if "merged" in line:  # lines of large fleets do not have it
             self._count("aggregated_updates_total", {"": len(line["merged"])})
         self._count("uploads_total", {"": line["uploads"]})
         self._count("uploaded_bytes_total", {"": line["bytes_up"]})

@@ -142,7 +142,7 @@ class ActualTimes:
         return at_s
 
     def _prepare(self, clients: IntArray, index: IntArray, compute_scale: FloatArray, now_s: float) -> FloatArray:
-        """Return the seconds from each client's start to the end of its computing, and note both times."""
+        """Return the seconds from each client's start to the end of its computing; note download and compute time."""
         download_s = self._fleet.download_s[clients]
         if self._downloads and self._airtime is not None:
             download_s = self._airtime.ends_s(clients, np.full(len(clients), now_s), down=True) - now_s

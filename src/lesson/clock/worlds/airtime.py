@@ -39,7 +39,7 @@ class Airtime:
         if self._mobility is None and self._traces is None:
             self._standing_snr = self._signal_to_noise(population.x_km, population.y_km, population.power_w)
         self._station_power_ratio = settings.radio.station_power_w / population.power_w
-        if self._traces is not None:  # they say nothing about powers: the SNR is the same both ways
+        if self._traces is not None:  # traces have no transmit powers, so the SNR is the same in both directions
             self._station_power_ratio = np.ones(len(fleet))
         self._spans: dict[int, FloatArray] = {}
         """Mean SNR and fading gain by span of blocks, shape (2, num_clients, _SPAN) each; NaN if not computed yet."""

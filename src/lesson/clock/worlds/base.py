@@ -68,7 +68,7 @@ class World(Protocol):
         ...
 
     def collect(self, due: Updates, ledger: Ledger, now_s: float) -> Collected:
-        """Return which of the updates that are due can be used, and what became of the others.
+        """Return which of the updates that are due can be used, and which were lost or rejected.
 
         The loop discards all of them that have not arrived. Latency estimates are updated with the measured times.
         """

@@ -1,4 +1,4 @@
-"""Real clients in simulated time: a simulated world decides when updates arrive; the server waits until they have."""
+"""Real clients in simulated time: a simulated world decides when updates arrive; the server waits for the replies."""
 
 import time
 from collections.abc import Callable
@@ -42,7 +42,7 @@ class RemoteWorld:
         self._inner, self._clients, self._tell = inner, clients, tell
         self._counts_bytes, self._bytes_down = counts_bytes, 0
         self.timeout_s = timeout_s
-        """Real seconds after which an update is given up."""
+        """Real seconds after which the server stops waiting for an update."""
         self.fleet = replace(inner.fleet, client_weight=inner.fleet.client_weight.copy())
         self.first_latency_s, self.connected, self.varies = inner.first_latency_s, inner.connected, inner.varies
         self.reports = Reports(self.fleet.client_weight)
@@ -69,7 +69,7 @@ class RemoteWorld:
         return self._inner.wait(closes, ledger, now_s, until_s)
 
     def collect(self, due: Updates, ledger: Ledger, now_s: float) -> Collected:
-        """Wait until the updates that have arrived in simulated time have really arrived."""
+        """Wait for the actual replies of the updates that have arrived in simulated time."""
         collected = self._inner.collect(due, ledger, now_s)
         self._give_up(collected.lost)
         arrived = collected.arrived

@@ -1,4 +1,4 @@
-"""Real time: remote clients connect, disconnect and reply whenever they do."""
+"""Real time, in which remote clients connect, disconnect and reply."""
 
 import math
 import time
@@ -36,7 +36,7 @@ from lesson.fleet.fleet import Fleet
 from lesson.strategies.base import NO_UPDATES, Closing, Updates
 
 PATIENCE, MIN_PATIENCE_S = 4.0, 60.0
-"""The server waits for an update for PATIENCE times its expected latency, and for MIN_PATIENCE_S at least."""
+"""The server waits for an update for PATIENCE times its expected latency, but at least MIN_PATIENCE_S."""
 POLL_S = 0.1
 TELL_S = 30.0
 """Interval in seconds at which the server logs the clients it is waiting for, in rounds without a deadline."""
@@ -50,8 +50,7 @@ client trains lasts at least MIN_ROUND_S, unless its deadline comes first."""
 class WallWorld:
     """Remote clients in real time. The server estimates latencies from the arrivals it observes.
 
-    A reply that does not come in time is no measurement, but the next time, the server waits twice as long for this
-    client.
+    A timeout does not change the estimate, but the server waits twice as long for this client the next time.
 
     Args:
         fleet: Clients with the latencies to assume until they are measured.
@@ -61,7 +60,7 @@ class WallWorld:
         timeout_s: Longest time to wait for a reply, in seconds.
         first_timeout_s: Time to wait for a reply of a client whose latency has not been measured; by default,
             `timeout_s`.
-        first_is_cold: Whether nobody has been contacted yet; see `RecentLatencies`.
+        first_is_cold: Whether no client has been contacted yet; see `RecentLatencies`.
     """
 
     SAVED = ("_round", "_measured", "_num_timeouts", "reports")
@@ -313,7 +312,7 @@ class WallWorld:
         self._divide(client, compute_s / scale / usual_s)
 
     def _assume_parts(self) -> None:
-        """Split the latency of clients whose compute time is not known like that of the others, if it is known."""
+        """Split latencies with an unknown compute time by the mean share of compute time in the others, if known."""
         compute_s, latency_s = self.fleet.compute_s, self.fleet.latency_s
         present = np.isfinite(latency_s) & (latency_s > 0)
         known, unknown = present & np.isfinite(compute_s), present & np.isnan(compute_s)
