@@ -117,7 +117,8 @@ def test_evaluation_disturbs_neither_clock_nor_latencies(make_grid: MakeGrid, ca
 
     def wait(message: Message, context: Context) -> Message:
         begin_s = time.monotonic()
-        assert released.wait(60.0), "the rounds have not continued"
+        is_warm_up = message.content["config"]["server-round"] == 0
+        assert is_warm_up or released.wait(60.0), "the rounds have not continued"
         took_s.append(time.monotonic() - begin_s)
         return journal.app(message, context)
 
