@@ -212,9 +212,11 @@ def test_mods_for_local_differential_privacy(make_grid: MakeGrid) -> None:
         ({"first_round_timeout_s": 0.0}, {}, "first_round_timeout_s must be"),
         ({"keep_best": True}, {}, "keep_best requires evaluate_fn"),
         ({}, {"config": {"local-steps": 0.5}}, "as 'local-steps', got 0.5"),
+        ({}, {"num_rounds": 0}, "num_rounds must be >= 1, got 0"),
+        ({}, {"num_rounds": "3"}, "num_rounds must be a whole number, got '3'"),
         ({}, {"timeout": math.inf}, "timeout must be a finite number"),
         ({}, {"config": {"lr": 0.0}}, "train_config must have 'lr'"),
-        ({}, {"config": {"lr": "x"}}, "train_config must have 'lr'"),
+        ({}, {"config": {"lr": "x"}}, r"train_config must have 'lr', .*such as ConfigRecord\({'lr': 0.01}\), got 'x'"),
         ({"lr_key": "eta"}, {}, "train_config must have 'eta'"),
     ],
 )
