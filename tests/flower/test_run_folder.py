@@ -196,7 +196,7 @@ def test_excluded_client_is_readmitted_when_a_run_is_resumed(make_grid: MakeGrid
     assert [line["excluded"] for line in lines(out) if "excluded" in line] == [[1]]
     grid.handle = plain
     options |= {"guards": GuardSettings(exclude_after_rejections=1), "resume": True}
-    with pytest.raises(InputError, match=r"unknown client 'pi-7'"):
+    with pytest.raises(InputError, match=r"unknown client 'pi-7'; did you mean '.*'\? Available: pi-0, pi-1, pi-2$"):
         start(grid, out, 9, readmit=["pi-7"], **options)
     start(grid, out, 9, readmit=["pi-1"], **options)
     assert any(1 in line["merged"] for line in lines(out)[6:])

@@ -141,7 +141,7 @@ class AppRun:
 
     def _readmit(self, names: Sequence[str]) -> None:
         """Let excluded clients take part again, also if the run had ended without them."""
-        known = list(map(str, self.clients.names))
+        known = list(map(str, self.fleet.names))  # without those that may join later
         for name in names:
             if name not in known:
                 raise unknown("client", name, known)
