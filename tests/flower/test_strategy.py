@@ -21,6 +21,7 @@ from lesson.core.errors import RunStoppedError
 from lesson.flower import LessonStrategy
 from lesson.learn.pipeline import Pipeline
 from lesson.settings.sections import GuardSettings
+from lesson.strategies.semisync_steps import SemiSyncSteps
 
 NUM_EXAMPLES = [10, 30, 20]
 Seen = list[tuple[int, int, float]]
@@ -203,6 +204,11 @@ def test_mods_for_local_differential_privacy(make_grid: MakeGrid) -> None:
         ({"max_rounds_without_update": 0}, {}, "max_rounds_without_update must be"),
         ({"lr_cap": -1.0}, {}, "lr_cap must be"),
         ({"clock": "real"}, {}, "clock must be 'wall' or 'virtual'"),
+        (
+            {"strategy": SemiSyncSteps(), "clock": "virtual"},
+            {},
+            "on Flower, use clock='wall' and add the mod report_times",
+        ),
         ({"strategy": "fedbuff"}, {}, "strategy must be an object of lesson.strategies"),
         ({"fraction_evaluate": 1.5}, {}, "fraction_evaluate must be"),
         ({"evaluate_every": -1}, {}, "evaluate_every must be"),
