@@ -202,6 +202,15 @@ def test_excluded_client_is_readmitted_when_a_run_is_resumed(make_grid: MakeGrid
     assert any(1 in line["merged"] for line in lines(out)[6:])
 
 
+def test_assumed_latencies_are_not_in_the_file_of_measured_ones(make_grid: MakeGrid, tmp_path: Path) -> None:
+    """Client 1 fails, so nothing is known about it but the assumption that it meets the deadline."""
+    out, grid = tmp_path / "run", make_grid(APP, 3)
+    grid.name_by_partition()
+    grid.intercept(fail, partition=1, kind="train")
+    start(grid, out, 3, clock="wall", latency_s=None, deadline_s=0.2)
+    assert [row.split(",")[0] for row in (out / "latencies.csv").read_text().splitlines()[1:]] == ["0", "2"]
+
+
 @pytest.mark.parametrize("clock", ["wall", "virtual"])
 def test_run_without_clients_continues_when_they_are_readmitted(
     make_grid: MakeGrid, tmp_path: Path, clock: str

@@ -15,6 +15,7 @@ from flwr.serverapp.strategy import Result
 from lesson.clock.loop import RoundLoop
 from lesson.clock.records import RoundRecord
 from lesson.clock.worlds import RemoteWorld, WallWorld
+from lesson.core.arrays import BoolArray
 from lesson.core.errors import RunStoppedError, unknown
 from lesson.fleet.fleet import Fleet
 from lesson.flower.app_metrics import AGGREGATED, LOSS, AppMetrics, numbers_in, restore_metrics
@@ -95,6 +96,13 @@ class AppRun:
         fleet = self.loop.fleet if roster is None else self.loop.fleet.first(len(roster.nodes))
         samples = np.maximum(1, np.rint(fleet.client_weight)).astype(np.int64)
         return replace(fleet, num_samples=samples, names=list(fleet.names))
+
+    @property
+    def has_latency(self) -> BoolArray:
+        """Whether the latency of each client has been measured; on the virtual clock, all are known."""
+        world = self.world
+        are_measured = world.are_measured if isinstance(world, WallWorld) else np.ones(len(self.fleet), dtype=bool)
+        return are_measured[: len(self.fleet)]
 
     def begin(self) -> None:
         """Evaluate the initial model: on the server and, on the wall clock, on all clients, to warm them up."""
