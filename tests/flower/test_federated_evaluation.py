@@ -99,6 +99,22 @@ def test_clients_that_fail_are_named(make_grid: MakeGrid, caplog: pytest.LogCapt
     assert "fraction_evaluate=0" not in line
 
 
+@pytest.mark.parametrize(
+    ("count", "names"), [(1, "client 0"), (4, "clients 0, 1, 2, 3"), (6, "clients 0, 1, 2, 3, 2 more")]
+)
+def test_awaited_clients_are_named(
+    make_grid: MakeGrid,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    count: int,
+    names: str,
+) -> None:
+    monkeypatch.setattr("lesson.flower.evaluation.TELL_EVERY_S", -1.0)
+    strategy = LessonStrategy(10.0, clock="virtual", latency_s=[5.0] * count, min_available_nodes=1)
+    start(make_grid(Journal().app, count), strategy, num_rounds=1)
+    assert f"still waiting for {names} to evaluate the model" in caplog.messages
+
+
 def test_app_without_evaluate_still_trains(make_grid: MakeGrid, caplog: pytest.LogCaptureFixture) -> None:
     journal, app = Journal(), ClientApp()
     app.train()(journal.train)

@@ -196,10 +196,19 @@ def test_excluded_client_is_readmitted_when_a_run_is_resumed(make_grid: MakeGrid
     assert [line["excluded"] for line in lines(out) if "excluded" in line] == [[1]]
     grid.handle = plain
     options |= {"guards": GuardSettings(exclude_after_rejections=1), "resume": True}
-    with pytest.raises(InputError, match=r"unknown client 'pi-7'"):
+    with pytest.raises(InputError, match=r"unknown client 'pi-7'; did you mean '.*'\? Available: pi-0, pi-1, pi-2$"):
         start(grid, out, 9, readmit=["pi-7"], **options)
     start(grid, out, 9, readmit=["pi-1"], **options)
     assert any(1 in line["merged"] for line in lines(out)[6:])
+
+
+def test_assumed_latencies_are_not_in_the_file_of_measured_ones(make_grid: MakeGrid, tmp_path: Path) -> None:
+    """Client 1 fails, so nothing is known about it but the assumption that it meets the deadline."""
+    out, grid = tmp_path / "run", make_grid(APP, 3)
+    grid.name_by_partition()
+    grid.intercept(fail, partition=1, kind="train")
+    start(grid, out, 3, clock="wall", latency_s=None, deadline_s=0.2)
+    assert [row.split(",")[0] for row in (out / "latencies.csv").read_text().splitlines()[1:]] == ["0", "2"]
 
 
 @pytest.mark.parametrize("clock", ["wall", "virtual"])

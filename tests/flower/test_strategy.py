@@ -21,6 +21,7 @@ from lesson.core.errors import RunStoppedError
 from lesson.flower import LessonStrategy
 from lesson.learn.pipeline import Pipeline
 from lesson.settings.sections import GuardSettings
+from lesson.strategies.semisync_steps import SemiSyncSteps
 
 NUM_EXAMPLES = [10, 30, 20]
 Seen = list[tuple[int, int, float]]
@@ -203,6 +204,11 @@ def test_mods_for_local_differential_privacy(make_grid: MakeGrid) -> None:
         ({"max_rounds_without_update": 0}, {}, "max_rounds_without_update must be"),
         ({"lr_cap": -1.0}, {}, "lr_cap must be"),
         ({"clock": "real"}, {}, "clock must be 'wall' or 'virtual'"),
+        (
+            {"strategy": SemiSyncSteps(), "clock": "virtual"},
+            {},
+            "on Flower, use clock='wall' and add the mod report_times",
+        ),
         ({"strategy": "fedbuff"}, {}, "strategy must be an object of lesson.strategies"),
         ({"fraction_evaluate": 1.5}, {}, "fraction_evaluate must be"),
         ({"evaluate_every": -1}, {}, "evaluate_every must be"),
@@ -212,9 +218,11 @@ def test_mods_for_local_differential_privacy(make_grid: MakeGrid) -> None:
         ({"first_round_timeout_s": 0.0}, {}, "first_round_timeout_s must be"),
         ({"keep_best": True}, {}, "keep_best requires evaluate_fn"),
         ({}, {"config": {"local-steps": 0.5}}, "as 'local-steps', got 0.5"),
+        ({}, {"num_rounds": 0}, "num_rounds must be >= 1, got 0"),
+        ({}, {"num_rounds": "3"}, "num_rounds must be a whole number, got '3'"),
         ({}, {"timeout": math.inf}, "timeout must be a finite number"),
         ({}, {"config": {"lr": 0.0}}, "train_config must have 'lr'"),
-        ({}, {"config": {"lr": "x"}}, "train_config must have 'lr'"),
+        ({}, {"config": {"lr": "x"}}, r"train_config must have 'lr', .*such as ConfigRecord\({'lr': 0.01}\), got 'x'"),
         ({"lr_key": "eta"}, {}, "train_config must have 'eta'"),
     ],
 )

@@ -192,7 +192,7 @@ def test_rejected_folders(tmp_path: Path) -> None:
     (tmp_path / "mine" / "thesis.tex").touch()
     (tmp_path / "file").touch()
     for chosen, path, resume, why in (
-        (settings(seed=1), folder.path, True, "other settings"),
+        (settings(seed=1), folder.path, True, r"other settings \(.*\); undo the change, or choose another"),
         (settings(), folder.path, False, "unfinished"),
         (settings(), tmp_path / "mine", False, "holds no run"),
         (settings(), tmp_path / "file", False, "is a file"),

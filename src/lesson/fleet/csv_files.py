@@ -1,6 +1,8 @@
 """Fleets as CSV files: `client,latency_s[,compute_s,upload_s,num_samples,compute_j,transmit_j]`."""
 
 import math
+from collections.abc import Iterable
+from itertools import repeat
 from pathlib import Path
 
 from lesson.core.csv_rows import csv_text
@@ -29,11 +31,12 @@ def read_fleet(path: Path | str, settings: Settings | None = None) -> Fleet:
     return fleet_of(settings, read_measured(path, settings.data))
 
 
-def fleet_csv(fleet: Fleet) -> str:
-    """Return a fleet as CSV text that `read_fleet` reads; energies are left out."""
+def fleet_csv(fleet: Fleet, is_in: Iterable[bool] = repeat(True)) -> str:
+    """Return a fleet, or the clients that `is_in` selects, as CSV text that `read_fleet` reads, without energies."""
     columns = [fleet.names, fleet.latency_s, fleet.compute_s, fleet.upload_s, fleet.num_samples]
     rows = (
         [name, *("" if math.isnan(value) else f"{value:.6g}" for value in seconds), samples]
-        for name, *seconds, samples in zip(*columns, strict=True)
+        for (name, *seconds, samples), selected in zip(zip(*columns, strict=True), is_in, strict=False)
+        if selected
     )
     return csv_text([*REQUIRED, *OPTIONAL[:3]], rows)

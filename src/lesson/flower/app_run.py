@@ -15,6 +15,7 @@ from flwr.serverapp.strategy import Result
 from lesson.clock.loop import RoundLoop
 from lesson.clock.records import RoundRecord
 from lesson.clock.worlds import RemoteWorld, WallWorld
+from lesson.core.arrays import BoolArray
 from lesson.core.errors import RunStoppedError, unknown
 from lesson.fleet.fleet import Fleet
 from lesson.flower.app_metrics import AGGREGATED, LOSS, AppMetrics, numbers_in, restore_metrics
@@ -96,6 +97,13 @@ class AppRun:
         samples = np.maximum(1, np.rint(fleet.client_weight)).astype(np.int64)
         return replace(fleet, num_samples=samples, names=list(fleet.names))
 
+    @property
+    def has_latency(self) -> BoolArray:
+        """Whether the latency of each client has been measured; on the virtual clock, all are known."""
+        world = self.world
+        are_measured = world.are_measured if isinstance(world, WallWorld) else np.ones(len(self.fleet), dtype=bool)
+        return are_measured[: len(self.fleet)]
+
     def begin(self) -> None:
         """Evaluate the initial model: on the server and, on the wall clock, on all clients, to warm them up."""
         self._evaluate(0, self.result.arrays)
@@ -141,7 +149,7 @@ class AppRun:
 
     def _readmit(self, names: Sequence[str]) -> None:
         """Let excluded clients take part again, even if the run had ended without them."""
-        known = list(map(str, self.clients.names))
+        known = list(map(str, self.fleet.names))  # without those that may join later
         for name in names:
             if name not in known:
                 raise unknown("client", name, known)

@@ -27,6 +27,8 @@ from lesson.learn.guards import InvalidUpdateError
 from lesson.report.words import count
 
 POLL_S, TELL_EVERY_S = 0.05, 30.0
+MAX_NAMES = 4
+"""A line of the log has at most this many names of clients."""
 
 
 @dataclass
@@ -183,7 +185,7 @@ class FederatedEvaluation:
             self.clients.mailbox.dispatch()
             if time.monotonic() > tell_s:
                 tell_s += TELL_EVERY_S
-                tell(f"still waiting for evaluations by {self._names(self._evaluating)}")
+                tell(f"still waiting for {self._names(self._evaluating)} to evaluate the model")
             self.sleep(POLL_S if self._evaluating else 0)
 
     def _report_if_complete(self, evaluation: _Evaluation) -> None:
@@ -207,7 +209,7 @@ class FederatedEvaluation:
             warn(f"{prefix}{self._names(faults)} did not evaluate the model: {why}{off}")
 
     def _names(self, clients: Iterable[int]) -> str:
-        """Return the names of the first three clients, and how many others there are."""
+        """Return the names of the first clients, and how many more there are."""
         names = [str(self.clients.names[client]) for client in clients]
-        others = f" and {len(names) - 3} others" if len(names) > 3 else ""
-        return f"client{'s' if len(names) > 1 else ''} {', '.join(names[:3])}{others}"
+        shown = names if len(names) <= MAX_NAMES else [*names[:MAX_NAMES], f"{len(names) - MAX_NAMES} more"]
+        return f"client{'s' if len(names) > 1 else ''} {', '.join(shown)}"

@@ -127,7 +127,7 @@ class OpenFolder:
             after_load=run.after_load,
             trackers=self.given.trackers,
         )
-        write_whole(files.path / LATENCIES, fleet_csv(run.fleet).encode())
+        write_whole(files.path / LATENCIES, fleet_csv(run.fleet, run.has_latency.tolist()).encode())
         write_study_page(Study([Run.load(files.path)]), files.path / REPORT)
         tell(f"report: {files.path / REPORT}")
         tell(f"folder: {files.path}")

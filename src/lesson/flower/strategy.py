@@ -173,12 +173,14 @@ class LessonStrategy(FlowerStrategy):
         `timeout` is the longest time in seconds that the server waits for nodes at the start, and for each reply.
         Clients evaluate the model after the last round, and after every `evaluate_every` rounds.
         """
+        check_value("num_rounds", num_rounds, Count)
         check_value("timeout", timeout, Positive)
         config = dict(train_config or {})
         lr = config.get(self.fields.lr)
         if not isinstance(lr, float | int) or isinstance(lr, bool) or not 0 < lr < math.inf:
             raise InputError(
-                f"train_config must have '{self.fields.lr}', the step size of a client in tier 1, got {lr!r}"
+                f"train_config must have '{self.fields.lr}', the step size of a client in tier 1, such as "
+                f"ConfigRecord({{'{self.fields.lr}': 0.01}}), got {lr!r}"
             )
         if not isinstance(initial_arrays, ArrayRecord) or not len(initial_arrays):
             raise InputError(f"initial_arrays must be an ArrayRecord that holds a model, got {initial_arrays!r:.80}")

@@ -84,7 +84,9 @@ class RunFolder:
         has_summary = self.summary.exists()
         longer = may_extend and _is_longer(settings.run, found.run)
         if different := settings.differences(found, ignored=(*may_change, *(LIMITS if longer else ()))):
-            raise InputError(f"{self.path} holds a run with other settings ({different[0]}); {self._another}")
+            raise InputError(
+                f"{self.path} holds a run with other settings ({different[0]}); undo the change, or {self._another}"
+            )
         if (has_summary or self.is_resumable) and (changed := self.changed_input(settings)):
             raise InputError(
                 f"{self.path} holds a run with another version of {changed}; {self._another}, remove this one or, to "

@@ -38,7 +38,8 @@ def check_compute_times(strategy: str, view: ServerView) -> None:
     if len(unknown):
         raise InputError(
             f"{strategy} needs compute_s > 0 of every client, got {view.compute_s[unknown[0]]:g} for client "
-            f"{unknown[0]}; add it to the file of latencies, or to the first row of a trace"
+            f"{unknown[0]}; add it to the file of latencies, or to the first row of a trace; on Flower, use "
+            "clock='wall' and add the mod report_times to the client app"
         )
 
 
