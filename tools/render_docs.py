@@ -56,7 +56,6 @@ UNLISTED = {
         "send_and_receive",
     },
     "flower.Recorder": {"is_open", "note_asked", "note_answer", "note_failed", "note_nodes", "note_round"},
-    "flower.RunFolder": {"open"},
 }
 """Members that LESSON or Flower calls, but not users; the reference omits them."""
 

@@ -1,11 +1,14 @@
 """Records of what happened in each round."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lesson.clock.rejections import Rejection
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.fleet.fleet import Fleet
+
+MAX_NAMES = 4
+"""A line of the log names at most this many clients."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +100,14 @@ def exclusion_note(excluded: Mapping[int, str], names: Sequence[int | str], excl
         noun = "client" if len(who) == 1 else "clients"
         notes.append(f"excluded {noun} {', '.join(who[:MAX_NAMED])}{more} after {after}: {reason}")
     return "; ".join(notes)
+
+
+def named_clients(names: Sequence[int | str], clients: Iterable[int]) -> str:
+    """Return clients as text for a log line, such as "clients ana, ben": the first few names, and how many more."""
+    shown = [str(names[client]) for client in clients]
+    if len(shown) > MAX_NAMES:
+        shown[MAX_NAMES:] = [f"{len(shown) - MAX_NAMES} more"]
+    return f"client{'' if len(shown) == 1 else 's'} {', '.join(shown)}".rstrip()
 
 
 def rejection_line(round: int, names: Sequence[int | str], rejection: Rejection) -> str:

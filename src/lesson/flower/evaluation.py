@@ -8,7 +8,7 @@ simulated time stands still while clients evaluate. After the last round, the se
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -16,6 +16,7 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 
 from lesson.clock.ledger import Ledger
+from lesson.clock.records import named_clients
 from lesson.clock.worlds import Returned
 from lesson.clock.worlds.clients import NO_REPLY
 from lesson.core.arrays import FloatArray, IntArray
@@ -27,8 +28,6 @@ from lesson.learn.guards import InvalidUpdateError
 from lesson.report.words import count
 
 POLL_S, TELL_EVERY_S = 0.05, 30.0
-MAX_NAMES = 4
-"""A line of the log has at most this many names of clients."""
 
 
 @dataclass
@@ -185,7 +184,7 @@ class FederatedEvaluation:
             self.clients.mailbox.dispatch()
             if time.monotonic() > tell_s:
                 tell_s += TELL_EVERY_S
-                tell(f"still waiting for {self._names(self._evaluating)} to evaluate the model")
+                tell(f"still waiting for {named_clients(self.clients.names, self._evaluating)} to evaluate the model")
             self.sleep(POLL_S if self._evaluating else 0)
 
     def _report_if_complete(self, evaluation: _Evaluation) -> None:
@@ -206,10 +205,4 @@ class FederatedEvaluation:
         if faults:
             off = "" if reported else "; fraction_evaluate=0 turns evaluation off"
             why = next(iter(faults.values())).detail
-            warn(f"{prefix}{self._names(faults)} did not evaluate the model: {why}{off}")
-
-    def _names(self, clients: Iterable[int]) -> str:
-        """Return the names of the first clients, and how many more there are."""
-        names = [str(self.clients.names[client]) for client in clients]
-        shown = names if len(names) <= MAX_NAMES else [*names[:MAX_NAMES], f"{len(names) - MAX_NAMES} more"]
-        return f"client{'s' if len(names) > 1 else ''} {', '.join(shown)}"
+            warn(f"{prefix}{named_clients(self.clients.names, faults)} did not evaluate the model: {why}{off}")

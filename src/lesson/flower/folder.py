@@ -65,16 +65,12 @@ class RunFolder:
         self.path, self.resume, self.trackers = Path(out).absolute(), resume, checked_trackers(trackers)
         self.readmit = tuple(map(str, readmit))
 
-    def open(self, settings: Callable[[int], Settings]) -> "OpenFolder":
-        """Return the opened folder; `settings` returns the settings of the run for a number of nodes at the start.
-
-        Raises InputError if the folder holds another run.
-        """
-        return OpenFolder(self, settings)
-
 
 class OpenFolder:
-    """The folder of a run that begins or is resumed."""
+    """The folder of a run that begins or is resumed; raises InputError if it holds another run.
+
+    `settings` returns the settings of the run for a number of nodes at the start.
+    """
 
     def __init__(self, given: RunFolder, settings: Callable[[int], Settings]) -> None:
         self.given, self._settings = given, settings

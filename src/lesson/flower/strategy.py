@@ -248,7 +248,7 @@ class LessonStrategy(FlowerStrategy):
             server=self.server,
             guards=self.guards,
         )
-        return self.folder.open(lambda num_clients: settings(num_clients=num_clients))
+        return OpenFolder(self.folder, lambda num_clients: settings(num_clients=num_clients))
 
     def _cap(self, lr: float) -> float:
         """Return the upper bound of the step size of a client."""

@@ -15,6 +15,8 @@ from lesson.core.arrays import FloatArray, with_prefix
 from lesson.core.state import Arrays
 from lesson.strategies.base import Updates
 
+TELL_S = 30.0
+"""Interval in real seconds at which the server logs the clients it is waiting for."""
 NO_REPLY, LOST, TOO_LATE, RESTARTED = "no reply", "node lost", "too late", "server restarted"
 """Transport faults. Unlike faults in the content of an update, they do not count toward exclusion."""
 

@@ -8,17 +8,15 @@ from typing import Any
 import numpy as np
 
 from lesson.clock.ledger import Ledger
-from lesson.clock.records import rejection_line
+from lesson.clock.records import named_clients, rejection_line
 from lesson.clock.rejections import ALREADY_SEEN, OF_CONTENT, Rejection
 from lesson.clock.worlds.base import Collected, World
-from lesson.clock.worlds.clients import Clients, Key, Reply, Reports, restore_waiting_models, waiting_models
+from lesson.clock.worlds.clients import TELL_S, Clients, Key, Reply, Reports, restore_waiting_models, waiting_models
 from lesson.core.arrays import FloatArray, with_prefix
 from lesson.core.state import Arrays, restore_state, state_of
 from lesson.strategies.base import Closing, Updates
 
 POLL_S = 0.02
-TELL_S = 30.0
-"""Interval in real seconds at which the server logs the clients it is waiting for."""
 
 
 class RemoteWorld:
@@ -137,8 +135,8 @@ class RemoteWorld:
         while missing := awaited - self._early.keys():
             if time.monotonic() - told_s > TELL_S:
                 told_s = time.monotonic()
-                names = ", ".join(str(self.fleet.names[client]) for client, _ in sorted(missing)[:5])
-                self._tell(f"round {self._round}: still waiting for {len(missing)} clients: {names}")
+                waited_for = named_clients(self.fleet.names, [client for client, _ in sorted(missing)])
+                self._tell(f"round {self._round}: still waiting for {waited_for}")
             replies = [event for event in self._clients.poll() if isinstance(event, Reply)]
             for reply in replies:
                 received = not reply.fault and ledger.was_received(*reply.key)

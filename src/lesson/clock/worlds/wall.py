@@ -10,13 +10,14 @@ import numpy as np
 
 from lesson.clock.estimates import TIMES, RecentLatencies
 from lesson.clock.ledger import Ledger
-from lesson.clock.records import rejection_line
+from lesson.clock.records import named_clients, rejection_line
 from lesson.clock.rejections import ALREADY_SEEN, OF_CONTENT, Rejection
 from lesson.clock.worlds.base import Collected, closing_time, nominal_energy_j
 from lesson.clock.worlds.clients import (
     LOST,
     NO_REPLY,
     RESTARTED,
+    TELL_S,
     TOO_LATE,
     Clients,
     Event,
@@ -38,8 +39,6 @@ from lesson.strategies.base import NO_UPDATES, Closing, Updates
 PATIENCE, MIN_PATIENCE_S = 4.0, 60.0
 """The server waits for an update for PATIENCE times its expected latency, but at least MIN_PATIENCE_S."""
 POLL_S = 0.1
-TELL_S = 30.0
-"""Interval in seconds at which the server logs the clients it is waiting for, in rounds without a deadline."""
 NOBODY_S = 600.0
 """A run stops when no client has been connected for this many seconds."""
 LAG_S, MIN_ROUND_S = 0.5, 1.0
@@ -164,7 +163,8 @@ class WallWorld:
             elapsed_s = self.elapsed_s
             if elapsed_s >= tell_s and np.isinf(closes.by_s):
                 tell_s += TELL_S
-                self._tell(f"round {self._round}: still waiting for {self._in_flight(ledger)}")
+                waited_for = named_clients(self.fleet.names, ledger.clients_in_flight().tolist())
+                self._tell(f"round {self._round}: still waiting for {waited_for}")
             for event in self._clients.poll():
                 self._handle(event, ledger, elapsed_s)
             nobody = self._is_nobody_connected(ledger, elapsed_s)
@@ -176,11 +176,6 @@ class WallWorld:
             if elapsed_s > until_s:
                 return np.inf, ""
             self._sleep(POLL_S if nobody else min(POLL_S, max(end_s - elapsed_s, POLL_S / 10)))
-
-    def _in_flight(self, ledger: Ledger) -> str:
-        """Return the names of the clients that are training, or how many there are."""
-        names = [str(self.fleet.names[client]) for client in ledger.clients_in_flight()]
-        return f"{len(names)} clients" if len(names) > 5 else f"client {', '.join(names)}" if names else "clients"
 
     def collect(self, due: Updates, ledger: Ledger, now_s: float) -> Collected:  # noqa: ARG002
         """Return the updates that have arrived, and those rejected since the last round closed."""
