@@ -174,6 +174,7 @@ def everybody(workload: Workload, num_clients: int, steps: int) -> Cohort:
         local_steps=zeros + steps,
         weight=np.full(num_clients, 1 / num_clients),
         first=zeros,
+        level=np.full(len(zeros), np.nan),
     )
 
 

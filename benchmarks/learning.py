@@ -71,6 +71,7 @@ def everybody(workload: Workload, steps: int) -> Cohort:
         local_steps=zeros + steps,
         weight=np.full(CLIENTS, 1 / CLIENTS),
         first=zeros,
+        level=np.full(len(zeros), np.nan),
     )
 
 

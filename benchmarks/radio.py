@@ -71,7 +71,7 @@ def launch_s(size: Size, coherence_s: float) -> float:
     settings, everybody = Settings(fading="rayleigh", coherence_s=coherence_s), np.arange(size.fading_clients)
     truth = ActualTimes(settings, draw_fleet(settings, size.fading_clients), seed=0)
     ones = np.ones(size.fading_clients)
-    return seconds(lambda: truth.launch(everybody, np.zeros_like(everybody), ones, 0.0), size.repeats)
+    return seconds(lambda: truth.launch(everybody, np.zeros_like(everybody), ones, ones, 0.0), size.repeats)
 
 
 def draws_s(size: Size) -> float:

@@ -129,6 +129,7 @@ def everybody(workload: Workload, steps: int) -> Cohort:
         local_steps=zeros + steps,
         weight=np.full(num_clients, 1 / num_clients),
         first=zeros,
+        level=np.full(len(zeros), np.nan),
     )
 
 

@@ -94,6 +94,10 @@ def view_of(num_clients: int, **known: Any) -> ServerView:
         to_consider=np.arange(num_clients),
         started_round=int_zeros,
         started_s=zeros,
+        upload_bits=1.0,
+        level_bits={},
+        compute_j=zeros,
+        transmit_j=zeros,
         signals={},
     )
     return dataclasses.replace(view, **known)
@@ -116,7 +120,9 @@ def updates_of(clients: Sequence[int], staleness: Sequence[int], started_round: 
         local_steps=int_zeros,
         batches=int_zeros,
         tier=int_zeros,
+        level=zeros + np.nan,
         compute_scale=zeros + 1,
+        upload_scale=zeros + 1,
         in_turn=int_zeros > 0,
     )
 

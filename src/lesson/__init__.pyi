@@ -13,6 +13,7 @@ from .fleet.fleet import Fleet, draw_fleet
 from .fleet.population import Population, draw_population
 from .fleet.tiers import assign_tiers, due_round
 from .flight.replay import Replay, replay
+from .learn.compression.base import Compressor, Layout, Sent
 from .learn.task import Task
 from .learn.tasks import load_task
 from .planning.plan import Plan
@@ -60,6 +61,7 @@ __all__ = [
     "AnyOf",
     "Arrivals",
     "CheckedOptions",
+    "Compressor",
     "Deadline",
     "DivergedError",
     "Every",
@@ -73,6 +75,7 @@ __all__ = [
     "FedQueue",
     "Fleet",
     "InputError",
+    "Layout",
     "Lesson",
     "LessonFilled",
     "Malenia",
@@ -90,6 +93,7 @@ __all__ = [
     "RunStoppedError",
     "Safa",
     "SemiSyncSteps",
+    "Sent",
     "ServerView",
     "Settings",
     "Strategy",

@@ -34,7 +34,7 @@ from lesson.planning.plan import Plan, make_plan, propose_deadline_s
 from lesson.report.paper.write import Reproduction, write_reproduction
 from lesson.report.progress import RunProgress, StudyProgress
 from lesson.runs.execute import execute
-from lesson.runs.resolve import resolve, with_actual_bits
+from lesson.runs.resolve import resolve, with_upload_bits
 from lesson.runs.trackers import Tracker, checked_trackers
 from lesson.settings.settings import Settings
 
@@ -292,7 +292,7 @@ def plan(
     base = _settings(settings, changes)
     if fleet is not None and not isinstance(fleet, Fleet):
         raise InputError(f"fleet must be a Fleet, such as lesson.read_fleet('lab.csv'), got {fleet!r}")
-    fleet = fleet if fleet is not None else draw_fleet(with_actual_bits(base))
+    fleet = fleet if fleet is not None else draw_fleet(with_upload_bits(base))
     if deadline_s == "auto":
         base = base.with_changes(deadline_s=propose_deadline_s(fleet))
     elif deadline_s is not None:

@@ -30,6 +30,7 @@ def make_cohort(base: Tensor, num: int, steps: int = 1) -> Cohort:
         local_steps=np.full(num, steps),
         weight=0.7 * weight / weight.sum(),
         first=np.arange(num) % 2,
+        level=np.full(num, np.nan),
     )
 
 
@@ -37,7 +38,7 @@ def one_row(base: Tensor, client: int, lr: float, index: int = 0, local_steps: i
     """Return a cohort of a single client with weight 1."""
     whole = (np.array([value]) for value in (client, index, local_steps, first))
     columns = dict(zip(("client", "index", "local_steps", "first"), whole, strict=True))
-    return Cohort(base, lr=np.array([lr]), weight=np.ones(1), **columns)
+    return Cohort(base, lr=np.array([lr]), weight=np.ones(1), level=np.full(1, np.nan), **columns)
 
 
 def random_cohorts(workload: Workload, sizes: Sequence[int], seed: int, max_steps: int = 1) -> list[Cohort]:
@@ -52,6 +53,7 @@ def random_cohorts(workload: Workload, sizes: Sequence[int], seed: int, max_step
             local_steps=rng.integers(1, max_steps + 1, size),
             weight=rng.uniform(0.1, 1.0, size) / size,
             first=rng.integers(0, 3, size),
+            level=np.full(size, np.nan),
         )
         for size in sizes
     ]

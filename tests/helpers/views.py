@@ -33,6 +33,10 @@ def view(round: int, now_s: float | None = None, waiting: list[int] | None = Non
         to_consider=np.arange(3),
         started_round=np.ones(3, dtype=np.int64),
         started_s=nothing,
+        upload_bits=1.0,
+        level_bits={},
+        compute_j=nothing,
+        transmit_j=nothing,
         signals={},
     )
 
@@ -54,7 +58,9 @@ def updates(client: Sequence[int], base: int | Sequence[int] = 0, scale: float |
         local_steps=whole + 1,
         batches=whole + 1,
         tier=whole,
+        level=real + np.nan,
         compute_scale=real + 1,
+        upload_scale=real + 1,
         in_turn=whole > 0,
     )
 

@@ -10,6 +10,7 @@ from helpers.any_tasks import Mlp, feature_task
 from lesson import InputError, Settings, load_task
 from lesson.learn.tasks import (
     BUILT_IN,
+    Exchanged,
     call_maker,
     count_values,
     task_of,
@@ -81,7 +82,9 @@ def test_unknown_names_and_options_of_built_in_tasks_are_errors() -> None:
 
 @pytest.mark.parametrize("name", ["mnist", "synthetic"])
 def test_count_values(name: str) -> None:
-    assert count_values(Settings(dataset=name)) == Template(load_task(name), 0).num_values
+    exchanged, template = count_values(Settings(dataset=name)), Template(load_task(name), 0)
+    assert exchanged == Exchanged(template.parameter_sizes)
+    assert exchanged.bits == 32 * template.num_values
 
 
 def test_synthetic_data_is_learned_in_seconds(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from lesson import InputError, Settings
 from lesson.learn.task import Task
 from lesson.runs.execute import execute
 from lesson.runs.folder import RunFolder
-from lesson.runs.resolve import resolve, with_actual_bits
+from lesson.runs.resolve import resolve, with_upload_bits
 from lesson.settings.loading import load_settings
 
 FIVE: dict[str, Any] = {"clients": np.array_split(np.arange(160), 5)}
@@ -45,7 +45,7 @@ def test_file_of_latencies_determines_the_number_of_clients(tmp_path: Path) -> N
 
 def test_actual_size_of_an_upload_is_that_of_the_model() -> None:
     assert derived(Settings(model_bits="actual"), feature_task()) == {"model_bits": 32.0 * 227}
-    assert with_actual_bits(Settings(model_bits="actual", dataset="cifar10")).upload.bits == 32 * 1_144_650
+    assert with_upload_bits(Settings(model_bits="actual", dataset="cifar10")).upload.bits == 32 * 1_144_650
     with pytest.raises(InputError, match="model_bits"):
         _ = Settings(model_bits="actual").upload.bits
 

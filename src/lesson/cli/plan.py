@@ -158,10 +158,10 @@ class PlanCommand:
             settings.check_excluded("latencies", "a recording")
             if settings.fleet.latencies:
                 raise InputError("--flight cannot be combined with [fleet] latencies: both list the clients")
-        if settings.upload.model_bits == "actual":
-            from lesson.runs.resolve import with_actual_bits  # it imports torch, which takes seconds
+        if settings.upload.model_bits == "actual" or settings.upload.compression != "none":
+            from lesson.runs.resolve import with_upload_bits  # it imports torch, which takes seconds
 
-            settings = with_actual_bits(settings)
+            settings = with_upload_bits(settings)
         return settings
 
     def _caveats(self, settings: Settings) -> list[str]:

@@ -14,10 +14,17 @@ import numpy as np
 from lesson.clock.ledger import Ledger
 from lesson.core.arrays import BoolArray, FloatArray, IntArray, all_distinct, membership
 from lesson.core.errors import InputError
+from lesson.fleet.fleet import Fleet
 from lesson.strategies.base import AllOf, AnyOf, Arrivals, Closing, Every, GroupMemory, Merge, RoundPlan, Strategy
 
 _IDS, _NUMBERS, _REAL = np.dtype(np.int64), np.dtype(np.float64), (float, int, np.floating, np.integer)
-_PER_START = {"lr_scale": (_NUMBERS, 0), "local_steps": (_IDS, 1), "batches": (_IDS, 1), "tiers": (_IDS, 0)}
+_PER_START = {
+    "lr_scale": (_NUMBERS, 0),
+    "local_steps": (_IDS, 1),
+    "batches": (_IDS, 1),
+    "tiers": (_IDS, 0),
+    "compression": (_NUMBERS, 0),
+}
 """Type and least value of fields with one entry per start, or one for all."""
 _MAX, _MAX_SUM = sys.float_info.max, 1 + 1e-9
 Decision = TypeVar("Decision", bound=RoundPlan | Merge | Closing | Every)
@@ -39,11 +46,10 @@ class Contract:
     def __init__(self, strategy: Strategy, round: int, ledger: Ledger) -> None:
         self._strategy, self._round, self._ledger = strategy, round, ledger
 
-    def checked_plan(self, plan: RoundPlan, usual_steps: IntArray, now_s: float) -> RoundPlan:
+    def checked_plan(self, plan: RoundPlan, fleet: Fleet, now_s: float) -> RoundPlan:
         """Return the plan from `open_round` with arrays in place of sequences; raise ValueError if it is not valid.
 
-        `usual_steps` is the number of local steps that each client takes unless the plan sets another. `now_s` is the
-        time at which the round opens.
+        `now_s` is the time at which the round opens.
         """
         self._require(isinstance(plan, RoundPlan), "open_round", "must return a RoundPlan", plan)
         drops, starts = self._clients("RoundPlan.drops", plan.drops), self._clients("RoundPlan.starts", plan.starts)
@@ -60,9 +66,14 @@ class Contract:
             self._require(len(array) in (1, len(starts)), f"RoundPlan.{name}", what, value)
             checked[name] = array if len(array) == len(starts) else np.full(len(starts), array[0])
         if plan.batches is not None:
-            steps = checked.get("local_steps", usual_steps[starts])
+            steps = checked.get("local_steps", fleet.local_steps[starts])
             valid = bool(np.all((checked["batches"] == 1) | (steps == 1)))
             self._require(valid, "RoundPlan.batches", "must be 1 for clients with several local steps", plan.batches)
+        if plan.compression is not None:
+            levels = set(np.atleast_1d(checked.get("compression", plan.compression)).tolist())
+            what = f"must be one of the levels {', '.join(f'{level:g}' for level in fleet.level_bits)}"
+            what = what if fleet.level_bits else "must be None without [upload] compression"
+            self._require(levels <= fleet.level_bits.keys(), "RoundPlan.compression", what, plan.compression)
         known = plan.uploads in ("parallel", "in-turn")
         self._require(known, "RoundPlan.uploads", "must be parallel or in-turn", plan.uploads)
         checked["closes"] = self._checked_closing(plan.closes, len(starts), now_s)

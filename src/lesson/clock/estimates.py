@@ -104,15 +104,22 @@ class LatencyEstimator:
 
 
 def expected_latency_s(
-    fleet: Fleet, clients: IntArray, compute_scale: FloatArray, *, in_turn: bool, now_s: float, free_s: float
+    fleet: Fleet,
+    clients: IntArray,
+    compute_scale: FloatArray,
+    upload_scale: FloatArray | float,
+    *,
+    in_turn: bool,
+    now_s: float,
+    free_s: float,
 ) -> FloatArray:
     """Return the expected latency in seconds of clients that start now: download, compute and upload time.
 
-    `compute_scale` multiplies the compute time. If clients upload in turn (`in_turn`), the latency includes waiting for
-    the channel, which is free from `free_s` on.
+    `compute_scale` multiplies the compute time, and `upload_scale` the upload time. If clients upload in turn
+    (`in_turn`), the latency includes waiting for the channel, which is free from `free_s` on.
     """
     compute_s = fleet.download_s[clients] + compute_scale * fleet.compute_s[clients]
-    upload_s = (fleet.shared_upload_s if in_turn else fleet.upload_s)[clients]
+    upload_s = upload_scale * (fleet.shared_upload_s if in_turn else fleet.upload_s)[clients]
     if np.any(np.isnan(compute_s + upload_s)):
         raise InputError(
             "this strategy needs compute_s and upload_s of every client, but only their sum is known; add both columns "

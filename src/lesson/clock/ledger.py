@@ -133,7 +133,8 @@ class Ledger:
         """Record and return new updates of these idle clients from the newest version; `start` puts them in flight.
 
         Their arrival times are inf until then. `columns` are `expected_s`, `lr_scale`, `local_steps`, `batches`,
-        `tier`, `compute_scale` and `in_turn`, each an array with one entry per client, or one value for all.
+        `level`, `tier`, `compute_scale`, `upload_scale` and `in_turn`, each an array with one entry per client, or one
+        value for all.
         """
         columns |= {"base_version": self.version, "started_round": round, "started_s": now_s}
         for name, value in columns.items():

@@ -28,7 +28,7 @@ from lesson.strategies.base import NO_UPDATES, AllOf, Deadline, Every, Merge, Ro
 
 MAX_ROUNDS_STUCK, MAX_ROUNDS_EMPTY = 1000, 100
 NOBODY = "no client is connected anymore"
-_SHOWN = (*TIMES, "local_steps", "num_samples", "client_weight")
+_SHOWN = (*TIMES, "local_steps", "num_samples", "client_weight", "compute_j", "transmit_j")
 _OF_LEDGER = ("connected", "idle", "busy", "waiting", "started_round", "started_s")
 _NOTHING_COLLECTED = Collected(NO_UPDATES)
 _NO_WEIGHTS, _NO_ROWS, _NO_ENERGY = np.empty(0), np.empty(0, dtype=np.bool_), read_only(np.zeros(2))
@@ -126,6 +126,7 @@ class RoundLoop:
         self._known: dict[str, Any] = {name: read_only(getattr(fleet, name)) for name in _SHOWN}
         self._known |= {name: read_only(getattr(self.ledger, name)) for name in _OF_LEDGER}
         self._known["first_latency_s"] = read_only(world.first_latency_s)
+        self._known |= {"upload_bits": fleet.upload_bits, "level_bits": fleet.level_bits}
         self._grid = 0.0, 0.0, 0
         """The grid of `Every`: its origin and interval in seconds, and the number of the last point that was used."""
         self._rounds_stuck = self._rounds_empty = 0
@@ -208,7 +209,7 @@ class RoundLoop:
         """Ask the strategy for the plan of the round that opens now, and check it."""
         view = self._view(read_only(self.ledger.to_consider()))
         plan = self.strategy.open_round(view, self._random.at(self.round))
-        plan = Contract(self.strategy, self.round, self.ledger).checked_plan(plan, self.fleet.local_steps, self.now_s)
+        plan = Contract(self.strategy, self.round, self.ledger).checked_plan(plan, self.fleet, self.now_s)
         self.ledger.open_round()
         return plan
 
@@ -220,11 +221,17 @@ class RoundLoop:
         starts, in_turn, batches = plan.starts, plan.uploads == "in-turn", plan.batches
         steps, expected_s = fleet.local_steps[starts], fleet.latency_s[starts]
         compute_scale: FloatArray | float = 1.0
-        if plan.local_steps is not None or batches is not None or in_turn:
+        upload_scale: FloatArray | float = 1.0
+        level: FloatArray | float = fleet.level if plan.compression is None else plan.compression
+        if plan.compression is not None:
+            upload_scale = (
+                np.array([fleet.level_bits[one] for one in np.atleast_1d(level).tolist()]) / fleet.upload_bits
+            )
+        if plan.local_steps is not None or batches is not None or in_turn or plan.compression is not None:
             usual_steps, steps = steps, steps if plan.local_steps is None else plan.local_steps
             compute_scale = steps * (1 if batches is None else batches) / usual_steps
             times = {"now_s": self.now_s, "free_s": self.ledger.final_arrival_s() if in_turn else -np.inf}
-            expected_s = expected_latency_s(fleet, starts, compute_scale, in_turn=in_turn, **times)
+            expected_s = expected_latency_s(fleet, starts, compute_scale, upload_scale, in_turn=in_turn, **times)
         if plan.tiers is not None and self.world.varies:
             before = self.ledger.tier[starts]
             round.retiered = int(np.count_nonzero((before != plan.tiers) & (before != UNREACHABLE)))
@@ -237,7 +244,9 @@ class RoundLoop:
             local_steps=steps,
             batches=1 if batches is None else batches,
             tier=UNREACHABLE if plan.tiers is None else plan.tiers,
+            level=fleet.level if plan.compression is None else plan.compression,
             compute_scale=compute_scale,
+            upload_scale=upload_scale,
             in_turn=in_turn,
         )
         self.ledger.start(updates, self.world.start(updates, self.ledger, self.now_s))
@@ -343,7 +352,7 @@ class RoundLoop:
         compute_j, transmit_j = self._energy_j(round)
         merged, varies = round.updates, self.world.varies
         bytes_up, bytes_down = round.collected.num_bytes or (
-            round.num_uploads * self.model_bytes,
+            self._bytes_up(round.collected.arrived) + self._bytes_up(round.collected.unfit),
             len(round.plan.starts) * self.model_bytes,
         )
         return RoundRecord(
@@ -371,6 +380,10 @@ class RoundLoop:
             retiered=round.retiered if varies else None,
             lost=len(round.collected.lost) if varies else None,
         )
+
+    def _bytes_up(self, arrived: Updates) -> int:
+        """Return the size of these uploads in bytes."""
+        return int(np.ceil(self.fleet.upload_bits * arrived.upload_scale / 8).sum())
 
     def _energy_j(self, round: Round) -> tuple[float | None, float | None]:
         """Return the compute and transmit energy of all updates that ended in this round; None if unknown."""

@@ -1,8 +1,8 @@
 """A fleet: latency, energy and aggregation weight of every client, drawn from the settings or measured."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,10 @@ class Fleet:
         num_samples: Number of training samples.
         client_weight: Aggregation weight before normalization: the number of samples, or 1.
         local_steps: Number of minibatches in one local training, for all of which `compute_s` is charged.
-        model_bits: Size of a transmitted model in bits.
+        model_bits: Size of a model that is not compressed in bits.
+        level: Compression level of the usual upload; NaN without compression.
+        level_bits: Size of an upload in bits at each compression level that a plan may name, from the least to the most
+            compression; empty without compression.
         population: Positions and CPUs of drawn clients; None if latencies were measured.
         ensure_first_tier: Whether `at_deadline` promotes the fastest client if no client meets the deadline.
         promoted: The promoted client and its actual latency; None if there is none.
@@ -74,12 +77,28 @@ class Fleet:
     client_weight: FloatArray
     local_steps: IntArray
     model_bits: float
+    level: float = math.nan
+    level_bits: Mapping[float, float] = field(default_factory=dict)
     population: Population | None = None
     ensure_first_tier: bool = False
     promoted: Promotion | None = None
 
     def __len__(self) -> int:
         return len(self.latency_s)
+
+    @property
+    def upload_bits(self) -> float:
+        """Size of the usual upload in bits."""
+        return self.level_bits.get(self.level, self.model_bits)
+
+    def upload_scale(self, levels: FloatArray | float) -> FloatArray:
+        """Return the size of uploads at these levels divided by that of the usual one, shape (len(levels),)."""
+        return np.array([self.level_bits[level] for level in np.atleast_1d(levels).tolist()]) / self.upload_bits
+
+    @property
+    def upload_ratio(self) -> float:
+        """Size of the usual upload divided by that of a model that is not compressed."""
+        return self.upload_bits / self.model_bits
 
     @property
     def reachable(self) -> BoolArray:
@@ -185,7 +204,7 @@ def fleet_of(settings: Settings, clients: Population | Measured, num_samples: In
     if num_samples is not None:
         clients = replace(clients, num_samples=num_samples)
     if isinstance(clients, Measured):
-        return make_fleet(settings, clients.names, clients.num_samples, **clients.columns)
+        return make_fleet(settings, clients.names, clients.num_samples, **_compressed(clients, settings))
     if settings.fleet.positions:
         clients = _as_itinerary_begins(clients, settings)
     with np.errstate(all="ignore"):  # extreme settings give infinite latencies, that is, unreachable clients
@@ -212,6 +231,7 @@ def make_fleet(
     unknown. If the settings name a trace, times are those of each client's first local training in it.
     """
     transmit_j = np.full(len(names), np.nan) if transmit_j is None else transmit_j
+    upload = settings.upload
     fleet = Fleet(
         names=names,
         compute_s=compute_s,
@@ -225,10 +245,28 @@ def make_fleet(
         num_samples=num_samples,
         client_weight=client_weight(settings, num_samples),
         local_steps=local_work(settings, num_samples)[0],
-        model_bits=settings.upload.bits,
+        model_bits=upload.whole_bits,
+        level=math.nan if upload.level is None else upload.level,
+        level_bits=upload.bits_of,
         ensure_first_tier=settings.strategy.ensure_first_tier,
     )
     return _as_traced(fleet, settings)
+
+
+def _compressed(clients: Measured, settings: Settings) -> dict[str, FloatArray]:
+    """Return the columns of measured clients, whose upload times are those of models that are not compressed."""
+    columns, upload = dict(clients.columns), settings.upload
+    if upload.compression == "none":
+        return columns
+    if np.any(np.isnan(columns["upload_s"]) & np.isfinite(columns["latency_s"])):
+        raise InputError(
+            "[upload] compression needs upload_s of every client; add the column to the file of latencies, or use none"
+        )
+    ratio = upload.bits / upload.whole_bits
+    saved_s = np.where(np.isfinite(columns["latency_s"]), (1 - ratio) * columns["upload_s"], 0.0)
+    columns["latency_s"] = columns["latency_s"] - saved_s
+    columns["upload_s"], columns["transmit_j"] = ratio * columns["upload_s"], ratio * columns["transmit_j"]
+    return columns
 
 
 def _as_itinerary_begins(population: Population, settings: Settings) -> Population:
@@ -248,6 +286,7 @@ def _as_traced(fleet: Fleet, settings: Settings) -> Fleet:
         return fleet
     everybody = np.arange(len(fleet))
     compute, upload = read_work(Path(settings.fleet.trace), fleet.names).at(everybody, np.zeros_like(everybody))
+    upload = fleet.upload_ratio * upload
     with np.errstate(divide="ignore", invalid="ignore"):
         return replace(
             fleet,
@@ -307,9 +346,8 @@ def _sent_s(settings: Settings, population: Population) -> tuple[FloatArray, Flo
 
         up_bps, shared_bps = rate_bps(population.power_w), rate_bps(population.power_w, num_bands)
         down_bps = rate_bps(np.full(len(population), settings.radio.station_power_w))
-    upload, shared_upload, download = (
-        link.upload_s(settings.upload.bits, one) for one in (up_bps, shared_bps, down_bps)
-    )
+    upload, shared_upload = (link.upload_s(settings.upload.bits, one) for one in (up_bps, shared_bps))
+    download = link.upload_s(settings.upload.whole_bits, down_bps)
     return upload, shared_upload, download if settings.radio.download else np.zeros(len(population))
 
 

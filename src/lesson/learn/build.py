@@ -11,6 +11,8 @@ from lesson.clock.records import RoundRecord
 from lesson.clock.simulate import make_loop
 from lesson.fleet.fleet import Fleet, find_clients, fleet_of
 from lesson.learn.backend import Backend
+from lesson.learn.compression import make_compressor
+from lesson.learn.compression.transform import CompressUploads
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.evaluation import Evaluator
 from lesson.learn.executor import Executor
@@ -64,12 +66,24 @@ def build(settings: Settings, task: Task, strategy: Strategy, num_threads: int |
     backend = _backend(workload, settings, num_threads)
     evaluator = Evaluator(workload, backend)
     optimizer = ServerOptimizer.of(settings.server, strategy)
-    lane = Lane(workload.initial_vector(), settings.training, optimizer, settings.guards)
+    lane = Lane(
+        workload.initial_vector(), settings.training, optimizer, settings.guards, _compression(workload, settings)
+    )
     executor = Executor(SimulatedClients(workload, backend, settings.run.trainer), evaluator, backend.rule)
     fleet = fleet_of(settings, clients, workload.holdings.num_samples)
     fleet = fleet_for(settings.strategy.name, fleet, settings.strategy.deadline_s)
     loop = make_loop(strategy, fleet, seed=settings.run.seed, settings=settings)
     return TrainingRun(Pipeline(loop, lane, executor), evaluator, fleet)
+
+
+def _compression(workload: Workload, settings: Settings) -> list[CompressUploads]:
+    """Return the compression of uploads, if there is one."""
+    compressor, wanted = make_compressor(settings.upload), settings.upload.error_feedback
+    if compressor is None:
+        return []
+    feeds_back = compressor.error_feedback if wanted is None else wanted
+    sizes = workload.template.parameter_sizes
+    return [CompressUploads(compressor, sizes, settings.run.seed, error_feedback=feeds_back)]
 
 
 def _backend(workload: Workload, settings: Settings, num_threads: int | None) -> Backend:

@@ -14,7 +14,7 @@ from lesson.core.arrays import BoolArray, FloatArray, IntArray
 from lesson.learn.chunk import Chunk
 from lesson.learn.device import to_device
 
-COLUMNS = ("client", "index", "lr", "local_steps", "weight", "first")
+COLUMNS = ("client", "index", "lr", "local_steps", "weight", "first", "level")
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +35,8 @@ class Cohort:
     """Weight of each trained model in the sum over the cohort."""
     first: IntArray
     """Index of the minibatch, among those of the update, that the first step uses."""
+    level: FloatArray
+    """Compression level of the upload; NaN without compression."""
     base_version: int = 0
     group: str = ""
     trained: Tensor | None = None
@@ -127,6 +129,7 @@ def plan_cohorts(chunk: Chunk, lr: FloatArray) -> list[PlannedCohort]:
         "local_steps": updates.local_steps[order],
         "weight": weights[order],
         "first": first,
+        "level": updates.level[order],
     }
     is_new = (bases[1:] != bases[:-1]) | (steps[1:] != steps[:-1]) | (group[1:] != group[:-1])
     cohorts = []

@@ -124,7 +124,8 @@ class Evaluator:
         if not len(updates):
             return np.empty(0)
         zeros, ones = np.zeros(len(updates), dtype=np.int64), np.ones(len(updates))
-        cohort = Cohort(model.vector, updates.client, updates.index, ones, updates.local_steps, ones, first=zeros)
+        client, index, steps, level = updates.client, updates.index, updates.local_steps, updates.level
+        cohort = Cohort(model.vector, client, index, ones, steps, ones, zeros, level)
         (samples,) = self.workload.minibatches(cohort, 1)
         rows, columns = (samples != NO_SAMPLE).nonzero(as_tuple=True)
         first = self.workload.raw_samples(samples[rows, columns])

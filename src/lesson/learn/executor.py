@@ -143,14 +143,9 @@ class Executor:
     ) -> tuple[Sequence[PlannedCohort | Cohort], list[Tensor], list[Rejection]]:
         """Return the accepted updates of each cohort of a step, the weighted sum of their models, and rejections."""
         planned = waves.cohorts_of(number)
-        if not lane.transforms and len(waves.chunk.steps) > 1:
-            return planned, waves.sums(number), []
-        if not planned:
-            return [], [], []
-        trainer, cohorts = waves.trainer_of(number), _started(lane, planned)
         if not lane.transforms:
-            return planned, trainer.sums(cohorts), []
-        trained = _trained(trainer, cohorts)
+            return planned, waves.sums(number), []
+        trained = waves.trained(number)
         for plan, cohort in zip(planned, trained, strict=True):
             newest_cohort = NewestCohort(plan, waves.chunk.steps[number].round, lane.remedy)
             check_finite("model", bool(finite_rows(cohort.models).all()), newest_cohort)
@@ -170,8 +165,9 @@ class _Waves:
         self._places: list[list[int]] = [[] for _ in chunk.steps]
         """Numbers of the cohorts that each step aggregates."""
         self._trainers = dict[int, Trainer]()
-        self._sums = dict[int, Tensor]()
-        """Weighted sums of cohorts that were trained but have not been aggregated, by the cohort's number."""
+        self._sums, self._trained = dict[int, Tensor](), dict[int, Cohort]()
+        """Weighted sums of cohorts that have not been aggregated yet, by the cohort's number, or the trained cohorts if
+        a transform needs them."""
         self._ready = list[int]()
         """Heap of the numbers of cohorts that can be trained, because their base version exists."""
         self._waiting = defaultdict[int, list[int]](list)
@@ -199,10 +195,17 @@ class _Waves:
 
     def sums(self, number: int) -> list[Tensor]:
         """Return the weighted sums of the models of a step's cohorts; train those that are still missing."""
-        places = self._places[number]
-        while any(place not in self._sums for place in places):
+        self._train(number)
+        return [self._sums.pop(place) for place in self._places[number]]
+
+    def trained(self, number: int) -> list[Cohort]:
+        """Return a step's cohorts with the models of their updates; train those that are still missing."""
+        self._train(number)
+        return [self._trained.pop(place) for place in self._places[number]]
+
+    def _train(self, number: int) -> None:
+        while any(place not in self._sums and place not in self._trained for place in self._places[number]):
             self._train_wave(self.trainer_of(number))
-        return [self._sums.pop(place) for place in places]
 
     def _is_trained_by(self, trainer: Trainer, place: int) -> bool:
         """Return whether a cohort has this trainer; if it can have none, its own step raises the error."""
@@ -213,15 +216,20 @@ class _Waves:
 
     def _train_wave(self, trainer: Trainer) -> None:
         """Train as many of the ready cohorts of this trainer as a wave can hold, those of the earliest steps first."""
-        size = len(self._lane.model.vector)
-        wave, others = list[int](), list[int]()
-        while self._ready and len(wave) < max(1, min(MAX_WAVE_COHORTS, MAX_WAVE_VALUES // size)):
+        wave, others, separate = list[int](), list[int](), bool(self._lane.transforms)
+        room = MAX_WAVE_VALUES // len(self._lane.model.vector)
+        while self._ready and len(wave) < MAX_WAVE_COHORTS and (room > 0 or not wave):
             place = heapq.heappop(self._ready)
-            (wave if self._is_trained_by(trainer, place) else others).append(place)
+            is_ours = self._is_trained_by(trainer, place)
+            (wave if is_ours else others).append(place)
+            room -= is_ours * (len(self._cohorts[place]) if separate else 1)
         for place in others:
             heapq.heappush(self._ready, place)
-        sums = trainer.sums(_started(self._lane, [self._cohorts[place] for place in wave]))
-        self._sums |= dict(zip(wave, sums, strict=True))
+        cohorts = _started(self._lane, [self._cohorts[place] for place in wave])
+        if separate:
+            self._trained |= dict(zip(wave, _trained(trainer, cohorts), strict=True))
+        else:
+            self._sums |= dict(zip(wave, trainer.sums(cohorts), strict=True))
 
 
 def _started(lane: Lane, planned: Sequence[PlannedCohort]) -> list[Cohort]:

@@ -11,6 +11,7 @@ from torch import Tensor
 from lesson.clock.rejections import NOT_FINITE, TOO_FAR, WRONG_ARRAYS, WRONG_SHAPE, WRONG_TYPE, Rejection
 from lesson.core.arrays import FloatArray
 from lesson.core.errors import printable
+from lesson.core.state import Arrays
 from lesson.learn.cohort import Cohort
 from lesson.settings.sections import GuardSettings
 
@@ -52,34 +53,47 @@ class Transform(Protocol):
 
     may_reject: bool
     """Whether it may reject updates."""
-    arrays: dict[str, FloatArray]
-    """State that persists between steps, by names that no other transform uses."""
+    note: str
+    """A note for the summary of a run; may be empty."""
+
+    @property
+    def arrays(self) -> Arrays:
+        """State that persists between steps, by names that no other transform uses."""
+        ...
+
+    def restore(self, arrays: Arrays, device: torch.device) -> None:
+        """Continue with what `arrays` returned, possibly among arrays of other transforms."""
+        ...
 
     def __call__(self, cohorts: Sequence[Cohort]) -> tuple[list[Cohort], list[Rejection]]:
         """Return the accepted updates of each cohort, and all rejections. All trained models are finite."""
         ...
 
 
-def transforms_of(settings: GuardSettings) -> list[Transform]:
-    """Return the transforms of these settings."""
-    return [NormGuard(settings)] if settings.limits_norms else []
-
-
 class NormGuard:
     """Rejects updates whose norm is too large, compared with the median of recent norms."""
 
-    may_reject = True
+    may_reject, note = True, ""
 
     def __init__(self, settings: GuardSettings) -> None:
         self._settings = settings
-        self.arrays: dict[str, FloatArray] = {"norms": np.empty(0)}
+        self._recent: FloatArray = np.empty(0)
         """Norms of the most recent updates, each divided by lr × local_steps; the newest is last."""
+
+    @property
+    def arrays(self) -> Arrays:
+        """The recent norms."""
+        return {"norms": self._recent}
+
+    def restore(self, arrays: Arrays, device: torch.device) -> None:  # noqa: ARG002
+        """Continue with these recent norms."""
+        self._recent = arrays["norms"]
 
     def __call__(self, cohorts: Sequence[Cohort]) -> tuple[list[Cohort], list[Rejection]]:
         """Return the accepted updates of each cohort, and all rejections."""
         norms, window = [_norms(cohort) for cohort in cohorts], self._settings.norm_window
-        recent = np.concatenate([self.arrays["norms"], *norms])[-max(window, sum(map(len, norms))) :]
-        self.arrays["norms"] = recent[-window:]
+        recent = np.concatenate([self._recent, *norms])[-max(window, sum(map(len, norms))) :]
+        self._recent = recent[-window:]
         limit = self._settings.norm_limit * float(np.median(recent)) if len(recent) else np.inf
         accepted, rejections = list[Cohort](), list[Rejection]()
         for cohort, norm in zip(cohorts, norms, strict=True):

@@ -14,7 +14,7 @@ from lesson.core.arrays import FloatArray, IntArray, with_prefix
 from lesson.core.errors import InputError
 from lesson.learn.aggregate import GroupVectors, Of
 from lesson.learn.divergence import NewestCohort, check_finite
-from lesson.learn.guards import Transform, transforms_of
+from lesson.learn.guards import NormGuard, Transform
 from lesson.learn.optimizers import ServerOptimizer
 from lesson.learn.results import Launched
 from lesson.settings.sections import GuardSettings, ServerSettings, TrainingSettings
@@ -40,13 +40,18 @@ class Lane:
     """
 
     def __init__(
-        self, initial: Tensor, training: TrainingSettings, optimizer: ServerOptimizer, guards: GuardSettings
+        self,
+        initial: Tensor,
+        training: TrainingSettings,
+        optimizer: ServerOptimizer,
+        guards: GuardSettings,
+        transforms: Sequence[Transform] = (),
     ) -> None:
         self.versions: dict[int, Tensor] = {0: initial}
         self.version = 0
         """Newest version."""
         self.groups, self.optimizer = GroupVectors(initial), optimizer
-        self.transforms: Sequence[Transform] = transforms_of(guards)
+        self.transforms: Sequence[Transform] = [*transforms, *([NormGuard(guards)] if guards.limits_norms else ())]
         """Applied to trained models before they are aggregated; if there are none, only weighted sums are computed."""
         self.remedy = _smaller_steps(training, optimizer.settings)
         """What to do if training diverges."""
@@ -130,7 +135,7 @@ class Lane:
         self.optimizer.moments = vectors("moment.")
         arrays = with_prefix(state, "transform.")
         for transform in self.transforms:
-            transform.arrays = {name: arrays[name] for name in transform.arrays}
+            transform.restore(arrays, device)
 
 
 def schedule_factor(training: TrainingSettings, round: IntArray, time_s: FloatArray) -> FloatArray | float:

@@ -142,8 +142,8 @@ class Pipeline:
     @property
     def notes(self) -> list[str]:
         """Notes for the summary of a run."""
-        optimizer = self.lane.optimizer.note
-        return [*([optimizer] if optimizer else []), *self.executor.source.notes]
+        ours = [self.lane.optimizer.note, *(transform.note for transform in self.lane.transforms)]
+        return [*filter(None, ours), *self.executor.source.notes]
 
     def close(self) -> None:
         """Release all threads, processes and GPU memory."""

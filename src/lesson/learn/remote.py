@@ -53,6 +53,7 @@ def train_update(
         local_steps=np.full(batches, local_steps),
         weight=np.full(batches, 1 / batches),
         first=np.arange(batches),
+        level=np.full(batches, np.nan),
     )
     (model,) = ReferenceTrainer(workload).sums([cohort])
     vector: npt.NDArray[np.float32] = model.numpy()

@@ -2,11 +2,11 @@
 
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -212,13 +212,28 @@ def _check_options(name: str, make: Callable[..., Any], options: Mapping[str, An
             raise InputError(f"task '{name}' needs the argument {one.name}; set it with --set task.{one.name}=VALUE")
 
 
-def count_values(settings: Settings, task: Task | None = None, folder: Folder = None) -> int:
+class Exchanged(NamedTuple):
+    """How many values clients exchange."""
+
+    parameters: Sequence[int]
+    """Number of values of each trained parameter."""
+    buffers: int = 0
+    """Number of values of all buffers that training changes."""
+
+    @property
+    def bits(self) -> int:
+        """Size of a model that is not compressed."""
+        return BITS_PER_VALUE * (sum(self.parameters) + self.buffers)
+
+
+def count_values(settings: Settings, task: Task | None = None, folder: Folder = None) -> Exchanged:
     """Return how many values clients exchange; `task` replaces the one in the settings.
 
     The data of a built-in task is loaded only if it has options.
     """
     name = settings.data.dataset
     if task is not None or name not in BUILT_IN or settings.task.options:
-        return Template(task or task_of(settings, folder), settings.run.seed).num_values
+        template = Template(task or task_of(settings, folder), settings.run.seed)
+        return Exchanged(template.parameter_sizes, template.num_values - sum(template.parameter_sizes))
     with torch.random.fork_rng(devices=[]):
-        return sum(one.numel() for one in BUILT_IN[name].network().parameters() if one.requires_grad)
+        return Exchanged([one.numel() for one in BUILT_IN[name].network().parameters() if one.requires_grad])

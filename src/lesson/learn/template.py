@@ -83,6 +83,11 @@ class Template:
         """Number of values that clients exchange."""
         return sum(one.numel() for one in self.exchanged.values())
 
+    @property
+    def parameter_sizes(self) -> list[int]:
+        """Number of values of each trained parameter; buffers come after them in a vector."""
+        return [one.numel() for name, one in self.exchanged.items() if name not in self.traits.buffers]
+
     def initial_vector(self) -> Tensor:
         """Return the exchanged values of the new model as one vector, in 32 bits."""
         return torch.cat([one.detach().reshape(-1).float() for one in self.exchanged.values()])

@@ -10,9 +10,10 @@ from typing import Any
 from lesson.core.errors import InputError
 from lesson.fleet.measured import listed_clients, samples_note
 from lesson.learn.build import TrainingRun, build
+from lesson.learn.compression import level_bits, level_of, make_compressor
 from lesson.learn.device import device_of
 from lesson.learn.task import Task
-from lesson.learn.tasks import BITS_PER_VALUE, count_values, task_of
+from lesson.learn.tasks import BITS_PER_VALUE, Exchanged, count_values, task_of
 from lesson.settings.settings import DERIVED, Settings
 from lesson.strategies import make_strategy
 from lesson.strategies.base import Strategy
@@ -62,17 +63,32 @@ def resolve(
     if "data.split" in clients:
         notes.append("split = natural: the task lists the samples of its clients; another split ignores them")
     derived = given.with_derived(clients | _hardware(given, begun))
-    num_bits = float(BITS_PER_VALUE * count_values(given, own, data_dir))
-    if given.upload.model_bits == "actual":
-        derived = derived.with_derived({"upload.model_bits": num_bits})
-    return Resolved(derived, task, strategy, [*notes, *samples_note(derived), *_size_note(derived, num_bits)])
+    exchanged = count_values(given, own, data_dir)
+    derived = derived.with_derived(_upload(given, exchanged))
+    return Resolved(derived, task, strategy, [*notes, *samples_note(derived), *_size_note(derived, exchanged.bits)])
 
 
-def with_actual_bits(settings: Settings) -> Settings:
-    """Return the settings with `model_bits` as a number, for a plan, which has no run."""
-    if settings.upload.model_bits != "actual":
+def with_upload_bits(settings: Settings) -> Settings:
+    """Return the settings with the size of an upload as a number, for a plan, which has no run."""
+    if settings.upload.model_bits != "actual" and settings.upload.compression == "none":
+        make_compressor(settings.upload)  # raises for unknown settings
         return settings
-    return settings.with_derived({"upload.model_bits": float(BITS_PER_VALUE * count_values(settings))})
+    return settings.with_derived(_upload(settings, count_values(settings)))
+
+
+def _upload(given: Settings, exchanged: Exchanged) -> dict[str, Any]:
+    """Return the size of a model if it is "actual", and the compressor's level and the sizes of its uploads."""
+    upload, values = given.upload, dict[str, Any]()
+    model_bits = upload.model_bits
+    if model_bits == "actual":
+        values["upload.model_bits"] = model_bits = float(exchanged.bits)
+    if (compressor := make_compressor(upload)) is not None:
+        level = level_of(compressor, upload)
+        if upload.level is None:
+            values["upload.level"] = level
+        sizes = exchanged.parameters, exchanged.buffers
+        values["upload.level_bits"] = level_bits(compressor, *sizes, level, model_bits)
+    return values
 
 
 def _clients(given: Settings, task: Task) -> dict[str, Any]:
@@ -111,9 +127,9 @@ def _hardware(given: Settings, begun: Settings | None) -> dict[str, Any]:
     return {f"run.{name}": value for name, value in values.items() if value != "auto"}
 
 
-def _size_note(settings: Settings, num_bits: float) -> list[str]:
+def _size_note(settings: Settings, num_bits: int) -> list[str]:
     """Return a note if the size of an upload in the settings is far from that of the task's model."""
-    charged_bits = settings.upload.bits
+    charged_bits = settings.upload.whole_bits
     if 1 / UNUSUAL <= num_bits / charged_bits <= UNUSUAL:
         return []
     measured = settings.fleet.latencies or (settings.fleet.trace and not settings.radio.download)

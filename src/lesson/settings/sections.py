@@ -276,21 +276,6 @@ class DataSettings(Checked):
         return self.split not in ("iid", "natural")
 
 
-class UploadSettings(Checked):
-    """The size of an upload."""
-
-    model_bits: Positive | Literal["actual"] = setting(
-        100e3, "size s of an upload; actual: 32 bits for each value that clients exchange"
-    )
-
-    @property
-    def bits(self) -> float:
-        """Size of an upload in bits; raise InputError if it depends on the model."""
-        if self.model_bits == "actual":
-            raise InputError("[upload] model_bits must be a number here, got 'actual': no model is trained")
-        return self.model_bits
-
-
 class ServerSettings(Checked):
     """How the server aggregates updates and estimates latencies."""
 
@@ -375,6 +360,50 @@ class _WithOptions(Checked):
                     kinds = "text, a number, true, false, or a list or table of those"
                     raise ValueError(f"{name} must be {kinds}, got {shown(value)}") from None
         return checked
+
+
+class UploadSettings(_WithOptions):
+    """The size of an upload, and its compression; further keys are the compressor's own options."""
+
+    model_bits: Positive | Literal["actual"] = setting(
+        100e3, "size s of a model that is not compressed; actual: 32 bits for each value that clients exchange"
+    )
+    compression: Text = setting("none", "what compresses uploads: none, a built-in compressor or module:Class")
+    level: Positive | None = setting(
+        None,
+        "how much of an update is sent: bits per value (qsgd, uniform) or the fraction of values (topk, randk); by "
+        "default, 8 bits or 1 %",
+        requires="compression",
+    )
+    error_feedback: Flag | None = setting(
+        None,
+        "whether clients add what compression left out to their next update; by default for topk, randk and sign",
+        requires="compression",
+    )
+    level_bits: dict[str, Positive] = setting(
+        {}, "levels that strategies may choose, and the size of an upload in bits at each; follows from the model"
+    )
+
+    @property
+    def whole_bits(self) -> float:
+        """Size of a model that is not compressed in bits; raise InputError if it depends on the model."""
+        if self.model_bits == "actual":
+            raise InputError("[upload] model_bits must be a number here, got 'actual': no model is trained")
+        return self.model_bits
+
+    @property
+    def bits(self) -> float:
+        """Size of the usual upload in bits; raise InputError if it depends on the model."""
+        if self.compression == "none":
+            return self.whole_bits
+        if not self.level_bits or self.level is None:
+            raise InputError(f"[upload] compression must be none here, got '{self.compression}': no model is trained")
+        return self.bits_of[self.level]
+
+    @property
+    def bits_of(self) -> dict[float, float]:
+        """Size of an upload in bits by level, from the least to the most compression."""
+        return {float(level): bits for level, bits in self.level_bits.items()}
 
 
 class TaskSettings(_WithOptions):

@@ -28,6 +28,8 @@ DERIVED: dict[str, str | None] = {
     "fleet.num_clients": None,
     "data.split": None,
     "upload.model_bits": "actual",
+    "upload.level": None,
+    "upload.level_bits": None,
     "run.device": "auto",
     "run.precision": "auto",
     "run.eval_every_s": "auto",
@@ -56,7 +58,7 @@ class Settings(Checked):
         training: Local training, and the compute time that is charged for it.
         data: Task and how its samples are split among the clients.
         task: Arguments of the function that returns the task.
-        upload: Size of a model.
+        upload: Size of an upload, and its compression.
         server: Server optimizer, aggregation and latency estimates.
         strategy: Strategy, deadline and the strategy's own options.
         run: Seed, length, evaluation, checkpoints and hardware.

@@ -54,6 +54,11 @@ class ServerView:
             fleet.
         started_round: Round in which each client last started; 0 before its first start.
         started_s: When each client last started; NaN before its first start.
+        upload_bits: Size of the usual upload in bits.
+        level_bits: Size of an upload in bits at each compression level that a plan may name, from the least to the most
+            compression; empty without compression.
+        compute_j: Compute energy of the usual local training in joules; NaN if unknown.
+        transmit_j: Energy of the usual upload on the client's own band in joules; NaN if unknown.
         signals: The signals in the strategy's `needs` that are available in this run, each computed when it is accessed
             or, if it is a function, when it is called. "client_accuracy": accuracy of the newest model on the data that
             each client holds out, a tenth of its samples, shape (num_clients,); NaN for a client without such data.
@@ -87,7 +92,17 @@ class ServerView:
     to_consider: IntArray
     started_round: IntArray
     started_s: FloatArray
+    upload_bits: float
+    level_bits: Mapping[float, float]
+    compute_j: FloatArray
+    transmit_j: FloatArray
     signals: Mapping[str, Any]
+
+    @property
+    def rate_bps(self) -> FloatArray:
+        """Data rate of the usual upload on each client's own band in bit/s."""
+        with np.errstate(divide="ignore"):
+            return np.asarray(self.upload_bits / self.upload_s)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -107,7 +122,9 @@ class Updates:
         local_steps: Number of local steps, from the same plan.
         batches: Number of minibatches per step, from the same plan.
         tier: Tier in which the client started, from the same plan; 0 for strategies without tiers.
+        level: Compression level of the upload, from the same plan; NaN without compression.
         compute_scale: Compute time of this local training divided by that of the client's usual one.
+        upload_scale: Size of this upload divided by that of the usual one.
         in_turn: Whether the client uploads in turn, alone on the band of all clients together.
     """
 
@@ -123,7 +140,9 @@ class Updates:
     local_steps: IntArray
     batches: IntArray
     tier: IntArray
+    level: FloatArray
     compute_scale: FloatArray
+    upload_scale: FloatArray
     in_turn: BoolArray
 
     def __len__(self) -> int:
@@ -136,7 +155,7 @@ class Updates:
 
     def __getitem__(self, rows: BoolArray | IntArray) -> "Updates":
         if rows.dtype == np.bool_:
-            if np.count_nonzero(rows) == len(rows):  # masks often select all rows; skip indexing 14 arrays
+            if np.count_nonzero(rows) == len(rows):  # masks often select all rows; skip indexing 16 arrays
                 return self
             rows = rows.nonzero()[0]
         return Updates(*[column[rows] for column in _columns(self)]) if len(rows) else NO_UPDATES
@@ -242,6 +261,8 @@ class RoundPlan:
         local_steps: Number of local steps, one minibatch each, which scales the compute time. None: the usual number.
         batches: Number of minibatches over which the gradient of a step is averaged, which scales the compute time.
             More than 1 requires local training of a single step. None: 1.
+        compression: Compression level of each start's upload, or one for all; it must be in `ServerView.level_bits`.
+            None: the usual level.
         uploads: "parallel", or "in-turn" if clients upload one after the other, in the order of `starts`, in
             `shared_upload_s` each.
         drops: Busy clients whose local training is canceled. They become idle at once and may be among `starts`.
@@ -255,6 +276,7 @@ class RoundPlan:
     lr_scale: FloatArray | float = 1.0
     local_steps: IntArray | None = None
     batches: IntArray | None = None
+    compression: FloatArray | float | None = None
     uploads: Literal["parallel", "in-turn"] = "parallel"
     drops: IntArray = field(default_factory=lambda: NO_CLIENTS)
     tiers: IntArray | None = None

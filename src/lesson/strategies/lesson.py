@@ -16,6 +16,7 @@ Departures from the paper:
   `close_early = false`, round k always closes at k·τ; if times do not vary, the models are the same.
 - `participation` limits how many clients of a tier start when its slot begins. They are drawn anew each time, from
   tiers that are fixed by the first estimates, so the cost of a round does not grow with the fleet.
+- With `fit_upload`, a client whose upload would put it into a higher tier compresses it, as little as possible.
 - Without `scaling`, the step size is δ in every tier.
 """
 
@@ -25,7 +26,7 @@ from typing import Literal
 
 import numpy as np
 
-from lesson.core.arrays import NO_CLIENTS, IntArray
+from lesson.core.arrays import NO_CLIENTS, FloatArray, IntArray
 from lesson.core.errors import InputError
 from lesson.core.validation import Count, Flag, PositiveOrInf
 from lesson.fleet.tiers import UNREACHABLE, assign_tiers, due_round
@@ -47,6 +48,9 @@ class Lesson(CheckedOptions):
     """Whether clients of tier j use step size j·δ, Eq. (12), instead of δ."""
     close_early: Flag = True
     """Whether a round closes at the last arrival, before the deadline, if all clients are in tier 1."""
+    fit_upload: Flag = False
+    """Whether each client compresses its upload only as much as it must to reach its lowest possible tier; this needs
+    [upload] compression."""
     _members: dict[int, IntArray] = field(default_factory=dict, init=False, repr=False)
     """Clients of each tier according to the first estimates; filled when first needed."""
 
@@ -58,7 +62,7 @@ class Lesson(CheckedOptions):
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         asked = view.to_consider if self.participation is None else self._draw(view, self.participation, rng)
         ready = asked[view.idle[asked] & (view.waiting[asked] == 0)]
-        tiers = assign_tiers(view.latency_s[ready], self.deadline_s)
+        tiers, levels = self._fitted(view, ready, view.latency_s[ready])
         reachable = tiers != UNREACHABLE
         starts, tiers = ready[reachable], tiers[reachable]
         closes_early = self.close_early and tiers.max(initial=1) == 1 and self._are_all(view, starts)
@@ -66,11 +70,26 @@ class Lesson(CheckedOptions):
             starts,
             Every(self.deadline_s, unless_done=starts if closes_early else None),
             lr_scale=tiers.astype(np.float64) if self.scaling else 1.0,
+            compression=None if levels is None else levels[reachable],
             tiers=tiers,
         )
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
         return average(view, *self._due(view, arrived))
+
+    def _fitted(self, view: ServerView, clients: IntArray, latency_s: FloatArray) -> tuple[IntArray, FloatArray | None]:
+        """Return the tier of each client, and its compression level if the strategy chooses it."""
+        if not self.fit_upload:
+            return assign_tiers(latency_s, self.deadline_s), None
+        if not view.level_bits:
+            raise InputError("fit_upload needs compressed uploads: set [upload] compression")
+        upload_s, levels = view.upload_s[clients], np.array(list(view.level_bits))
+        scale = np.array(list(view.level_bits.values()))[:, None] / view.upload_bits
+        with np.errstate(invalid="ignore"):  # inf − inf for unreachable clients
+            possible_s = np.nan_to_num(latency_s - upload_s + scale * upload_s, nan=np.inf, posinf=np.inf)
+        tiers = assign_tiers(possible_s.ravel(), self.deadline_s).reshape(possible_s.shape)
+        place = np.where(tiers == UNREACHABLE, np.iinfo(np.int64).max, tiers).argmin(axis=0)  # the first of the lowest
+        return tiers[place, np.arange(len(clients))], levels[place]
 
     def _are_all(self, view: ServerView, starts: IntArray) -> bool:
         """Return whether no client other than `starts` takes part in the round."""
@@ -83,7 +102,7 @@ class Lesson(CheckedOptions):
     def _draw(self, view: ServerView, limit: int, rng: np.random.Generator) -> IntArray:
         """Draw up to `limit` clients from each tier whose slot begins now; return them sorted."""
         if not self._members:
-            tiers = assign_tiers(view.first_latency_s, self.deadline_s)
+            tiers, _ = self._fitted(view, np.arange(len(view.first_latency_s)), view.first_latency_s)
             order = np.argsort(tiers, kind="stable")
             groups = np.split(order, np.flatnonzero(np.diff(tiers[order])) + 1)
             self._members = {int(tiers[group[0]]): group for group in groups if tiers[group[0]] != UNREACHABLE}

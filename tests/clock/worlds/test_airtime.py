@@ -188,7 +188,7 @@ def test_uploads_of_a_plan_in_turn_follow_the_channel() -> None:
         free_s, sent_s, expected_s = 0.0, 0.0, []
         for client in record.started:
             begin_s = np.maximum(free_s, fleet.compute_s[[client]])
-            free_s = float(channel.ends_s(np.array([client]), begin_s, whole_band=True)[0])
+            free_s = float(channel.ends_s(np.array([client]), np.array([100e3]), begin_s, whole_band=True)[0])
             expected_s.append(free_s)
             sent_s += free_s - float(begin_s[0])
             assert loop.fleet.shared_upload_s[client] == pytest.approx(free_s - float(begin_s[0]))

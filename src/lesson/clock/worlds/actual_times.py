@@ -75,7 +75,9 @@ class ActualTimes:
         self._phones: PhoneRates | None = None
         if population is not None:
             self._phones = phone_rates_of(settings, len(fleet), population.seed)
-        self._bits: FloatArray = fleet.model_bits * fleet.assumed_latency_ratio
+        self._up_bits: FloatArray = fleet.upload_bits * fleet.assumed_latency_ratio
+        """Size of each client's usual upload in bits; smaller for a promoted client, to match its assumed latency."""
+        self._down_bits: FloatArray = fleet.model_bits * fleet.assumed_latency_ratio
         self._airtime: Airtime | None = None
         if population is not None and (settings.channel_changes or settings.radio.spectrum != "fixed"):
             self._airtime = Airtime(settings, fleet, population, seed)
@@ -86,13 +88,19 @@ class ActualTimes:
         self._spectrum, self._to_forecast = settings.radio.spectrum, False
 
     def launch(
-        self, clients: IntArray, index: IntArray, compute_scale: FloatArray, now_s: float, free_s: float | None = None
+        self,
+        clients: IntArray,
+        index: IntArray,
+        compute_scale: FloatArray,
+        upload_scale: FloatArray,
+        now_s: float,
+        free_s: float | None = None,
     ) -> FloatArray:
         """Start local trainings now; return when each update arrives, or when the server notices that it is lost.
 
-        `index` numbers each client's local trainings from 0, and `compute_scale` multiplies the usual compute time. The
-        result is inf for uploads on a shared band, whose arrivals `forecast` schedules. With `free_s`, clients upload
-        in turn on one channel, which is free from then on.
+        `index` numbers each client's local trainings from 0; `compute_scale` multiplies the usual compute time, and
+        `upload_scale` the size of the usual upload. The result is inf for uploads on a shared band, whose arrivals
+        `forecast` schedules. With `free_s`, clients upload in turn on one channel, which is free from then on.
         """
         ready_s = now_s + self._prepare(clients, index, compute_scale, now_s)
         leaves_s = self.presence.leaves_s(clients, now_s)
@@ -106,17 +114,17 @@ class ActualTimes:
             self.lost[clients] = leaves_s < np.inf
             sends = np.isinf(leaves_s)
             self._shares[clients] = sends
-            self._band.add(clients[sends], ready_s[sends], self._airtime.bits[clients[sends]])
+            self._band.add(clients[sends], ready_s[sends], (upload_scale * self._up_bits[clients])[sends])
             self._to_forecast = True
             return leaves_s + late_s
         if free_s is None:
-            begins_s, self.upload_s[clients] = ready_s, self._sends_s(clients, index, ready_s)
+            begins_s, self.upload_s[clients] = ready_s, self._sends_s(clients, index, upload_scale, ready_s)
         elif self._spectrum == "equal":
             raise InputError(
                 "[radio] spectrum must not be 'equal' with a strategy whose clients upload in turn; use 'in-turn'"
             )
         else:
-            begins_s, self.upload_s[clients] = self._in_turn(clients, index, ready_s, leaves_s, free_s)
+            begins_s, self.upload_s[clients] = self._in_turn(clients, index, upload_scale, ready_s, leaves_s, free_s)
         self._upload_begins_s[clients], ends_s = begins_s, begins_s + self.upload_s[clients]
         leaves_first = ends_s > leaves_s * (1 + TOLERANCE)
         fails = False if self._trace is None else self._trace.fails(clients, index)
@@ -145,9 +153,10 @@ class ActualTimes:
         """Return the seconds from each client's start to the end of its computing; note download and compute time."""
         download_s = self._fleet.download_s[clients]
         if self._downloads and self._airtime is not None:
-            download_s = self._airtime.ends_s(clients, np.full(len(clients), now_s), down=True) - now_s
+            begin_s = np.full(len(clients), now_s)
+            download_s = self._airtime.ends_s(clients, self._down_bits[clients], begin_s, down=True) - now_s
         elif self._downloads and self._phones is not None:
-            download_s = self._bits[clients] / self._phones.rate_bps("down", clients, index)
+            download_s = self._down_bits[clients] / self._phones.rate_bps("down", clients, index)
         usual_s = self._fleet.compute_s[clients] if self._trace is None else self._trace.at(clients, index)[0]
         compute_s = compute_scale * usual_s
         if self._slowdown:
@@ -156,21 +165,34 @@ class ActualTimes:
         return download_s + compute_s
 
     def _sends_s(
-        self, clients: IntArray, index: IntArray, begins_s: FloatArray, *, whole_band: bool = False
+        self,
+        clients: IntArray,
+        index: IntArray,
+        upload_scale: FloatArray,
+        begins_s: FloatArray,
+        *,
+        whole_band: bool = False,
     ) -> FloatArray:
         """Return how long uploads that begin at `begins_s` take, on the client's own band or alone on the whole one."""
         if self._trace is not None:
-            return self._trace.at(clients, index)[1]
+            return upload_scale * self._trace.at(clients, index)[1]
+        bits = upload_scale * self._up_bits[clients]
         if self._phones is not None:
-            return self._bits[clients] / self._phones.rate_bps("up", clients, index)
+            return bits / self._phones.rate_bps("up", clients, index)
         if self._airtime is not None:
-            ends_s = self._airtime.ends_s(clients, begins_s, whole_band=whole_band)
+            ends_s = self._airtime.ends_s(clients, bits, begins_s, whole_band=whole_band)
             with np.errstate(invalid="ignore"):  # inf − inf if an upload never begins
                 return np.nan_to_num(ends_s - begins_s, nan=0.0, posinf=np.inf)
-        return (self._fleet.shared_upload_s if whole_band else self._fleet.upload_s)[clients]
+        return upload_scale * (self._fleet.shared_upload_s if whole_band else self._fleet.upload_s)[clients]
 
     def _in_turn(
-        self, clients: IntArray, index: IntArray, ready_s: FloatArray, leaves_s: FloatArray, free_s: float
+        self,
+        clients: IntArray,
+        index: IntArray,
+        upload_scale: FloatArray,
+        ready_s: FloatArray,
+        leaves_s: FloatArray,
+        free_s: float,
     ) -> tuple[FloatArray, FloatArray]:
         """Return when uploads begin, and how long they take, if each uses the whole band after the one before.
 
@@ -179,7 +201,8 @@ class ActualTimes:
 
         def upload_s(place: int, begin_s: float) -> float:
             here = slice(place, place + 1)
-            return float(self._sends_s(clients[here], index[here], np.array([begin_s]), whole_band=True)[0])
+            one = clients[here], index[here], upload_scale[here], np.array([begin_s])
+            return float(self._sends_s(*one, whole_band=True)[0])
 
         return take_turns(ready_s, free_s, upload_s, leaves_s)
 
@@ -194,8 +217,9 @@ class ActualTimes:
         if self._trace is not None:
             compute_s, upload_s = self._trace.usual(clients)
         elif self._airtime is not None:
-            upload_s = self._airtime.typical_s(clients, now_s)
-            download_s = self._airtime.typical_s(clients, now_s, down=True) if self._downloads else download_s
+            upload_s = self._airtime.typical_s(clients, self._up_bits[clients], now_s)
+            if self._downloads:
+                download_s = self._airtime.typical_s(clients, self._down_bits[clients], now_s, down=True)
         return {"download_s": download_s, "compute_s": compute_s, "upload_s": upload_s}
 
     def forecast(self, ledger: Ledger) -> None:
@@ -237,7 +261,7 @@ class ActualTimes:
         return {
             "download_s": self.download_s[clients],
             "compute_s": self.compute_s[clients] / arrived.compute_scale,
-            "upload_s": upload_s,
+            "upload_s": upload_s / arrived.upload_scale,
         }
 
     def energy_j(self, updates: Updates, elapsed_s: FloatArray | float) -> FloatArray:
@@ -252,9 +276,9 @@ class ActualTimes:
 
 
 def _traced(work: WorkTrace, fleet: Fleet) -> WorkTrace:
-    """Return a trace in which the times of a promoted client are scaled to match its assumed latency."""
+    """Return a trace with the upload times of the fleet's uploads; those of a promoted client match its latency."""
     ratio = np.repeat(fleet.assumed_latency_ratio, np.diff(work.offsets))
-    return replace(work, compute_s=ratio * work.compute_s, upload_s=ratio * work.upload_s)
+    return replace(work, compute_s=ratio * work.compute_s, upload_s=ratio * fleet.upload_ratio * work.upload_s)
 
 
 def _check_known(settings: Settings, fleet: Fleet) -> None:

@@ -27,8 +27,6 @@ class Airtime:
 
     def __init__(self, settings: Settings, fleet: Fleet, population: Population, seed: int) -> None:
         self._settings, self._power_w = settings, population.power_w
-        self.bits: FloatArray = fleet.model_bits * fleet.assumed_latency_ratio
-        """Size of each client's transfers in bits; smaller for a promoted client, to match its assumed latency."""
         self.coherence_s = settings.radio.coherence_s if settings.channel_changes else np.inf
         self._fading = key(seed, "fading")
         self._channel = Channel(settings, population.seed)
@@ -45,9 +43,9 @@ class Airtime:
         """Mean SNR and fading gain by span of blocks, shape (2, num_clients, _SPAN) each; NaN if not computed yet."""
 
     def ends_s(
-        self, clients: IntArray, begin_s: FloatArray, *, down: bool = False, whole_band: bool = False
+        self, clients: IntArray, bits: FloatArray, begin_s: FloatArray, *, down: bool = False, whole_band: bool = False
     ) -> FloatArray:
-        """Return the end times of uploads, or downloads, that begin at `begin_s`.
+        """Return the end times of uploads, or downloads, of these sizes that begin at `begin_s`.
 
         Each uses the client's own band, or is alone on the whole band.
         """
@@ -56,7 +54,7 @@ class Airtime:
         def rates(who: IntArray, blocks: IntArray) -> FloatArray:
             return self._rate_bps(who, blocks, band_hz, down=down)
 
-        return transfer.finish_s(clients, begin_s, self.bits[clients], rates, self.coherence_s)
+        return transfer.finish_s(clients, begin_s, bits, rates, self.coherence_s)
 
     def shared_rate_bps(self, clients: IntArray, block: int, num_sharing: int) -> FloatArray:
         """Return the rates of clients, shape (n,), in a block in which `num_sharing` clients split the whole band."""
@@ -74,14 +72,14 @@ class Airtime:
             span[0, new], span[1, new] = self._mean_snr(new[:, None], blocks), self._gain(new[:, None], blocks)
         return self._rate_of(span[0, clients, place], span[1, clients, place], self._whole_hz / num_sharing)
 
-    def typical_s(self, clients: IntArray, now_s: float, *, down: bool = False) -> FloatArray:
-        """Return the seconds a transfer takes on each client's own band at its current position, without fading."""
+    def typical_s(self, clients: IntArray, bits: FloatArray, now_s: float, *, down: bool = False) -> FloatArray:
+        """Return the seconds that transfers of these sizes take on each client's own band now, without fading."""
         block = transfer.block_at(np.array([now_s]), self.coherence_s)
         snr = self._mean_snr(clients[:, None], block[:, None])[:, 0]
         rate_bps = link.rate_bps(
             self._settings.radio.bandwidth_hz, snr * self._station_power_ratio[clients] if down else snr
         )
-        return link.upload_s(1.0, rate_bps) * self.bits[clients]
+        return link.upload_s(1.0, rate_bps) * bits
 
     def _rate_bps(self, clients: IntArray, blocks: IntArray, band_hz: float, *, down: bool = False) -> FloatArray:
         """Return the rates of clients (n, 1) in time blocks (n, K) on a band of `band_hz`, shape (n, K).

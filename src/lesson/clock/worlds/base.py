@@ -127,6 +127,7 @@ def nominal_energy_j(fleet: Fleet, updates: Updates, elapsed_s: FloatArray | flo
     if np.count_nonzero(updates.in_turn):
         upload_s = np.where(updates.in_turn, fleet.shared_upload_s[clients], upload_s)
         transmit_j = np.where(updates.in_turn, fleet.shared_transmit_j[clients], transmit_j)
+    upload_s, transmit_j = updates.upload_scale * upload_s, updates.upload_scale * transmit_j
     computed = (elapsed_s - fleet.download_s[clients]) / (scale * fleet.compute_s[clients])
     sent = (elapsed_s - (updates.expected_s - upload_s)) / upload_s
     compute_j = computed.clip(0, 1) * scale * fleet.compute_j[clients]

@@ -73,7 +73,9 @@ class VaryingWorld:
         if not len(updates):
             return updates.arrived_s
         free_s = ledger.final_arrival_s() if updates.in_turn.any() else None
-        return self._times.launch(updates.client, updates.index, updates.compute_scale, now_s, free_s)
+        return self._times.launch(
+            updates.client, updates.index, updates.compute_scale, updates.upload_scale, now_s, free_s
+        )
 
     def cancel(self, updates: Updates) -> None:
         """Remove canceled uploads from the shared band."""

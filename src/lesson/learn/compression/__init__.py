@@ -1,0 +1,78 @@
+"""Compressors of uploads, by name. To add one, write its file and add a line to COMPRESSORS."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from lesson.core.errors import InputError, unknown
+from lesson.core.plugins import load_named
+from lesson.learn.compression.base import FLOAT_BITS, Compressor, Layout, message_bits
+from lesson.learn.compression.half import Float16
+from lesson.learn.compression.qsgd import QSGD
+from lesson.learn.compression.sign import Sign
+from lesson.learn.compression.sparse import RandK, TopK
+from lesson.learn.compression.uniform import Uniform
+from lesson.settings.sections import UploadSettings
+
+COMPRESSORS: dict[str, type[Compressor]] = {
+    "float16": Float16,
+    "qsgd": QSGD,
+    "randk": RandK,
+    "sign": Sign,
+    "topk": TopK,
+    "uniform": Uniform,
+}
+
+
+def find_compressor(name: str) -> type[Compressor]:
+    """Return the compressor class registered under a name, or given as module:Class."""
+    if ":" not in name:
+        if name not in COMPRESSORS:
+            raise unknown("compression", name, ["none", *COMPRESSORS])
+        return COMPRESSORS[name]
+    kind: Any = load_named("compression", name)
+    if not (isinstance(kind, type) and issubclass(kind, Compressor)):
+        raise InputError(f"compression '{name}' must be a class derived from lesson.Compressor")
+    return kind
+
+
+def make_compressor(upload: UploadSettings) -> Compressor | None:
+    """Return the compressor of these settings, with its options; None without compression."""
+    if upload.compression == "none":
+        for option in upload.options:
+            raise unknown("setting", option, type(upload).model_fields, section="upload")
+        return None
+    kind = find_compressor(upload.compression)
+    allowed = [field.name for field in dataclasses.fields(kind)]
+    for option in upload.options:
+        if option not in allowed:
+            raise unknown("setting", option, [*type(upload).model_fields, *allowed], section="upload")
+    try:
+        return kind(**upload.options)
+    except InputError as error:
+        raise InputError(f"[upload] {error}") from None
+
+
+def level_of(compressor: Compressor, upload: UploadSettings) -> float:
+    """Return the level of uploads whose level the strategy does not choose."""
+    level = compressor.level if upload.level is None else upload.level
+    try:
+        compressor.check(level)
+    except InputError as error:
+        raise InputError(f"[upload] level of {upload.compression} {error}") from None
+    return level
+
+
+def level_bits(
+    compressor: Compressor, sizes: Sequence[int], num_buffer_values: int, level: float, model_bits: float
+) -> dict[str, float]:
+    """Return the size of an upload in bits at each level that plans may name, from the least to the most compression.
+
+    `model_bits` is charged for a model that is not compressed; its actual size is 32 bits for each of the values, of
+    which `num_buffer_values` are never compressed.
+    """
+    levels = {float(one) for one in (compressor.uncompressed, *compressor.levels, level)}
+    num_values = sum(sizes) + num_buffer_values
+    scale = model_bits / (FLOAT_BITS * num_values)
+    sent = {one: message_bits(compressor, Layout(sizes, one)) + FLOAT_BITS * num_buffer_values for one in levels}
+    return {str(one): scale * bits for one, bits in sorted(sent.items(), key=lambda pair: -pair[1])}

@@ -1,0 +1,51 @@
+"""QSGD: D. Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding", NIPS 2017."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+from torch.nn.functional import pad
+
+from lesson.core.validation import Count
+from lesson.learn.compression.base import FLOAT_BITS, Compressor, Layout, Sent
+
+
+@dataclass(frozen=True)
+class QSGD(Compressor):
+    """Rounds each value at random to one of 2^level evenly spaced ones, so that it is right on average.
+
+    Values are divided into buckets. Each bucket sends the largest magnitude M of its values, in 32 bits, and for each
+    value a whole number c from −s to s that stands for c·M/s, with s = 2^(level − 1) − 1. With one bit, only −M and M
+    can be sent. As in the experiments of the paper, M takes the place of the Euclidean norm, which is larger. The
+    paper's variable-length code is left out: the length of a message would depend on the values.
+    """
+
+    levels: ClassVar[Sequence[float]] = tuple(range(16, 0, -1))
+    level: ClassVar[float] = 8
+    bucket: Count = 512
+    """Number of values in a bucket."""
+
+    def bits(self, layout: Layout) -> int:
+        return int(layout.level) * layout.num_values + FLOAT_BITS * -(-layout.num_values // self.bucket)
+
+    def encode(self, updates: Tensor, layout: Layout) -> list[Sent]:
+        size, steps = layout.num_values, _steps(layout)
+        buckets = pad(updates, (0, -size % self.bucket)).unflatten(1, (-1, self.bucket))
+        largest = buckets.abs().amax(dim=2)
+        # The codes 0 … steps stand for the values from −M to M.
+        scaled = (buckets * (steps / 2 / largest.clamp(min=1e-30))[:, :, None]).flatten(1)[:, :size]
+        codes = scaled.add_(steps / 2).add_(layout.random(size)).floor_().clamp_(0, steps)
+        return [Sent(largest, FLOAT_BITS), Sent(codes, int(layout.level))]
+
+    def decode(self, fields: Sequence[Sent], layout: Layout) -> Tensor:
+        (largest, _), (codes, _) = fields
+        steps = _steps(layout)
+        signed = pad(codes - steps / 2, (0, -layout.num_values % self.bucket)).unflatten(1, (-1, self.bucket))
+        updates: Tensor = (signed * (2 * largest / steps)[:, :, None]).flatten(1)[:, : layout.num_values]
+        return updates
+
+
+def _steps(layout: Layout) -> int:
+    """Return the number of steps between −M and M: even, so that 0 can be sent, except with one bit."""
+    return max(1, (1 << int(layout.level)) - 2)
