@@ -51,7 +51,9 @@ def updates_of(*clients: int, index: int = 0, lr_scale: float = 1.0, local_steps
         local_steps=whole + local_steps,
         batches=whole + batches,
         tier=whole,
+        level=real + np.nan,
         compute_scale=real + 6,
+        upload_scale=real + 1,
         in_turn=whole > 0,
     )
 
