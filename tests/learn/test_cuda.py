@@ -192,11 +192,11 @@ def test_kernels_are_bit_identical_to_the_plain_draws(monkeypatch: pytest.Monkey
     ids = [torch.arange(9), torch.arange(9) * 5 + 2**31, torch.arange(9) + 3]
     on_device = [column.cuda() for column in ids]
     expected = counters.words((0xA4093822, 0x299F31D0), 7, *ids)
-    factors = dropout.draw_factors(4, 100, *ids)
+    factors = dropout.draw_factors(counters.key(4, "dropout"), 100, *ids)
     assert counters.gpu_kernels() is not None
     for _ in range(2):
         assert torch.equal(counters.words((0xA4093822, 0x299F31D0), 7, *on_device).cpu(), expected)
-        assert torch.equal(dropout.draw_factors(4, 100, *on_device).cpu(), factors)
+        assert torch.equal(dropout.draw_factors(counters.key(4, "dropout"), 100, *on_device).cpu(), factors)
         monkeypatch.setattr(counters, "gpu_kernels", lambda: None)
 
 
