@@ -213,11 +213,11 @@ class _Worker:
     """Whether other processes may have used memory during the current run."""
 
     def __init__(self, data_dir: Path | str | None, num_threads: int, content: bytes, address: str | None) -> None:
-        context = get_context("spawn")
+        context: Any = get_context("spawn" if address is None else "forkserver")
+        if address is not None:
+            context.set_forkserver_preload([__name__])  # imported once, as lanes are many
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(
-            target=_work, args=(theirs, os.getpid(), data_dir, num_threads, content, address)
-        )
+        self.process = context.Process(target=_work, args=(theirs, data_dir, num_threads, content, address))
         resource_tracker.ensure_running()  # otherwise the first process starts it, which undoes the next line
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited: the child delays Ctrl-C
         try:
@@ -248,9 +248,7 @@ class _Worker:
         self.pipe.close()
 
 
-def _work(
-    pipe: Connection, parent: int, data_dir: Path | str | None, num_threads: int, content: bytes, address: str | None
-) -> None:
+def _work(pipe: Connection, data_dir: Path | str | None, num_threads: int, content: bytes, address: str | None) -> None:
     """Execute runs from the pipe and send their lines, until the pipe is closed or the parent process has ended.
 
     `content` is what `copied` returned; an error in unpickling it is reported as a run's error. If there is an
@@ -258,7 +256,7 @@ def _work(
     """
     os.setsid()  # Ctrl-C reaches the parent process, which passes it on
     configure_process()
-    told, own = 0.0, None
+    told, own, parent = 0.0, None, os.getppid()
 
     def tell(line: Line) -> None:
         nonlocal told

@@ -5,9 +5,10 @@ from the model in one slot, with its result in another one; then it executes ope
 one slot; then it evaluates models on the test data.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -66,6 +67,11 @@ class Wave:
     scores: Sequence[int] = ()
     """Slots of the models to evaluate."""
 
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Number of operations, and of their terms."""
+        return len(self.operations.numbers), len(self.operations.slots)
+
 
 @dataclass(eq=False)
 class Program:
@@ -74,6 +80,39 @@ class Program:
     waves: Sequence[Wave]
     num_slots: int
     """Number of slots that the lane needs."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how to copy the program to another process: with two arrays instead of ten per wave."""
+        arrays = [array for wave in self.waves for part in (*wave.rows, wave.operations) for array in part]
+        outline = [
+            (wave.kind, [rows.scale.shape for rows in wave.rows], wave.sizes, wave.scores) for wave in self.waves
+        ]
+        whole, real = ([one.reshape(-1) for one in arrays if one.dtype == kind] for kind in (np.int64, np.float64))
+        joined = [
+            np.concatenate([np.empty(0, kind), *parts]) for kind, parts in ((np.int64, whole), (np.float64, real))
+        ]
+        return _unpacked, (outline, self.num_slots, *joined)
+
+
+def _unpacked(outline: Sequence[Any], num_slots: int, whole: IntArray, real: FloatArray) -> Program:
+    """Return the program that `Program.__reduce__` has taken apart."""
+    places = [0, 0]
+
+    def take(array: Any, place: int, *shape: int) -> Any:
+        begin = places[place]
+        places[place] = end = begin + math.prod(shape)
+        return array[begin:end].reshape(shape)
+
+    waves = []
+    for kind, shapes, (num_operations, num_terms), scores in outline:
+        rows = []
+        for shape in shapes:
+            numbers, scale = take(whole, 0, len(COLUMNS), *shape), take(real, 1, *shape)
+            rows.append(Rows(numbers, scale, take(whole, 0, 2, shape[0])))
+        numbers = take(whole, 0, num_operations, len(NUMBERS_OF_OP))
+        reals, slots = take(real, 1, num_operations, len(REALS_OF_OP)), take(whole, 0, num_terms)
+        waves.append(Wave(kind, rows, Operations(numbers, reals, slots, take(real, 1, num_terms)), scores))
+    return Program(waves, num_slots)
 
 
 @dataclass(eq=False)
