@@ -45,39 +45,14 @@ from lesson.strategies import FedAT, LessonFilled
 on_gpu = pytest.mark.usefixtures("gpu")
 
 
-# The batched trainer of GPUs, executed on the CPU: graphs are replaced by the functions that they would record.
-
-
-class CalledGraph:
-    """Calls the function that a graph would record; as a recording does, it first calls it twice."""
-
-    def __init__(self, body: Callable[[], None], *_: object) -> None:
-        self.replay = body
-        body()
-        body()
-
-    def close(self) -> None:
-        pass
-
-
-class CopiedInputs:
-    def __init__(self, to: torch.Tensor) -> None:
-        self._to, self._numbers = to, torch.zeros_like(to)
-
-    def send(self, write: Callable[..., None]) -> None:
-        write(self._numbers.numpy(), self._numbers.view(torch.float64).numpy())
-        self._to.copy_(self._numbers)
+# The batched trainer of GPUs, executed on the CPU: graphs call the functions that they would record.
 
 
 @pytest.mark.parametrize(
     "training", [{}, {"momentum": 0.9}, {"proximal_mu": 0.1}, {"local_epochs": 2}, {"clip_norm": 0.5}], ids=str
 )
-def test_steps_of_graphs_agree_with_the_reference(training: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_of_graphs_agree_with_the_reference(training: dict[str, Any]) -> None:
     """Clients of several cohorts take unequal numbers of steps, so that later steps run on smaller graphs."""
-    monkeypatch.setattr(batched, "Graph", CalledGraph)
-    monkeypatch.setattr(batched, "GraphInputs", CopiedInputs)
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
-    monkeypatch.setattr(batched, "_own_convolutions", lambda: None)  # Triton runs on a GPU only
     workload = image_workload(
         Settings(split="iid", training={"batch_size": 5, **training}), tiny_data(), 8, 0, TinyNet, "cpu"
     )

@@ -75,6 +75,8 @@ class ExecutableRun(Protocol):
 Progress = Callable[[dict[str, Any]], None]
 Start = Callable[[Settings | None], tuple[Settings, ExecutableRun]]
 """Returns the resolved settings and the run, given the settings of the run in the folder, or None if there is none."""
+MAX_SHARE_OF_CHECKPOINTS = 0.05
+"""Checkpoints are written less often than the settings say if they would take more than this share of the time."""
 MAX_NAMED = 1000
 """Largest fleet for which the metrics name the clients of all aggregated updates."""
 
@@ -193,6 +195,7 @@ def _run_rounds(
     """Execute rounds up to the limits, with a checkpoint every `checkpoint_every_s` and when the run is interrupted."""
     limits, pipeline, loop = settings.run, run.pipeline, run.pipeline.loop
     due, saved = nothing_due if run.evaluator is None else EvaluationGrid(limits).due, time.perf_counter()
+    interval_s = limits.checkpoint_every_s
     lines = _Lines(run, folder, tracking, progress)
     with Interrupt() as interrupt, lines.finished_if_stopped():
         while not loop.stop_reason and (limits.rounds is None or loop.round < limits.rounds):
@@ -202,12 +205,14 @@ def _run_rounds(
             if record.round == 1:
                 lines.check_state()
             lines.write()
-            wanted = interrupt.asked or time.perf_counter() - saved >= limits.checkpoint_every_s
+            wanted = interrupt.asked or time.perf_counter() - saved >= interval_s
             if wanted and pipeline.end_chunk():
+                begun = time.perf_counter()
                 with interrupt.held():
                     lines.finish()
                     folder.save(pipeline)
                 saved = time.perf_counter()
+                interval_s = max(limits.checkpoint_every_s, (saved - begun) / MAX_SHARE_OF_CHECKPOINTS)
                 if interrupt.asked:
                     interrupt.stop()
         lines.finish()

@@ -60,7 +60,7 @@ class LocalEngine:
     task: Task | None = None
     """Your own task, which replaces the one in the settings."""
     num_lanes: int | None = None
-    """Number of runs that are trained at a time on each GPU; by default, at most MAX_LANES and two per core."""
+    """Number of runs that each GPU trains at a time; by default, two per core, but at most MAX_LANES."""
     lanes_on_cpu: bool = False
     """Whether runs on the CPU are lanes, too. This is slow, but needs no GPU."""
 

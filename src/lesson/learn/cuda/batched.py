@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
@@ -20,7 +21,7 @@ from torch.func import functional_call, grad, vmap
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.errors import InputError
 from lesson.learn.cohort import COLUMNS, Cohort
-from lesson.learn.counters import gpu_kernels
+from lesson.learn.counters import gpu_kernels, kernels_for
 from lesson.learn.cuda.graphs import Graph, GraphInputs, Precision, padded_size
 from lesson.learn.device import to_device
 from lesson.learn.lanes.tables import LaneTables
@@ -40,20 +41,13 @@ class CudaBatchedTrainer:
         self._workload, self._block = workload, ClientBlock(workload, precision)
 
     def sums(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
-        device, one_each = self._workload.device, all(len(cohort) == 1 for cohort in cohorts)
-        sums = torch.zeros(len(cohorts), self._block.models.shape[1], device=device)
-        is_bad = torch.zeros(len(cohorts), dtype=torch.bool, device=device)
+        sums = torch.zeros(len(cohorts), self._block.models.shape[1], device=self._workload.device)
+        places = np.repeat(np.arange(len(cohorts)), [len(cohort) for cohort in cohorts])
         for rows, models in self._blocks(cohorts):
-            place, weight = self._block.place[: len(rows)], self._block.weight[: len(rows)]
-            if one_each:  # bit-identical to the general case below
-                sums.index_copy_(0, place, (models * weight[:, None]).float())
-                continue
-            owns = place == torch.arange(len(cohorts), device=device)[:, None]
-            finite = models.isfinite().all(dim=1)
-            clean = models.where(finite[:, None], 0.0).double()  # 0 · inf would make the other cohorts NaN
-            sums += (owns * weight) @ clean  # a float32 product could use TF32
-            is_bad |= (owns & ~finite).any(dim=1)
-        return list(sums if one_each else sums.where(~is_bad[:, None], torch.nan))
+            order = np.argsort(places[rows], kind="stable")
+            bounds = np.searchsorted(places[rows][order], np.arange(len(cohorts) + 1))
+            _add_weighted(sums, models, self._block.weight, order, bounds)
+        return list(sums)
 
     def models(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
         everybody = torch.empty(sum(map(len, cohorts)), self._block.models.shape[1], device=self._workload.device)
@@ -195,8 +189,13 @@ class ClientBlock:
         moments = {name: replica.named_views(one[:size]) for name, one in self._moments.items()}
         lr = self._lr[:size].to(torch.float32)
         lr = lr if training.is_plain and not moments else lr * going
+        kernels = kernels_for(lr) if training.is_plain and not moments else None
+        descend = None if kernels is None else kernels.descend
         for name, gradient in gradients.items():
             mine = {moment: views[name] for moment, views in moments.items()}
+            if descend is not None and gradient.is_contiguous():
+                descend(parameters[name], gradient, lr)
+                continue
             take_step(training, parameters[name], gradient, mine, _column(lr, gradient), self._step + 1)
         self._step += 1
 
@@ -234,6 +233,17 @@ def with_gradients(workload: Workload, precision: Precision, record: Callable[[G
         if convolutions is None or not convolutions.use_cudnn(model):
             raise
         record(gradients)
+
+
+def _add_weighted(sums: Tensor, models: Tensor, weights: Tensor, rows: IntArray, bounds: IntArray) -> None:
+    """Add Σ weight · model to each sum i, over the rows[bounds[i] : bounds[i + 1]], in double precision."""
+    kernels = kernels_for(models)
+    if kernels is not None:
+        kernels.add_weighted(sums, models, weights, *(to_device(one, "cuda") for one in (rows, bounds)))
+        return
+    for total, (begin, end) in zip(sums, pairwise(bounds.tolist()), strict=True):
+        mine = torch.from_numpy(rows[begin:end]).to(models.device)
+        total += (weights[mine] @ models[mine].double()).float()
 
 
 def _own_convolutions() -> ModuleType | None:

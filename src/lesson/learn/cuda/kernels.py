@@ -123,6 +123,43 @@ def _unpool_kernel(gradient, code, out, height, width, channels, total, size: tl
         tl.store(out + first + ((other // 2) * width + other % 2) * channels, part, mask=inside)
 
 
+@triton.jit
+def _add_weighted_kernel(sums, models, weights, rows, bounds, length, size: tl.constexpr):
+    """Add Σ weight · model to a sum, over some rows."""
+    place = tl.program_id(0).to(tl.int64) * size + tl.arange(0, size)
+    inside = place < length
+    there = sums + tl.program_id(1) * length + place
+    total = tl.load(there, mask=inside).to(tl.float64)
+    for term in range(tl.load(bounds + tl.program_id(1)), tl.load(bounds + tl.program_id(1) + 1)):
+        row = tl.load(rows + term)
+        total += tl.load(weights + row) * tl.load(models + row * length + place, mask=inside).to(tl.float64)
+    tl.store(there, total.to(tl.float32), mask=inside)
+
+
+@triton.jit
+def _descend_kernel(parameters, gradients, lr, stride, length, size: tl.constexpr):
+    """Take a step of SGD with the parameters of one model, which has a step size of its own."""
+    row = tl.program_id(1).to(tl.int64)
+    place = tl.program_id(0) * size + tl.arange(0, size)
+    inside = place < length
+    there = parameters + row * stride + place
+    moved = tl.load(there, mask=inside) - tl.load(lr + row) * tl.load(gradients + row * length + place, mask=inside)
+    tl.store(there, moved, mask=inside)
+
+
+def add_weighted(sums: Tensor, models: Tensor, weights: Tensor, rows: Tensor, bounds: Tensor) -> None:
+    """Add Σ weight · model to each sum i, over the rows[bounds[i] : bounds[i + 1]], in double precision."""
+    grid = triton.cdiv(models.shape[1], 1024), len(sums)
+    _add_weighted_kernel[grid](sums, models, weights, rows, bounds, models.shape[1], 1024)
+
+
+def descend(parameters: Tensor, gradients: Tensor, lr: Tensor) -> None:
+    """Subtract lr[i] · gradients[i] from parameters[i], in place; all but the first axis must be contiguous."""
+    length = parameters[0].numel()
+    grid = triton.cdiv(length, 1024), len(parameters)
+    _descend_kernel[grid](parameters, gradients, lr, parameters.stride(0), length, 1024)
+
+
 def words(key: Key, count: int, *ids: Tensor) -> Tensor:
     """Return `count` random 32-bit words for each element of 1 to 3 id tensors of one shape, (*shape, count)."""
     shape = ids[0].shape

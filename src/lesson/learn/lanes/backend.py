@@ -121,17 +121,18 @@ class LaneBackend:
     def begin_score(self, vector: Tensor) -> Callable[[], Score]:
         if isinstance(vector, Tensor):
             (vector,) = self.put([vector.numpy()])
-        chunk = self.launched() if self._chunk.is_sent else self._chunk
+        chunk = self.launched() if self._chunk.is_complete else self._chunk
         number = self._recorder.score(cast(Vector, vector))
 
         def score() -> Score:
-            if not chunk.is_sent:  # the model is evaluated outside of a chunk
+            if not chunk.is_complete:  # the model is evaluated outside of a chunk
                 chunk.begin_copy()
             return cast(Score, chunk.outcome().scores[number])
 
         return score
 
     def sample_scores(self, vector: Tensor, samples: Tensor | None) -> Tensor:
+        self._chunk.send()
         ids = None if samples is None else samples.numpy()
         scores: npt.NDArray[np.float32] = self._channel.request("sample_scores", slots_of([vector]), ids).wait()
         return torch.from_numpy(scores)
@@ -143,12 +144,14 @@ class LaneBackend:
     # Memory
 
     def put(self, arrays: Arrays) -> list[Tensor]:
+        self._chunk.send()
         vectors = [cast(Tensor, self._recorder.new()) for _ in arrays]
         content = [array.astype(np.float32) for array in arrays]
         self._channel.request("put", slots_of(vectors), content, self._recorder.num_slots).wait()
         return vectors
 
     def get(self, vectors: Sequence[Tensor]) -> list[npt.NDArray[np.floating]]:
+        self._chunk.send()
         values: npt.NDArray[np.float32] = self._channel.request("get", slots_of(vectors)).wait()
         return list(values)
 
@@ -161,27 +164,35 @@ class LaneBackend:
 
 
 class LaunchedProgram(Launched):
-    """A chunk that has been sent to the other process as a program."""
+    """A chunk that is sent to the other process, as one or more programs."""
 
     def __init__(self, recorder: Recorder, channel: Channel) -> None:
         super().__init__()
+        recorder.begin_count()
         self._recorder, self._channel = recorder, channel
-        self._reply: Reply | None = None
-
-    @property
-    def is_sent(self) -> bool:
-        """Whether the program has been sent."""
-        return self._reply is not None
+        self._replies, self._outcome = list[Reply](), Outcome()
+        self.is_complete = False
+        """Whether the whole chunk has been sent."""
 
     def begin_copy(self) -> None:
-        """Send the program."""
-        self._reply = self._channel.request("execute", self._recorder.take_program())
+        """Send the rest of the chunk."""
+        self.send()
+        self.is_complete = True
+
+    def send(self) -> None:
+        """Send what has been recorded so far: the other process needs it to answer the next request."""
+        program = self._recorder.take_program()
+        if program.waves:
+            self._replies.append(self._channel.request("execute", program))
 
     def outcome(self) -> Outcome:
-        """Wait until the program has been executed, and return what it returned."""
-        assert self._reply is not None, "the program has been sent"
-        outcome: Outcome = self._reply.wait()
-        return outcome
+        """Wait until the programs have been executed, and return what they returned."""
+        for reply in self._replies:
+            part: Outcome = reply.wait()
+            self._outcome.finite += part.finite
+            self._outcome.scores += part.scores
+        self._replies.clear()
+        return self._outcome
 
     def _sums(self) -> list[float]:
         """Return 0 for each new model, or NaN if it is not finite."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lesson.core.arrays import FloatArray, IntArray
-from lesson.core.errors import InputError
+from lesson.core.errors import InputError, LackOfMemoryError
 from lesson.learn.backend import Backend, why_not
 from lesson.learn.cohort import Cohort
 from lesson.learn.counters import gpu_kernels
@@ -38,6 +38,9 @@ SAMPLES_IN_GRAPH, MAX_ROWS = 1600, 64
 NUM_STREAMS = 4
 """Number of graphs of one shape that run concurrently."""
 ALIGNMENT = 32
+MIN_SLOTS, GROWTH, ROOM = 64, 4, 2
+"""Vectors that are allocated together: at least MIN_SLOTS, and one in GROWTH of those that exist. Another lane is
+opened if there is ROOM times as much memory as it will probably need, besides that for copying all vectors."""
 
 
 class OpenLane(NamedTuple):
@@ -72,6 +75,8 @@ class Machine:
         self._free_lanes = list(range(num_lanes))
         self._vectors = torch.zeros(0, -(-self._length // ALIGNMENT) * ALIGNMENT, device=workload.device)
         self._free = list[int]()
+        self._most_slots = 0
+        """Largest number of slots of a lane so far."""
         self._graphs = dict[tuple[Kind, int], list[Any]]()
         self._streams = [torch.cuda.Stream() for _ in range(NUM_STREAMS)] if workload.device == "cuda" else [None]
 
@@ -81,7 +86,8 @@ class Machine:
         return len(self._free_lanes) == self._tables.num_lanes
 
     def open(self, holdings: Holdings, seed: int) -> OpenLane:
-        """Return a new lane."""
+        """Return a new lane; raise LackOfMemoryError if it would probably not fit into the GPU's memory."""
+        self._check_room()
         if self._tables.reserve(len(holdings.num_samples), int(holdings.num_samples.sum())):
             self._close_graphs()
         number = self._free_lanes.pop(0)
@@ -93,9 +99,10 @@ class Machine:
         missing = num_slots - (len(lane.slots) - 1)
         if missing <= 0:
             return lane
+        self._most_slots = max(self._most_slots, num_slots)
         if missing > len(self._free):
             before = len(self._vectors)
-            more = max(missing, 64, before // 2)
+            more = max(missing, MIN_SLOTS, before // GROWTH)
             self._vectors = torch.cat([self._vectors, self._vectors.new_zeros(more, self._vectors.shape[1])])
             self._free += range(before, before + more)
         taken = [self._free.pop() for _ in range(missing)]
@@ -126,6 +133,15 @@ class Machine:
         """Free the graphs and the memory."""
         self._close_graphs()
         self.backend.close()
+
+    def _check_room(self) -> None:
+        """Raise LackOfMemoryError unless there is memory for a lane with as many vectors as the largest one has."""
+        if self.workload.device == "cpu" or self.is_empty:
+            return
+        needed = max(MIN_SLOTS, self._most_slots) * self._vectors.shape[1] * self._vectors.element_size()
+        free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+        if free < self._vectors.nbytes + ROOM * needed:
+            raise LackOfMemoryError(f"the GPU has room for {self._tables.num_lanes - len(self._free_lanes)} lanes only")
 
     def _close_graphs(self) -> None:
         for graphs in self._graphs.values():

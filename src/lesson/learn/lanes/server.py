@@ -171,6 +171,8 @@ class Server:
         training = settings.training.model_dump(exclude=set(OF_THE_RUN))
         key = repr((settings.data.dataset, settings.task.options, training, settings.run.precision))
         if key not in self._machines:
+            for name in [name for name, machine in self._machines.items() if machine.is_empty]:
+                self._machines.pop(name).release()
             workload = self._make(settings)
             try:
                 self._machines[key] = Machine(workload, _precision(settings), self._num_lanes)

@@ -114,13 +114,20 @@ class Recorder:
         }
         """The server optimizers, as operations on slots."""
         self._kind: Kind = "gradients"
-        self._reset()
+        self._waves, self._rows = list[Wave](), list[Rows]()
+        self._scores, self._kept = list[int](), list[Vector]()
+        self._numbers, self._reals = list[tuple[int, ...]](), list[tuple[float, ...]]()
+        self._slots, self._factors = list[int](), list[float]()
+        self._num_operations = self._num_scores = 0
+
+    def begin_count(self) -> None:
+        """Number operations and scores from 0 again."""
+        self._num_operations = self._num_scores = 0
 
     def take_program(self) -> Program:
         """Return what has been recorded since the last call."""
         self._end_wave()
-        program = Program(self._waves, self.num_slots)
-        self._reset()
+        program, self._waves = Program(self._waves, self.num_slots), []
         return program
 
     def new(self) -> Vector:
@@ -135,7 +142,7 @@ class Recorder:
         return self._operation(0, vector, (0.0,) * 4)
 
     def score(self, model: Vector) -> int:
-        """Evaluate a model, and return the number of its score among those of the program."""
+        """Evaluate a model, and return the number of its score."""
         self._scores.append(model.slot.number)
         self._kept.append(model)
         self._num_scores += 1
@@ -148,13 +155,6 @@ class Recorder:
         if kind == "gradients":
             return self._gradients(cohorts)
         return self._models(cohorts)
-
-    def _reset(self) -> None:
-        self._waves, self._rows = list[Wave](), list[Rows]()
-        self._num_operations = self._num_scores = 0
-        self._scores, self._kept = list[int](), list[Vector]()
-        self._numbers, self._reals = list[tuple[int, ...]](), list[tuple[float, ...]]()
-        self._slots, self._factors = list[int](), list[float]()
 
     def _end_wave(self) -> None:
         """End the current wave. The slots of its rows and of models to evaluate are not given away before."""
