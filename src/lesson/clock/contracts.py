@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from lesson.clock.ledger import Ledger
-from lesson.core.arrays import BoolArray, FloatArray, IntArray, all_distinct, membership
+from lesson.core.arrays import BoolArray, FloatArray, IntArray, all_distinct, all_within, membership
 from lesson.core.errors import InputError
 from lesson.fleet.fleet import Fleet
 from lesson.strategies.base import AllOf, AnyOf, Arrivals, Closing, Every, GroupMemory, Merge, RoundPlan, Strategy
@@ -189,7 +189,7 @@ class Contract:
             is_list = array.ndim == 1 and (array.dtype.kind in ("iu" if dtype is _IDS else "iuf") or not len(array))
             self._require(is_list, field, what, value)
             array = array.astype(dtype)
-        if low is not None and len(array) and not (array.min() >= low and array.max() <= high):
+        if low is not None and not all_within(array, low, high):
             wrong = array[~((array >= low) & (array <= high))][0]
             raise self._error(field, f"{what}, got {wrong}")
         return array
