@@ -17,7 +17,7 @@ def metrics_line(record: RoundRecord, named: bool) -> dict[str, Any]:
         "bytes_up": record.bytes_up,
         "bytes_down": record.bytes_down,
         "energy_j": None if None in energy else sum(energy),
-        "staleness": float(record.staleness.mean()) if len(record.staleness) else None,
+        "staleness": int(record.staleness.sum()) / len(record.staleness) if len(record.staleness) else None,
         **(_merged_fields(record) if named else {}),
         **(_varying_fields(record, named) if record.misses is not None else {}),
         **({"rejected": record.rejected, "rejections": _rejections(record)} if record.rejected else {}),
