@@ -120,7 +120,7 @@ class RoundLoop:
         self.fleet, self._tell = fleet, tell
         self.ledger = Ledger(world.connected, exclude_after)
         self.round, self.now_s, self.stop_reason = 0, 0.0, ""
-        self.model_bytes = math.ceil(fleet.model_bits / 8)
+        self.model_bytes, self._upload_bytes = math.ceil(fleet.model_bits / 8), fleet.upload_bits / 8
         self._no_energies = bool(np.isnan(fleet.compute_j).all() or np.isnan(fleet.transmit_j).all())
         """Whether the compute energy or the transmit energy is unknown for all clients."""
         self._known: dict[str, Any] = {name: read_only(getattr(fleet, name)) for name in _SHOWN}
@@ -344,8 +344,9 @@ class RoundLoop:
 
     def _record(self, round: Round) -> RoundRecord:
         """Return the record of a round, and log exclusions."""
-        against = exclusion_note(round.excluded, self.fleet.names, self.ledger.exclude_after)
-        if against:
+        against = ""
+        if round.excluded:
+            against = exclusion_note(round.excluded, self.fleet.names, self.ledger.exclude_after)
             self._tell(f"round {self.round}: {against}")
         promoted = first_tier_note(self.fleet) if self.round == 1 else ""
         notes = [round.plan.note, round.note, promoted, against, self.stop_reason]
@@ -353,7 +354,7 @@ class RoundLoop:
         arrived = Updates.join(round.collected.arrived, round.collected.unfit)
         compute_j, transmit_j = self._energy_j(round, arrived)
         bytes_up, bytes_down = round.collected.num_bytes or (
-            int(np.ceil(self.fleet.upload_bits * arrived.upload_scale / 8).sum()),
+            int(np.ceil(self._upload_bytes * arrived.upload_scale).sum()),
             len(round.plan.starts) * self.model_bytes,
         )
         return RoundRecord(

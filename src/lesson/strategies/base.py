@@ -155,8 +155,9 @@ class Updates:
 
     def __getitem__(self, rows: BoolArray | IntArray) -> "Updates":
         if rows.dtype == np.bool_:
-            if np.count_nonzero(rows) == len(rows):  # masks often select all rows; skip indexing 16 arrays
-                return self
+            count = np.count_nonzero(rows)
+            if not count or count == len(rows):  # masks often select no row or all rows; skip indexing 16 arrays
+                return self if count else NO_UPDATES
             rows = rows.nonzero()[0]
         return Updates(*[column[rows] for column in _columns(self)]) if len(rows) else NO_UPDATES
 
