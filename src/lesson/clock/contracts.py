@@ -7,7 +7,7 @@ import copy
 import sys
 from collections import Counter
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, get_args
 
 import numpy as np
 
@@ -26,6 +26,7 @@ _PER_START = {
     "compression": (_NUMBERS, 0),
 }
 """Type and least value of fields with one entry per start, or one for all."""
+_CLOSINGS = (Every, *get_args(Closing))
 _MAX, _MAX_SUM = sys.float_info.max, 1 + 1e-9
 Decision = TypeVar("Decision", bound=RoundPlan | Merge | Closing | Every)
 
@@ -109,7 +110,7 @@ class Contract:
         return merge, Rows(merged, leaving, weights[places])
 
     def _checked_closing(self, closes: Closing | Every, num_starts: int, now_s: float) -> Closing | Every:
-        self._require(isinstance(closes, Closing | Every), "RoundPlan.closes", "must be a closing condition", closes)
+        self._require(isinstance(closes, _CLOSINGS), "RoundPlan.closes", "must be a closing condition", closes)
         if isinstance(closes, Every):
             valid = isinstance(closes.interval_s, _REAL) and closes.interval_s > 0
             self._require(valid, "interval_s of RoundPlan.closes", "must be > 0", closes.interval_s)

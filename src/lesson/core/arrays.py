@@ -17,7 +17,11 @@ _MANY = 500  # from this number of ids on, a lookup table is faster than a binar
 
 def all_distinct(numbers: IntArray) -> bool:
     """Return whether no number occurs twice."""
-    return len(numbers) < 2 or len(distinct([numbers])) == len(numbers)
+    if len(numbers) < 2:
+        return True
+    ordered = numbers.copy()
+    ordered.sort()
+    return not np.count_nonzero(ordered[1:] == ordered[:-1])
 
 
 def distinct(parts: list[IntArray]) -> IntArray:
@@ -43,6 +47,8 @@ def membership(ids: IntArray, wanted: IntArray) -> tuple[BoolArray, IntArray]:
     """
     if not len(wanted) or not len(ids):
         return np.zeros(len(ids), dtype=np.bool_), NO_CLIENTS
+    if wanted is ids:
+        return np.ones(len(ids), dtype=np.bool_), np.arange(len(ids))
     if len(ids) >= _MANY and (high := int(ids.max())) - (low := int(ids.min())) < 8 * len(ids):
         table = np.full(high - low + 1, len(wanted))
         near = (wanted >= low) & (wanted <= high)
