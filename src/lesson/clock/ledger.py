@@ -6,6 +6,7 @@ A version is in use while it is the newest or an update that started from it has
 `Ledger` change this state; their cost depends on the clients involved, not on the size of the fleet.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -291,10 +292,8 @@ class Ledger:
         return updates
 
     def _release_versions(self, updates: Updates) -> None:
-        versions = updates.base_version.tolist()
-        for version in versions:
-            self._num_updates[version] -= 1
-        for version in sorted(set(versions)):
+        for version, count in sorted(Counter(updates.base_version.tolist()).items()):
+            self._num_updates[version] -= count
             self._release_version(version)
 
     def _release_version(self, version: int) -> None:
