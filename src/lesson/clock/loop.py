@@ -120,7 +120,7 @@ class RoundLoop:
         self.fleet, self._tell = fleet, tell
         self.ledger = Ledger(world.connected, exclude_after)
         self.round, self.now_s, self.stop_reason = 0, 0.0, ""
-        self.model_bytes = math.ceil(fleet.model_bits / 8)
+        self.model_bytes, self._upload_bytes = math.ceil(fleet.model_bits / 8), fleet.upload_bits / 8
         self._no_energies = bool(np.isnan(fleet.compute_j).all() or np.isnan(fleet.transmit_j).all())
         """Whether the compute energy or the transmit energy is unknown for all clients."""
         self._known: dict[str, Any] = {name: read_only(getattr(fleet, name)) for name in _SHOWN}
@@ -344,15 +344,17 @@ class RoundLoop:
 
     def _record(self, round: Round) -> RoundRecord:
         """Return the record of a round, and log exclusions."""
-        against = exclusion_note(round.excluded, self.fleet.names, self.ledger.exclude_after)
-        if against:
+        against = ""
+        if round.excluded:
+            against = exclusion_note(round.excluded, self.fleet.names, self.ledger.exclude_after)
             self._tell(f"round {self.round}: {against}")
         promoted = first_tier_note(self.fleet) if self.round == 1 else ""
         notes = [round.plan.note, round.note, promoted, against, self.stop_reason]
-        compute_j, transmit_j = self._energy_j(round)
         merged, varies = round.updates, self.world.varies
+        arrived = Updates.join(round.collected.arrived, round.collected.unfit)
+        compute_j, transmit_j = self._energy_j(round, arrived)
         bytes_up, bytes_down = round.collected.num_bytes or (
-            self._bytes_up(round.collected.arrived) + self._bytes_up(round.collected.unfit),
+            int(np.ceil(self._upload_bytes * arrived.upload_scale).sum()),
             len(round.plan.starts) * self.model_bytes,
         )
         return RoundRecord(
@@ -368,7 +370,7 @@ class RoundLoop:
             merged_started_s=merged.started_s,
             merged_expected_s=merged.expected_s,
             merged_arrived_s=merged.arrived_s,
-            uploads=round.num_uploads,
+            uploads=len(arrived),
             bytes_up=bytes_up,
             bytes_down=bytes_down,
             compute_j=compute_j,
@@ -381,16 +383,11 @@ class RoundLoop:
             lost=len(round.collected.lost) if varies else None,
         )
 
-    def _bytes_up(self, arrived: Updates) -> int:
-        """Return the size of these uploads in bytes."""
-        return int(np.ceil(self.fleet.upload_bits * arrived.upload_scale / 8).sum())
-
-    def _energy_j(self, round: Round) -> tuple[float | None, float | None]:
+    def _energy_j(self, round: Round, arrived: Updates) -> tuple[float | None, float | None]:
         """Return the compute and transmit energy of all updates that ended in this round; None if unknown."""
         if self._no_energies:
             return None, None
-        arrived, lost = Updates.join(round.collected.arrived, round.collected.unfit), round.collected.lost
-        spent_j = round.dropped_j + (round.excluded_j + self.world.energy_j(arrived, np.inf))
+        lost, spent_j = round.collected.lost, round.dropped_j + (round.excluded_j + self.world.energy_j(arrived))
         if len(lost):
             spent_j = spent_j + self.world.energy_j(lost, lost.arrived_s - lost.started_s)
         compute_j, transmit_j = (None if math.isnan(joules) else joules for joules in spent_j.tolist())

@@ -229,6 +229,8 @@ class _Lines:
 
     def __init__(self, run: ExecutableRun, folder: RunFolder, tracking: Tracking, progress: Progress | None) -> None:
         self._run, self._folder, self._tracking, self._progress = run, folder, tracking, progress
+        self._is_named = len(run.pipeline.loop.fleet) <= MAX_NAMED
+        self._has_classes = run.evaluator is not None and run.evaluator.num_classes is not None
 
     def finish(self) -> None:
         """Wait for the results of all rounds and write their lines."""
@@ -254,16 +256,21 @@ class _Lines:
 
     def write(self) -> None:
         """Write the lines of the rounds whose results are known."""
-        run, evaluator = self._run, self._run.evaluator
+        run, lines = self._run, list[dict[str, Any]]()
         try:
-            for record, result in run.pipeline.results():
-                line = metrics_line(record, named=len(run.pipeline.loop.fleet) <= MAX_NAMED)
-                line |= run.after_round(record)
-                line |= result_fields(result, has_classes=evaluator is not None and evaluator.num_classes is not None)
-                self._folder.append(line)
-                self._tracking.line(line)
-                if self._progress is not None:
-                    self._progress(line | run.metric.fields)
+            try:
+                for record, result in run.pipeline.results():
+                    line, scores = metrics_line(record, self._is_named), result_fields(result, self._has_classes)
+                    lines.append({**line, **run.after_round(record), **scores})
+            finally:  # after an error, the lines of earlier rounds
+                self._pass_on(lines)
         except BaseException:
             run.pipeline.discard()  # no line may follow a missing one
             raise
+
+    def _pass_on(self, lines: Sequence[dict[str, Any]]) -> None:
+        self._folder.append(lines)
+        for line in lines:
+            self._tracking.line(line)
+            if self._progress is not None:
+                self._progress(line | self._run.metric.fields)
