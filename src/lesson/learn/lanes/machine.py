@@ -160,7 +160,7 @@ class Machine:
         for lane, wave in work:
             for rows in wave.rows:
                 kinds.setdefault((wave.kind, rows.scale.shape[1]), []).append((lane, rows))
-        begun, used = _event(self.workload.device), 0
+        begun, used = event(self.workload.device), 0
         for (kind, size), parts in kinds.items():
             whole = _Joined.of(parts)
             if kind == "models":
@@ -171,28 +171,29 @@ class Machine:
                 turn = begin // self._rows_in(size) % NUM_STREAMS
                 part = whole[begin : begin + self._rows_in(size)]
                 used = max(used, turn)
-                with self._on_stream(turn, begun):
-                    self._packed(size, turn).run(self._vectors, part)
-        self._join(used)
+                with self.on_stream(turn, begun):
+                    self.packed(size, turn).run(self._vectors, part)
+        self.join(used)
 
     def _rows_in(self, num_clients: int) -> int:
         """Return the number of rows of a graph for rows of so many clients."""
         return max(1, min(MAX_ROWS, SAMPLES_IN_GRAPH // (num_clients * self.workload.batch_size)))
 
-    def _on_stream(self, turn: int, begun: Any) -> Any:
+    def on_stream(self, turn: int, begun: Any) -> Any:
         """Return a context on one of the streams, which waits for what was launched before `begun`."""
         stream = self._streams[turn % len(self._streams)]
         if stream is not None:
             stream.wait_event(begun)
         return torch.cuda.stream(stream)
 
-    def _join(self, used: int) -> None:
+    def join(self, used: int) -> None:
         """Let what follows wait for the first streams."""
         for stream in self._streams[: used + 1]:
             if stream is not None:
                 torch.cuda.current_stream().wait_stream(stream)
 
-    def _packed(self, num_clients: int, turn: int) -> "PackedRows":
+    def packed(self, num_clients: int, turn: int) -> "PackedRows":
+        """Return one of the graphs for rows of so many clients."""
         made = self._graphs.setdefault(("gradients", num_clients), [])
         while len(made) <= turn:
             shape = self._rows_in(num_clients), num_clients
@@ -244,7 +245,7 @@ class Machine:
         )
         copied = torch.empty(len(flags), dtype=torch.int32, pin_memory=True)
         copied.copy_(flags, non_blocking=True)
-        ended = _event("cuda")
+        ended = event("cuda")
 
         def finite() -> list[list[bool]]:
             ended.synchronize()
@@ -273,6 +274,15 @@ class PackedRows:
         torch.index_select(vectors[:, :length], 0, start, out=self._models[: len(rows)])
         self._graph.replay()
         vectors[:, :length].index_copy_(0, result, self._graph.out[: len(rows)])
+
+    @property
+    def num_samples(self) -> int:
+        """Number of samples in a full graph."""
+        return self._shape[0] * self._shape[1] * self._workload.batch_size
+
+    def replay(self) -> None:
+        """Compute the gradients of the rows of the last run again."""
+        self._graph.replay()
 
     def close(self) -> None:
         """Free the graph."""
@@ -345,7 +355,7 @@ def _backend(workload: Workload, precision: Precision) -> Backend:
     return CudaBackend(workload, precision)
 
 
-def _event(device: str) -> Any:
+def event(device: str) -> Any:
     """Return an event that has just been recorded; None on a CPU."""
     return torch.cuda.current_stream().record_event() if device == "cuda" else None
 
