@@ -70,7 +70,7 @@ class Size:
 NAMES = ("mnist", "cifar10")
 FULL = Size(50, ("tf32", "float32", "bfloat16"), 60_000, 10_000, 24, 300, 7, 20, 50, 32, (24_000.0, 7_000.0), NAMES)
 QUICK = Size(
-    12, ("tf32",) if DEVICE == "cuda" else ("float32",), 1_000, 100, 3, 2, 1, 1, 2, 2, (60.0, 60.0), ("mnist",)
+    12, ("tf32",) if DEVICE == "cuda" else ("float32",), 1_000, 100, 3, 2, 1, 1, 2, 2, (600.0, 600.0), ("mnist",)
 )
 
 

@@ -22,7 +22,7 @@ from helpers.any_tasks import COUPLED, INDEPENDENT, Mlp, feature_task, regressio
 from helpers.lanes import make_models, overflow_from, updates
 from helpers.small_tasks import TinyNet, image_workload, tiny_data, tiny_task
 from helpers.trainers import check_agreement, colors, make_cohort, random_cohorts, sum_of
-from lesson import Lesson, Settings, Task, compare, draw_fleet, make_loop
+from lesson import Lesson, Settings, Task, draw_fleet, make_loop
 from lesson.core.errors import DivergedError
 from lesson.learn import counters, dropout
 from lesson.learn.cohort import Cohort
@@ -329,15 +329,6 @@ def test_diverging_run_stops_as_it_would_round_by_round(
         found.append((str(caught.value), len(read_metrics(tmp_path / str(steps) / "metrics.jsonl"))))
     assert found[0] == found[1]
     assert found[0][1] >= 7
-
-
-@on_gpu
-def test_runs_that_share_the_gpu_are_bit_identical_to_single_runs(tmp_path: Path) -> None:
-    chosen = Settings(run={"rounds": 60, "eval_every_s": 100.0, "device": "cuda"})
-    for name, count in (("alone", 1), ("together", 4)):
-        compare(["lesson", "fedavg"], num_seeds=2, settings=chosen, out=tmp_path / name, num_processes=count)
-    for path in (tmp_path / "alone").glob("*/model.safetensors"):
-        assert path.read_bytes() == (tmp_path / "together" / path.parent.name / path.name).read_bytes()
 
 
 # Models that graphs cannot hold

@@ -9,11 +9,11 @@ from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from lesson.core.interrupts import STOP_SIGNALS
 from lesson.experiments.engines.trial import restored
 from lesson.learn.build import TrainingRun
+from lesson.learn.device import num_gpus, use_gpu
 from lesson.learn.lanes.backend import LaneBackend, NoLaneError
 from lesson.learn.lanes.server import Server
 from lesson.learn.partition import Partition
@@ -33,7 +33,7 @@ class GpuProcesses:
         self._folder = tempfile.TemporaryDirectory(prefix="lesson-")
         self._pipes, self._processes = list[Connection](), []
         context = get_context("spawn")
-        for gpu in range(torch.cuda.device_count() if device == "cuda" else 1):
+        for gpu in range(num_gpus() if device == "cuda" else 1):
             ours, theirs = context.Pipe()
             address = str(Path(self._folder.name) / str(gpu))
             process = context.Process(target=_serve, args=(theirs, address, device, gpu, num_lanes, content, data_dir))
@@ -91,7 +91,7 @@ def _serve(
         signal.signal(number, signal.SIG_IGN)
     configure_process()
     if device == "cuda":
-        torch.cuda.set_device(gpu)
+        use_gpu(gpu)
 
     def make(settings: Settings) -> Workload:
         _, task = restored(content)
