@@ -303,25 +303,33 @@ def alone_images(workload: Workload, num_clients: int, size: Size) -> float:
 
 @dataclass
 class Trials:
-    """When each of several runs began and ended."""
+    """When the rounds of several runs ended, as far as was reported, and when the last run ended."""
 
-    begun: dict[Path, float] = field(default_factory=dict)
-    ended: dict[Path, float] = field(default_factory=dict)
+    rounds: dict[Path, list[tuple[float, int]]] = field(default_factory=dict)
+    ended: float = 0.0
 
     def hear(self, path: Path, line: Line) -> None:
         """Note an event of a run."""
-        now = time.perf_counter()
         if "error" in line:
             raise RuntimeError(f"{path.name}: {line['error']}\n{line.get('traceback')}")
         if "round" in line:
-            self.begun.setdefault(path, now)
+            self.rounds.setdefault(path, []).append((time.perf_counter(), line["round"]))
         if "done" in line:
-            self.ended[path] = now
+            self.ended = time.perf_counter()
+
+    def updates_per_s(self) -> float:
+        """Return the updates aggregated per second after all runs have begun, until the last one has ended."""
+        begun = max(rounds[0][0] for rounds in self.rounds.values())
+        return sum(num_merged(path, self._done(path, begun)) for path in self.rounds) / (self.ended - begun)
+
+    def _done(self, path: Path, time_s: float) -> int:
+        """Return the last round of a run that had been reported by then."""
+        return max(number for when, number in self.rounds[path] if when <= time_s)
 
 
-def num_merged(folder: Path) -> int:
-    """Return the number of updates that a run has aggregated."""
-    return sum(len(line["merged"]) for line in read_metrics(folder / "metrics.jsonl"))
+def num_merged(folder: Path, after: int) -> int:
+    """Return the number of updates that a run has aggregated after a round."""
+    return sum(len(line["merged"]) for line in read_metrics(folder / "metrics.jsonl") if line["round"] > after)
 
 
 def lanes_row(name: str, strategies: Sequence[str], size: Size, task: Task, alone: float) -> None:
@@ -342,11 +350,10 @@ def lanes_row(name: str, strategies: Sequence[str], size: Size, task: Task, alon
         }
         trials = Trials()
         lanes.run(plan, trials.hear)
-        updates = sum(map(num_merged, plan))
-    seconds = max(trials.ended.values()) - max(trials.begun.values())
-    images = updates * Settings().training.batch_size / seconds
+        updates = trials.updates_per_s()
+    images = updates * Settings().training.batch_size
     print(
-        f"| {' and '.join(strategies)}, {name} | {updates / seconds:,.0f} | {images / 1e6:.2f} | {alone / 1e6:.2f} | "
+        f"| {' and '.join(strategies)}, {name} | {updates:,.0f} | {images / 1e6:.2f} | {alone / 1e6:.2f} | "
         f"{images / alone:.2f} |",
         flush=True,
     )

@@ -68,11 +68,15 @@ class CudaBatchedTrainer:
         place = np.repeat(np.arange(len(cohorts)), [len(cohort) for cohort in cohorts])
         order = np.argsort(-everybody.local_steps, kind="stable")
         work = self._workload
+
+        def fill(place: Tensor, models: Tensor) -> None:
+            torch.index_select(bases, 0, place, out=models)
+
         for begin in range(0, len(everybody), BLOCK):
             rows = order[begin : begin + BLOCK]
             block = everybody[rows]
             minibatches = MinibatchesInTurn(work, block) if work.sampler.epochs else None
-            yield rows, self._block.train(bases, block, place[rows], minibatches)
+            yield rows, self._block.train(block, place[rows], fill, minibatches)
 
 
 class MinibatchesInTurn:
@@ -120,20 +124,21 @@ class ClientBlock:
 
     def train(
         self,
-        bases: Tensor,
         block: Cohort,
         place: IntArray,
+        fill: Callable[[Tensor, Tensor], object],
         minibatches: Callable[[int], Tensor] | None = None,
         lane: IntArray | int = 0,
     ) -> Tensor:
-        """Return the trained models, shape (num_rows, num_parameters); row i starts from `bases[place[i]]`.
+        """Return the trained models, shape (num_rows, num_parameters); they are valid until the next call.
 
-        Rows are sorted by number of local steps, the largest first. `minibatches` returns the samples of each step if
-        clients train for epochs. The models are valid until the next call.
+        Rows are sorted by number of local steps, the largest first. `fill` is called with `place`, on the device, and
+        the models, to write those that rows start from. `minibatches` returns the samples of each step if clients train
+        for epochs.
         """
         count, steps = len(block), block.local_steps
         self._inputs.send(partial(_write, block, place, lane))
-        torch.index_select(bases, 0, self.place[:count], out=self.models[:count])
+        fill(self.place[:count], self.models[:count])
         if self._workload.training.proximal_mu:
             self._starts[:count] = self.models[:count]
         for moment in self._moments.values():

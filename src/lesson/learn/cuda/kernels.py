@@ -147,6 +147,33 @@ def _descend_kernel(parameters, gradients, lr, stride, length, size: tl.constexp
     tl.store(there, moved, mask=inside)
 
 
+@triton.jit
+def vector_at(addresses, slot):
+    """Return a pointer to the vector in a slot; to that in slot 0 if there is no slot."""
+    return tl.load(addresses + tl.maximum(slot, 0)).to(tl.pointer_type(tl.float32))
+
+
+@triton.jit
+def _copy_rows_kernel(addresses, slots, rows, length, gathers: tl.constexpr, size: tl.constexpr):
+    """Copy a row from the vector at an address, or to it; nothing if its slot is negative."""
+    row = tl.program_id(1).to(tl.int64)
+    slot = tl.load(slots + row)
+    place = tl.program_id(0) * size + tl.arange(0, size)
+    inside = (place < length) & (slot >= 0)
+    vector = vector_at(addresses, slot) + place
+    there = rows + row * length + place
+    if gathers:
+        tl.store(there, tl.load(vector, mask=inside), mask=inside)
+    else:
+        tl.store(vector, tl.load(there, mask=inside), mask=inside)
+
+
+def copy_rows(addresses: Tensor, slots: Tensor, rows: Tensor, gathers: bool) -> None:
+    """Copy the vectors at the addresses of slots to rows, or the rows to them; see lanes/slots.py."""
+    grid = triton.cdiv(rows.shape[1], 1024), len(slots)
+    _copy_rows_kernel[grid](addresses, slots, rows, rows.shape[1], gathers, 1024)
+
+
 def add_weighted(sums: Tensor, models: Tensor, weights: Tensor, rows: Tensor, bounds: Tensor) -> None:
     """Add Σ weight · model to each sum i, over the rows[bounds[i] : bounds[i + 1]], in double precision."""
     grid = triton.cdiv(models.shape[1], 1024), len(sums)

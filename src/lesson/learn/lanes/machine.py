@@ -25,6 +25,7 @@ from lesson.learn.cuda.batched import ClientBlock, Gradients, MinibatchesInTurn,
 from lesson.learn.cuda.graphs import Graph, GraphInputs, Precision
 from lesson.learn.device import to_device
 from lesson.learn.lanes.program import NO_SLOT, SLOTS_OF_OP, SUM, Kind, Operations, Rows, Wave
+from lesson.learn.lanes.slots import Slots
 from lesson.learn.lanes.tables import LaneTables
 from lesson.learn.minibatch import NO_SAMPLE, sample_weights
 from lesson.learn.optimizers import OPTIMIZERS
@@ -37,10 +38,8 @@ SAMPLES_IN_GRAPH, MAX_ROWS = 1600, 64
 """Samples and rows of a graph: enough to keep most of a GPU busy, but few enough for a lane that is alone."""
 NUM_STREAMS = 4
 """Number of graphs of one shape that run concurrently."""
-ALIGNMENT = 32
-MIN_SLOTS, GROWTH, ROOM = 64, 4, 2
-"""Vectors that are allocated together: at least MIN_SLOTS, and one in GROWTH of those that exist. Another lane is
-opened if there is ROOM times as much memory as it will probably need, besides that for copying all vectors."""
+SLOTS_AT_ONCE, ROOM = 64, 2
+"""Slots that are added together, at least. Another lane is opened if ROOM times as much memory is free as it needs."""
 
 
 class OpenLane(NamedTuple):
@@ -69,11 +68,10 @@ class Machine:
         if reason := why_not(workload, "batched", one_step=False):
             raise InputError(reason)
         self.workload, self._precision = workload, precision
-        self._length = workload.template.num_values
         self.backend = _backend(workload, precision)
         self._tables = LaneTables(num_lanes, workload.batch_size, workload.sampler.epochs, workload.device)
         self._free_lanes = list(range(num_lanes))
-        self._vectors = torch.zeros(0, -(-self._length // ALIGNMENT) * ALIGNMENT, device=workload.device)
+        self._slots = Slots(workload.template.num_values, workload.device)
         self._free = list[int]()
         self._most_slots = 0
         """Largest number of slots of a lane so far."""
@@ -101,10 +99,7 @@ class Machine:
             return lane
         self._most_slots = max(self._most_slots, num_slots)
         if missing > len(self._free):
-            before = len(self._vectors)
-            more = max(missing, MIN_SLOTS, before // GROWTH)
-            self._vectors = torch.cat([self._vectors, self._vectors.new_zeros(more, self._vectors.shape[1])])
-            self._free += range(before, before + more)
+            self._free += self._slots.add(max(missing, SLOTS_AT_ONCE))
         taken = [self._free.pop() for _ in range(missing)]
         return lane._replace(slots=np.concatenate([lane.slots[:-1], taken, [NO_SLOT]]))
 
@@ -115,12 +110,11 @@ class Machine:
 
     def put(self, lane: OpenLane, slots: IntArray, values: Sequence[Any]) -> None:
         """Fill slots of a lane."""
-        for slot, vector in zip(lane.slots[slots].tolist(), values, strict=True):
-            self._vectors[slot, : self._length] = torch.from_numpy(vector)
+        self._slots.put(lane.slots[slots].tolist(), values)
 
     def get(self, lane: OpenLane, slots: IntArray) -> Tensor:
         """Return the vectors in slots of a lane, shape (num_slots, num_parameters)."""
-        return self._vectors[torch.from_numpy(lane.slots[slots]), : self._length]
+        return self._slots.get(lane.slots[slots].tolist())
 
     def execute(self, work: Sequence[tuple[OpenLane, Wave]]) -> Executed:
         """Execute one wave of each of several lanes."""
@@ -138,9 +132,9 @@ class Machine:
         """Raise LackOfMemoryError unless there is memory for a lane with as many vectors as the largest one has."""
         if self.workload.device == "cpu" or self.is_empty:
             return
-        needed = max(MIN_SLOTS, self._most_slots) * self._vectors.shape[1] * self._vectors.element_size()
+        needed = max(SLOTS_AT_ONCE, self._most_slots) * self._slots.bytes_each
         free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-        if free < self._vectors.nbytes + ROOM * needed:
+        if free < ROOM * needed:
             raise LackOfMemoryError(f"the GPU has room for {self._tables.num_lanes - len(self._free_lanes)} lanes only")
 
     def _close_graphs(self) -> None:
@@ -150,7 +144,8 @@ class Machine:
         self._graphs.clear()
 
     def _begin_score(self, lane: OpenLane, slot: int) -> Callable[[], Score]:
-        return self.backend.begin_score(self._vectors[int(lane.slots[slot]), : self._length].clone())
+        (copied,) = self.get(lane, np.array([slot]))  # the slot may be filled again before the evaluation begins
+        return self.backend.begin_score(copied)
 
     # Training
 
@@ -172,7 +167,7 @@ class Machine:
                 part = whole[begin : begin + self._rows_in(size)]
                 used = max(used, turn)
                 with self.on_stream(turn, begun):
-                    self.packed(size, turn).run(self._vectors, part)
+                    self.packed(size, turn).run(part)
         self.join(used)
 
     def _rows_in(self, num_clients: int) -> int:
@@ -197,7 +192,7 @@ class Machine:
         made = self._graphs.setdefault(("gradients", num_clients), [])
         while len(made) <= turn:
             shape = self._rows_in(num_clients), num_clients
-            made.append(PackedRows(self.workload, self._precision, shape, self._tables))
+            made.append(PackedRows(self.workload, self._precision, shape, self._tables, self._slots))
         packed: PackedRows = made[turn]
         return packed
 
@@ -208,13 +203,12 @@ class Machine:
             made.append(ClientBlock(self.workload, self._precision, size, self._tables))
         block: ClientBlock = made[0]
         workloads = {lane.number: lane.workload for lane in lanes}
-        vectors = self._vectors[:, : self._length]
         for begin in range(0, len(whole), size):
             part = whole[begin : begin + size]
-            cohort = part.as_cohort(self._vectors)
+            cohort = part.as_cohort()
             draw = _minibatches(cohort, part.lane, workloads, block.width) if self.workload.sampler.epochs else None
-            models = block.train(vectors, cohort, part.slots[0], draw, part.lane)
-            vectors.index_copy_(0, to_device(part.slots[1], self.workload.device), models)
+            models = block.train(cohort, part.slots[0], self._slots.gather, draw, part.lane)
+            self._slots.scatter(to_device(part.slots[1], self.workload.device), models)
 
     # Operations
 
@@ -226,7 +220,7 @@ class Machine:
             return lambda: [[] for _ in work]
         operations = _joined_operations(work)
         if self.workload.device == "cpu":
-            infinite = _operate_plainly(self._vectors[:, : self._length], operations)
+            infinite = _operate_plainly(self._slots.vectors, operations)
             return lambda: [part.tolist() for part in np.split(~infinite, bounds[1:-1])]
         from lesson.learn.cuda import operations as kernels
 
@@ -235,8 +229,8 @@ class Machine:
         on_device = to_device(np.concatenate([one.reshape(-1) for one in whole]), "cuda")
         there = on_device.split([one.size for one in whole])
         flags = kernels.execute(
-            self._vectors,
-            self._length,
+            self._slots.addresses,
+            self._slots.length,
             there[0],
             there[1].view(numbers.shape),
             there[2].view(torch.float64),
@@ -257,23 +251,22 @@ class Machine:
 class PackedRows:
     """The graph of one step for rows of several clients each, all of which start from the row's model."""
 
-    def __init__(self, workload: Workload, precision: Precision, shape: tuple[int, int], tables: LaneTables) -> None:
+    def __init__(
+        self, workload: Workload, precision: Precision, shape: tuple[int, int], tables: LaneTables, slots: Slots
+    ) -> None:
         self._workload, self._shape, self._tables, self._precision = workload, shape, tables, precision
         num_rows, num_clients = shape
-        self._models = workload.initial_vector().repeat(num_rows, 1)
+        self._slots, self._models = slots, workload.initial_vector().repeat(num_rows, 1)
         self._numbers = torch.zeros(7, num_rows * num_clients, dtype=torch.int64, device=workload.device)
+        self._numbers[5:] = NO_SLOT
         self._inputs = GraphInputs(self._numbers)
-        self._graph: Graph[Tensor]
+        self._graph: Graph[None]
         with_gradients(workload, precision, self._record)
 
-    def run(self, vectors: Tensor, rows: "_Joined") -> None:
+    def run(self, rows: "_Joined") -> None:
         """Write the gradient of each row into its slot."""
         self._inputs.send(partial(self._write, rows))
-        start, result = self._numbers[5:, : len(rows)]
-        length = self._models.shape[1]
-        torch.index_select(vectors[:, :length], 0, start, out=self._models[: len(rows)])
         self._graph.replay()
-        vectors[:, :length].index_copy_(0, result, self._graph.out[: len(rows)])
 
     @property
     def num_samples(self) -> int:
@@ -294,13 +287,16 @@ class PackedRows:
         whole[:3, :used] = rows.numbers[:3].reshape(3, -1)
         whole[3, :used] = np.repeat(rows.lane, self._shape[1])
         real[4, :used] = rows.scale.reshape(-1)
+        whole[5:] = NO_SLOT
         whole[5:, : len(rows)] = rows.slots
 
     def _record(self, gradients: Gradients) -> None:
-        body = partial(self._gradient, gradients)
+        body = partial(self._step, gradients)
         self._graph = Graph(body, self._precision, device=self._workload.device)
 
-    def _gradient(self, gradients: Gradients) -> Tensor:
+    def _step(self, gradients: Gradients) -> None:
+        start, result = self._numbers[5:, : len(self._models)]
+        self._slots.gather(start, self._models)
         client, index, first, lane = self._numbers[:4]
         scale = self._numbers[4].view(torch.float64)
         sampler = self._tables.sampler(lane)
@@ -308,7 +304,7 @@ class PackedRows:
         samples = self._workload.padded_batch((client, index), padded, first, sampler.keys.dropout)
         weights = sample_weights(padded, scale).view(self._shape[0], -1)
         parts = gradients(gradients.replica.named_views(self._models), samples, weights)
-        return torch.cat([part.flatten(1) for part in parts.values()], dim=1)
+        self._slots.scatter(result, torch.cat([part.flatten(1) for part in parts.values()], dim=1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -337,11 +333,11 @@ class _Joined:
     def __getitem__(self, rows: slice | IntArray) -> "_Joined":
         return _Joined(self.numbers[:, rows], self.scale[rows], self.slots[:, rows], self.lane[rows])
 
-    def as_cohort(self, base: Tensor) -> Cohort:
+    def as_cohort(self) -> Cohort:
         """Return the rows, each of one client, as a cohort of which only the columns matter."""
         client, index, first, local_steps = self.numbers[:, :, 0]
         nothing = np.full(len(self), np.nan)
-        return Cohort(base, client, index, self.scale[:, 0], local_steps, nothing, first, nothing)
+        return Cohort(torch.empty(0), client, index, self.scale[:, 0], local_steps, nothing, first, nothing)
 
 
 def _backend(workload: Workload, precision: Precision) -> Backend:
@@ -391,12 +387,12 @@ def _joined_operations(work: Sequence[tuple[OpenLane, Wave]]) -> Operations:
     return Operations(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-def _operate_plainly(vectors: Tensor, operations: Operations) -> Any:
+def _operate_plainly(vectors: Sequence[Tensor], operations: Operations) -> Any:
     """Execute operations one by one, by the formulas of optimizers.py; return which results are not finite."""
     functions, begin, infinite = list(OPTIMIZERS.values()), 0, list[bool]()
     for row, reals in zip(operations.numbers.tolist(), operations.reals.tolist(), strict=True):
         to, model, m, v, v_max, new_m, new_v, new_v_max, kind, end = row
-        total = torch.zeros(vectors.shape[1], dtype=torch.float64)
+        total = torch.zeros(vectors[to].shape, dtype=torch.float64)
         for slot, factor in zip(operations.slots[begin:end].tolist(), operations.factors[begin:end], strict=True):
             total += float(factor) * vectors[slot].double()
         begin = end
@@ -408,7 +404,7 @@ def _operate_plainly(vectors: Tensor, operations: Operations) -> Any:
             total, made = functions[kind - 1](vectors[model].double(), total, given, server, eta)
             for name, slot in zip(("m", "v", "v_max"), (new_m, new_v, new_v_max), strict=True):
                 if slot != NO_SLOT:
-                    vectors[slot] = made[name].float()
-        vectors[to] = total.float()
+                    vectors[slot].copy_(made[name])
+        vectors[to].copy_(total)
         infinite.append(not bool(vectors[to].isfinite().all()))
     return np.array(infinite)
