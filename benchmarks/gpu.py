@@ -292,7 +292,7 @@ def alone_images(workload: Workload, num_clients: int, size: Size) -> float:
             for turn, graph in enumerate(packed):
                 with machine.on_stream(turn, begun):
                     graph.replay()
-            machine.join(NUM_STREAMS)
+            machine.join()
 
     replay()
     seconds = statistics.median(timed_s(replay) for _ in range(size.repeats))

@@ -75,8 +75,8 @@ class ExecutableRun(Protocol):
 Progress = Callable[[dict[str, Any]], None]
 Start = Callable[[Settings | None], tuple[Settings, ExecutableRun]]
 """Returns the resolved settings and the run, given the settings of the run in the folder, or None if there is none."""
-MAX_SHARE_OF_CHECKPOINTS = 0.05
-"""Checkpoints are written less often than the settings say if they would take more than this share of the time."""
+MAX_SHARE_OF_CHECKPOINTS, MAX_STRETCH = 0.05, 10
+"""If checkpoints took more than this share of the time, they are written less often, but at most so many times."""
 MAX_NAMED = 1000
 """Largest fleet for which the metrics name the clients of all aggregated updates."""
 
@@ -212,7 +212,8 @@ def _run_rounds(
                     lines.finish()
                     folder.save(pipeline)
                 saved = time.perf_counter()
-                interval_s = max(limits.checkpoint_every_s, (saved - begun) / MAX_SHARE_OF_CHECKPOINTS)
+                usual_s, affordable_s = limits.checkpoint_every_s, (saved - begun) / MAX_SHARE_OF_CHECKPOINTS
+                interval_s = min(max(usual_s, affordable_s), MAX_STRETCH * usual_s)
                 if interrupt.asked:
                     interrupt.stop()
         lines.finish()

@@ -1,6 +1,7 @@
 """The process with the GPU: it executes the programs of all lanes, one wave of each at a time."""
 
 import contextlib
+import itertools
 import pickle
 import queue
 import socket
@@ -17,12 +18,12 @@ from lesson.core.errors import InputError, LackOfMemoryError, RemoteError, RunSt
 from lesson.learn.cuda.graphs import Precision
 from lesson.learn.device import lacks_memory
 from lesson.learn.lanes.backend import NoLaneError, Opening
-from lesson.learn.lanes.machine import Executed, Machine, OpenLane
+from lesson.learn.lanes.machine import NUM_SIDES, Executed, Machine, OpenLane
 from lesson.learn.lanes.program import Outcome, Program, Wave
 from lesson.learn.workload import Workload
 from lesson.settings.settings import Settings
 
-MAX_AHEAD = 2
+MAX_AHEAD = 2 * NUM_SIDES
 """Number of turns that may be launched before the GPU has finished the first of them: later programs join the next."""
 OF_THE_RUN = (
     *("learning_rate", "lr_cap", "local_steps", "weighting", "latency_samples", "theta", "epsilon"),
@@ -107,7 +108,8 @@ class Server:
                     self._receive(self._runs[one])
             for run in list(self._runs.values()):
                 self._answer(run)
-            launched = [self._launch(machine) for machine in self._machines.values()]
+            machines = itertools.product(self._machines.values(), range(NUM_SIDES))
+            launched = [self._launch(machine, side) for machine, side in machines]
             if self._turns and (not any(launched) or len(self._turns) >= MAX_AHEAD):
                 self._turns.popleft().finish()
 
@@ -144,9 +146,9 @@ class Server:
         except Exception as error:
             self._fail([run], error)
 
-    def _launch(self, machine: Machine) -> bool:
-        """Launch the next wave of each lane of a machine; return whether there was any."""
-        runs = [run for run in self._runs.values() if run.machine is machine and run.waves]
+    def _launch(self, machine: Machine, side: int) -> bool:
+        """Launch the next wave of each lane on one side of a machine; return whether there was any."""
+        runs = [run for run in self._runs.values() if run.waves and run.machine is machine and _of(run)[1].side == side]
         if not runs:
             return False
         work = [(_of(run)[1], run.waves.popleft()) for run in runs]
