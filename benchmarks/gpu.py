@@ -4,6 +4,7 @@ All runs use LESSON with the preset `released` (50 clients, τ = 20 s, one step 
 """
 
 import argparse
+import math
 import os
 import platform
 import statistics
@@ -292,7 +293,7 @@ def alone_images(workload: Workload, num_clients: int, size: Size) -> float:
             for turn, graph in enumerate(packed):
                 with machine.on_stream(turn, begun):
                     graph.replay()
-            machine.join()
+            machine.join(NUM_STREAMS)
 
     replay()
     seconds = statistics.median(timed_s(replay) for _ in range(size.repeats))
@@ -303,10 +304,10 @@ def alone_images(workload: Workload, num_clients: int, size: Size) -> float:
 
 @dataclass
 class Trials:
-    """When the rounds of several runs ended, as far as was reported, and when the last run ended."""
+    """When the rounds of several runs were reported, and when the first run ended."""
 
     rounds: dict[Path, list[tuple[float, int]]] = field(default_factory=dict)
-    ended: float = 0.0
+    ended: float = math.inf
 
     def hear(self, path: Path, line: Line) -> None:
         """Note an event of a run."""
@@ -315,21 +316,22 @@ class Trials:
         if "round" in line:
             self.rounds.setdefault(path, []).append((time.perf_counter(), line["round"]))
         if "done" in line:
-            self.ended = time.perf_counter()
+            self.ended = min(self.ended, time.perf_counter())
 
     def updates_per_s(self) -> float:
-        """Return the updates aggregated per second after all runs have begun, until the last one has ended."""
+        """Return the updates per second that were reported while all runs were being executed."""
         begun = max(rounds[0][0] for rounds in self.rounds.values())
-        return sum(num_merged(path, self._done(path, begun)) for path in self.rounds) / (self.ended - begun)
+        merged = sum(num_merged(path, self._last(path, begun), self._last(path, self.ended)) for path in self.rounds)
+        return merged / (self.ended - begun)
 
-    def _done(self, path: Path, time_s: float) -> int:
+    def _last(self, path: Path, time_s: float) -> int:
         """Return the last round of a run that had been reported by then."""
         return max(number for when, number in self.rounds[path] if when <= time_s)
 
 
-def num_merged(folder: Path, after: int) -> int:
-    """Return the number of updates that a run has aggregated after a round."""
-    return sum(len(line["merged"]) for line in read_metrics(folder / "metrics.jsonl") if line["round"] > after)
+def num_merged(folder: Path, after: int, until: int) -> int:
+    """Return the number of updates that a run has aggregated after a round, until another one."""
+    return sum(len(line["merged"]) for line in read_metrics(folder / "metrics.jsonl")[after:until])
 
 
 def lanes_row(name: str, strategies: Sequence[str], size: Size, task: Task, alone: float) -> None:
@@ -360,7 +362,7 @@ def lanes_row(name: str, strategies: Sequence[str], size: Size, task: Task, alon
 
 
 def lanes_table(size: Size) -> None:
-    """Print the speed of many runs in one process, from when the last one has begun until the last one has ended."""
+    """Print the speed of many runs in one process, from when the last one has begun until the first one has ended."""
     who = f"{size.num_lanes} lanes"
     print(f"\n| {who} | updates/s | million images/s | the graphs alone, million images/s | ratio |")
     print("|---|---|---|---|---|")

@@ -7,7 +7,7 @@ number or on its place. It then does not matter which lanes there are.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate, cycle
+from itertools import accumulate
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -36,8 +36,8 @@ from lesson.settings.sections import ServerSettings
 
 SAMPLES_IN_GRAPH, MAX_ROWS = 1600, 64
 """Samples and rows of a graph: enough to keep most of a GPU busy, but few enough for a lane that is alone."""
-NUM_STREAMS, NUM_SIDES = 4, 2
-"""Number of graphs of one shape that run concurrently, and number of sides, see `OpenLane.side`."""
+NUM_STREAMS = 4
+"""Number of graphs of one shape that run concurrently."""
 SLOTS_AT_ONCE, ROOM = 64, 2
 """Slots that are added together, at least. Another lane is opened if ROOM times as much memory is free as it needs."""
 
@@ -50,11 +50,6 @@ class OpenLane(NamedTuple):
     """With the clients of the lane."""
     slots: IntArray
     """Slot of the machine for each slot of the lane, and NO_SLOT at the end."""
-
-    @property
-    def side(self) -> int:
-        """Lanes on different sides do not wait for each other: while one side ends a wave, the other one trains."""
-        return self.number % NUM_SIDES
 
 
 class Executed(NamedTuple):
@@ -81,12 +76,7 @@ class Machine:
         self._most_slots = 0
         """Largest number of slots of a lane so far."""
         self._graphs = dict[tuple[Kind, int], list[Any]]()
-        self._streams, self._sides = (
-            [torch.cuda.Stream() if workload.device == "cuda" else None for _ in range(count)]
-            for count in (NUM_STREAMS, NUM_SIDES)
-        )
-        self._turn = cycle(range(NUM_STREAMS))
-        """Which stream is next; each graph has one of its own."""
+        self._streams = [torch.cuda.Stream() for _ in range(NUM_STREAMS)] if workload.device == "cuda" else [None]
 
     @property
     def is_empty(self) -> bool:
@@ -114,9 +104,7 @@ class Machine:
         return lane._replace(slots=np.concatenate([lane.slots[:-1], taken, [NO_SLOT]]))
 
     def close(self, lane: OpenLane) -> None:
-        """Make room for another lane, which may be on the other side."""
-        if (side := self._sides[lane.side]) is not None:
-            side.synchronize()
+        """Make room for another lane."""
         self._free_lanes.append(lane.number)
         self._free += lane.slots[:-1].tolist()
 
@@ -126,20 +114,14 @@ class Machine:
 
     def get(self, lane: OpenLane, slots: IntArray) -> Tensor:
         """Return the vectors in slots of a lane, shape (num_slots, num_parameters)."""
-        if (side := self._sides[lane.side]) is not None:
-            torch.cuda.current_stream().wait_stream(side)
         return self._slots.get(lane.slots[slots].tolist())
 
     def execute(self, work: Sequence[tuple[OpenLane, Wave]]) -> Executed:
-        """Execute one wave of each of several lanes, which are all on the same side."""
-        side = self._sides[work[0][0].side]
-        if side is not None:
-            side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            self._train(work)
-            finite = self._operate(work)
-            scores = [[self._begin_score(lane, slot) for slot in wave.scores] for lane, wave in work]
-            return Executed(finite, scores)
+        """Execute one wave of each of several lanes."""
+        self._train(work)
+        finite = self._operate(work)
+        scores = [[self._begin_score(lane, slot) for slot in wave.scores] for lane, wave in work]
+        return Executed(finite, scores)
 
     def release(self) -> None:
         """Free the graphs and the memory."""
@@ -162,9 +144,7 @@ class Machine:
         self._graphs.clear()
 
     def _begin_score(self, lane: OpenLane, slot: int) -> Callable[[], Score]:
-        (copied,) = self._slots.get(
-            [int(lane.slots[slot])]
-        )  # the slot may be filled again before the evaluation begins
+        (copied,) = self.get(lane, np.array([slot]))  # the slot may be filled again before the evaluation begins
         return self.backend.begin_score(copied)
 
     # Training
@@ -175,19 +155,20 @@ class Machine:
         for lane, wave in work:
             for rows in wave.rows:
                 kinds.setdefault((wave.kind, rows.scale.shape[1]), []).append((lane, rows))
-        begun = event(self.workload.device)
+        begun, used = event(self.workload.device), 0
         for (kind, size), parts in kinds.items():
             whole = _Joined.of(parts)
             if kind == "models":
                 order = np.argsort(-whole.numbers[3, :, 0], kind="stable")
-                with self.on_stream(0, begun):
-                    self._train_models(whole[order], [lane for lane, _ in parts])
+                self._train_models(whole[order], [lane for lane, _ in parts])
                 continue
             for begin in range(0, len(whole), self._rows_in(size)):
-                turn = next(self._turn)
+                turn = begin // self._rows_in(size) % NUM_STREAMS
+                part = whole[begin : begin + self._rows_in(size)]
+                used = max(used, turn)
                 with self.on_stream(turn, begun):
-                    self.packed(size, turn).run(whole[begin : begin + self._rows_in(size)])
-        self.join()
+                    self.packed(size, turn).run(part)
+        self.join(used)
 
     def _rows_in(self, num_clients: int) -> int:
         """Return the number of rows of a graph for rows of so many clients."""
@@ -195,14 +176,14 @@ class Machine:
 
     def on_stream(self, turn: int, begun: Any) -> Any:
         """Return a context on one of the streams, which waits for what was launched before `begun`."""
-        stream = self._streams[turn]
+        stream = self._streams[turn % len(self._streams)]
         if stream is not None:
             stream.wait_event(begun)
         return torch.cuda.stream(stream)
 
-    def join(self) -> None:
-        """Let what follows wait for all streams."""
-        for stream in self._streams:
+    def join(self, used: int) -> None:
+        """Let what follows wait for the first streams."""
+        for stream in self._streams[: used + 1]:
             if stream is not None:
                 torch.cuda.current_stream().wait_stream(stream)
 

@@ -1,7 +1,6 @@
 """The process with the GPU: it executes the programs of all lanes, one wave of each at a time."""
 
 import contextlib
-import itertools
 import pickle
 import queue
 import socket
@@ -18,12 +17,12 @@ from lesson.core.errors import InputError, LackOfMemoryError, RemoteError, RunSt
 from lesson.learn.cuda.graphs import Precision
 from lesson.learn.device import lacks_memory
 from lesson.learn.lanes.backend import NoLaneError, Opening
-from lesson.learn.lanes.machine import NUM_SIDES, Executed, Machine, OpenLane
+from lesson.learn.lanes.machine import Executed, Machine, OpenLane
 from lesson.learn.lanes.program import Outcome, Program, Wave
 from lesson.learn.workload import Workload
 from lesson.settings.settings import Settings
 
-MAX_AHEAD = 2 * NUM_SIDES
+MAX_AHEAD = 2
 """Number of turns that may be launched before the GPU has finished the first of them: later programs join the next."""
 OF_THE_RUN = (
     *("learning_rate", "lr_cap", "local_steps", "weighting", "latency_samples", "theta", "epsilon"),
@@ -108,8 +107,7 @@ class Server:
                     self._receive(self._runs[one])
             for run in list(self._runs.values()):
                 self._answer(run)
-            machines = itertools.product(self._machines.values(), range(NUM_SIDES))
-            launched = [self._launch(machine, side) for machine, side in machines]
+            launched = [self._launch(machine) for machine in self._machines.values()]
             if self._turns and (not any(launched) or len(self._turns) >= MAX_AHEAD):
                 self._turns.popleft().finish()
 
@@ -146,9 +144,9 @@ class Server:
         except Exception as error:
             self._fail([run], error)
 
-    def _launch(self, machine: Machine, side: int) -> bool:
-        """Launch the next wave of each lane on one side of a machine; return whether there was any."""
-        runs = [run for run in self._runs.values() if run.waves and run.machine is machine and _of(run)[1].side == side]
+    def _launch(self, machine: Machine) -> bool:
+        """Launch the next wave of each lane of a machine; return whether there was any."""
+        runs = [run for run in self._runs.values() if run.machine is machine and run.waves]
         if not runs:
             return False
         work = [(_of(run)[1], run.waves.popleft()) for run in runs]
