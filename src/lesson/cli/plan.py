@@ -158,6 +158,8 @@ class PlanCommand:
             settings.check_excluded("latencies", "a recording")
             if settings.fleet.latencies:
                 raise InputError("--flight cannot be combined with [fleet] latencies: both list the clients")
+            if settings.upload.compression != "none":
+                raise InputError("--flight cannot be combined with [upload] compression: its upload times are measured")
         if settings.upload.model_bits == "actual" or settings.upload.compression != "none":
             from lesson.runs.resolve import with_upload_bits  # it imports torch, which takes seconds
 

@@ -221,12 +221,8 @@ class RoundLoop:
         starts, in_turn, batches = plan.starts, plan.uploads == "in-turn", plan.batches
         steps, expected_s = fleet.local_steps[starts], fleet.latency_s[starts]
         compute_scale: FloatArray | float = 1.0
-        upload_scale: FloatArray | float = 1.0
-        level: FloatArray | float = fleet.level if plan.compression is None else plan.compression
-        if plan.compression is not None:
-            upload_scale = (
-                np.array([fleet.level_bits[one] for one in np.atleast_1d(level).tolist()]) / fleet.upload_bits
-            )
+        level = fleet.level if plan.compression is None else plan.compression
+        upload_scale = 1.0 if plan.compression is None else fleet.bits_at(level) / fleet.upload_bits
         if plan.local_steps is not None or batches is not None or in_turn or plan.compression is not None:
             usual_steps, steps = steps, steps if plan.local_steps is None else plan.local_steps
             compute_scale = steps * (1 if batches is None else batches) / usual_steps
@@ -244,7 +240,7 @@ class RoundLoop:
             local_steps=steps,
             batches=1 if batches is None else batches,
             tier=UNREACHABLE if plan.tiers is None else plan.tiers,
-            level=fleet.level if plan.compression is None else plan.compression,
+            level=level,
             compute_scale=compute_scale,
             upload_scale=upload_scale,
             in_turn=in_turn,
@@ -383,7 +379,9 @@ class RoundLoop:
 
     def _bytes_up(self, arrived: Updates) -> int:
         """Return the size of these uploads in bytes."""
-        return int(np.ceil(self.fleet.upload_bits * arrived.upload_scale / 8).sum())
+        if not self.fleet.level_bits:
+            return len(arrived) * self.model_bytes
+        return int(np.ceil(self.fleet.bits_at(arrived.level) / 8).sum())
 
     def _energy_j(self, round: Round) -> tuple[float | None, float | None]:
         """Return the compute and transmit energy of all updates that ended in this round; None if unknown."""

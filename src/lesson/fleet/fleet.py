@@ -91,9 +91,10 @@ class Fleet:
         """Size of the usual upload in bits."""
         return self.level_bits.get(self.level, self.model_bits)
 
-    def upload_scale(self, levels: FloatArray | float) -> FloatArray:
-        """Return the size of uploads at these levels divided by that of the usual one, shape (len(levels),)."""
-        return np.array([self.level_bits[level] for level in np.atleast_1d(levels).tolist()]) / self.upload_bits
+    def bits_at(self, levels: FloatArray | float) -> FloatArray:
+        """Return the size of uploads at these levels in bits, shape (len(levels),)."""
+        different, places = np.unique(levels, return_inverse=True)
+        return np.array([self.level_bits.get(level, self.model_bits) for level in different.tolist()])[places]
 
     @property
     def upload_ratio(self) -> float:

@@ -78,12 +78,10 @@ def build(settings: Settings, task: Task, strategy: Strategy, num_threads: int |
 
 def _compression(workload: Workload, settings: Settings) -> list[CompressUploads]:
     """Return the compression of uploads, if there is one."""
-    compressor, wanted = make_compressor(settings.upload), settings.upload.error_feedback
+    compressor = make_compressor(settings.upload)
     if compressor is None:
         return []
-    feeds_back = compressor.error_feedback if wanted is None else wanted
-    sizes = workload.template.parameter_sizes
-    return [CompressUploads(compressor, sizes, settings.run.seed, error_feedback=feeds_back)]
+    return [CompressUploads(compressor, workload.template.parameter_sizes, settings.run.seed)]
 
 
 def _backend(workload: Workload, settings: Settings, num_threads: int | None) -> Backend:

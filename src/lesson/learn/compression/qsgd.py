@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from lesson.core.validation import Count
-from lesson.learn.compression.base import FLOAT_BITS, Compressor, Layout, Sent
+from lesson.learn.compression.base import FLOAT_BITS, Compressor, MessagePart, UpdateLayout
 
 
 @dataclass(frozen=True)
@@ -26,26 +26,26 @@ class QSGD(Compressor):
     bucket: Count = 512
     """Number of values in a bucket."""
 
-    def bits(self, layout: Layout) -> int:
+    def bits(self, layout: UpdateLayout) -> int:
         return int(layout.level) * layout.num_values + FLOAT_BITS * -(-layout.num_values // self.bucket)
 
-    def encode(self, updates: Tensor, layout: Layout) -> list[Sent]:
+    def encode(self, updates: Tensor, layout: UpdateLayout) -> list[MessagePart]:
         size, steps = layout.num_values, _steps(layout)
         buckets = pad(updates, (0, -size % self.bucket)).unflatten(1, (-1, self.bucket))
         largest = buckets.abs().amax(dim=2)
         # The codes 0 … steps stand for the values from −M to M.
         scaled = (buckets * (steps / 2 / largest.clamp(min=1e-30))[:, :, None]).flatten(1)[:, :size]
         codes = scaled.add_(steps / 2).add_(layout.random(size)).floor_().clamp_(0, steps)
-        return [Sent(largest, FLOAT_BITS), Sent(codes, int(layout.level))]
+        return [MessagePart(largest, FLOAT_BITS), MessagePart(codes, int(layout.level))]
 
-    def decode(self, fields: Sequence[Sent], layout: Layout) -> Tensor:
-        (largest, _), (codes, _) = fields
+    def decode(self, message: Sequence[MessagePart], layout: UpdateLayout) -> Tensor:
+        (largest, _), (codes, _) = message
         steps = _steps(layout)
         signed = pad(codes - steps / 2, (0, -layout.num_values % self.bucket)).unflatten(1, (-1, self.bucket))
         updates: Tensor = (signed * (2 * largest / steps)[:, :, None]).flatten(1)[:, : layout.num_values]
         return updates
 
 
-def _steps(layout: Layout) -> int:
+def _steps(layout: UpdateLayout) -> int:
     """Return the number of steps between −M and M: even, so that 0 can be sent, except with one bit."""
     return max(1, (1 << int(layout.level)) - 2)
