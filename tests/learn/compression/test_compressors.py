@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lesson import Compressor, InputError, MessagePart, UpdateLayout
 from lesson.learn.compression import COMPRESSORS, level_bits, make_compressor
-from lesson.learn.compression.base import encoded, pack, sent_and_decoded, unpack
+from lesson.learn.compression.base import decoded, encoded, pack, unpack
 from lesson.learn.compression.half import Float16
 from lesson.learn.compression.qsgd import QSGD
 from lesson.learn.compression.sign import Sign
@@ -29,10 +29,16 @@ def same(count: int) -> Tensor:
     return HALF.expand(1, count)
 
 
-def decoded(compressor: Compressor, update: list[float], level: float, sizes: list[int] | None = None) -> list[float]:
+def through(compressor: Compressor, updates: Tensor, layout: UpdateLayout) -> Tensor:
+    """Return what the server decodes from the messages of updates."""
+    return decoded(compressor, encoded(compressor, updates, layout), layout)
+
+
+def received(compressor: Compressor, update: list[float], level: float, sizes: list[int] | None = None) -> list[float]:
     """Return what the server decodes from an update, with 0.5 for all random numbers."""
-    layout = UpdateLayout(sizes or [len(update)], level, same)
-    values: list[float] = sent_and_decoded(compressor, torch.tensor([update]), layout)[0].tolist()
+    values: list[float] = through(
+        compressor, torch.tensor([update]), UpdateLayout(sizes or [len(update)], level, same)
+    )[0].tolist()
     return values
 
 
@@ -60,16 +66,16 @@ def test_length_of_a_message_by_hand(compressor: Compressor, level: float, bits:
 def test_decoded_updates_by_hand() -> None:
     """qsgd, 3 bits: s = 3 steps of 2/3 up to M = 2; ⌊1.7 / (2/3) + 0.5⌋ = 3 and ⌊−0.4 / (2/3) + 0.5⌋ = −1.
     uniform, 2 bits: from −2 to 4 in steps of 2. sign: the mean magnitudes of both arrays are 2 and 3."""
-    assert decoded(QSGD(), [2.0, 1.7, -0.4, 0.0], 3) == pytest.approx([2, 2, -2 / 3, 0])
-    assert decoded(QSGD(bucket=2), [2.0, 1.7, -0.4, 0.1], 2) == pytest.approx([2, 2, -0.4, 0.0])
-    assert decoded(QSGD(), [2.0, -0.5], 1) == [2.0, -2.0]  # −0.5 is 3/8 of the way from −2 to 2
-    assert decoded(Uniform(), [-2.0, 4.0, 0.9, 1.1], 2) == pytest.approx([-2, 4, 0, 2])
-    assert decoded(Sign(), [1.0, -3.0, 0.0, -6.0], 1, [2, 2]) == [2, -2, 3, -3]
-    assert decoded(TopK(), [1.0, -3.0, 2.0, 0.5], 0.5) == [0, -3, 2, 0]
-    assert decoded(Float16(), [1e9, 1 / 3], 16) == [65504, pytest.approx(1 / 3, rel=2**-11)]
+    assert received(QSGD(), [2.0, 1.7, -0.4, 0.0], 3) == pytest.approx([2, 2, -2 / 3, 0])
+    assert received(QSGD(bucket=2), [2.0, 1.7, -0.4, 0.1], 2) == pytest.approx([2, 2, -0.4, 0.0])
+    assert received(QSGD(), [2.0, -0.5], 1) == [2.0, -2.0]  # −0.5 is 3/8 of the way from −2 to 2
+    assert received(Uniform(), [-2.0, 4.0, 0.9, 1.1], 2) == pytest.approx([-2, 4, 0, 2])
+    assert received(Sign(), [1.0, -3.0, 0.0, -6.0], 1, [2, 2]) == [2, -2, 3, -3]
+    assert received(TopK(), [1.0, -3.0, 2.0, 0.5], 0.5) == [0, -3, 2, 0]
+    assert received(Float16(), [1e9, 1 / 3], 16) == [65504, pytest.approx(1 / 3, rel=2**-11)]
     for kind in COMPRESSORS.values():
-        assert decoded(kind(), [0.0] * 4, kind.level) == [0.0] * 4
-        assert decoded(kind(), [0.25, 3.0], kind.uncompressed) == [0.25, 3.0]
+        assert received(kind(), [0.0] * 4, kind.level) == [0.0] * 4
+        assert received(kind(), [0.25, 3.0], kind.uncompressed) == [0.25, 3.0]
 
 
 values = st.floats(-100, 100, width=32)
@@ -81,7 +87,7 @@ def test_qsgd_is_unbiased(update: list[float], level: int, bucket: int) -> None:
     spread = (torch.arange(256)[:, None] + 0.5) / 256
     layout = UpdateLayout([len(update)], level, lambda count: spread.expand(256, count))
     sent = torch.tensor([update]).expand(256, -1)
-    mean = sent_and_decoded(QSGD(bucket=bucket), sent, layout).double().mean(0)
+    mean = through(QSGD(bucket=bucket), sent, layout).double().mean(0)
     step = 2 * sent.abs().max() / max(1, 2**level - 2)
     torch.testing.assert_close(mean, sent[0].double(), rtol=1e-6, atol=float(step) / 256 + 1e-5)
 
@@ -91,9 +97,9 @@ def test_randk_is_unbiased_without_error_feedback() -> None:
     ranks = torch.tensor(list(itertools.permutations([0.1, 0.2, 0.3, 0.4])))
     layout = UpdateLayout([4], 0.5, lambda _: ranks)
     update = torch.tensor([[1.0, -2.0, 3.0, 0.0]])
-    sent = sent_and_decoded(RandK(error_feedback=False), update.expand(24, 4), layout)
+    sent = through(RandK(error_feedback=False), update.expand(24, 4), layout)
     torch.testing.assert_close(sent.mean(0), update[0])
-    with_feedback = sent_and_decoded(RandK(), update.expand(24, 4), layout)
+    with_feedback = through(RandK(), update.expand(24, 4), layout)
     torch.testing.assert_close(with_feedback, sent / 2)
 
 
@@ -105,8 +111,8 @@ def test_messages_survive_packing(kind: Any, data: st.DataObject) -> None:
     update = torch.tensor([data.draw(st.lists(values, min_size=sum(sizes), max_size=sum(sizes)))])
     compressor, layout = kind(bucket=7) if kind is QSGD else kind(), UpdateLayout(sizes, level, same)
     message, zeros = (encoded(compressor, one, layout) for one in (update, torch.zeros_like(update)))
-    received = unpack(pack(message), zeros)
-    assert torch.equal(compressor.decode(received, layout), compressor.decode(message, layout))
+    arrived = unpack(pack(message), zeros)
+    assert torch.equal(compressor.decode(arrived, layout), compressor.decode(message, layout))
     with pytest.raises(InputError, match="bytes"):
         unpack(pack(message) + b"\0", zeros)
 
@@ -115,8 +121,8 @@ def test_compressing_clients_together_changes_no_bit() -> None:
     rows = torch.randn(40, 5000, generator=torch.Generator().manual_seed(0))
     for kind in (QSGD, Uniform, Sign, TopK, Float16):
         layout = UpdateLayout([4000, 1000], kind.level, lambda count: torch.full((1, count), 0.3))
-        together = sent_and_decoded(kind(), rows, layout)
-        assert torch.equal(together[7:8], sent_and_decoded(kind(), rows[7:8].clone(), layout)), kind
+        together = through(kind(), rows, layout)
+        assert torch.equal(together[7:8], through(kind(), rows[7:8].clone(), layout)), kind
 
 
 def test_bits_are_charged_in_proportion_to_the_size_of_the_model() -> None:

@@ -99,6 +99,8 @@ def message_bits(compressor: Compressor, layout: UpdateLayout) -> int:
 
 def encoded(compressor: Compressor, updates: Tensor, layout: UpdateLayout) -> list[MessagePart]:
     """Return the messages of updates; raise InputError if they are not as long as the compressor says."""
+    if layout.level == compressor.uncompressed:
+        return [MessagePart(updates, FLOAT_BITS)]
     message = compressor.encode(updates, layout)
     used, said = sum(part.values.shape[1] * part.bits for part in message), compressor.bits(layout)
     if used != said:
@@ -109,11 +111,9 @@ def encoded(compressor: Compressor, updates: Tensor, layout: UpdateLayout) -> li
     return message
 
 
-def sent_and_decoded(compressor: Compressor, updates: Tensor, layout: UpdateLayout) -> Tensor:
-    """Return what the server decodes from the messages of updates; the same updates if they are not compressed."""
-    if layout.level == compressor.uncompressed:
-        return updates
-    return compressor.decode(encoded(compressor, updates, layout), layout)
+def decoded(compressor: Compressor, message: Sequence[MessagePart], layout: UpdateLayout) -> Tensor:
+    """Return the updates of messages, shape (num_updates, num_values)."""
+    return message[0].values if layout.level == compressor.uncompressed else compressor.decode(message, layout)
 
 
 def pack(message: Sequence[MessagePart]) -> bytes:

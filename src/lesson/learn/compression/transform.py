@@ -13,7 +13,7 @@ from lesson.core.arrays import IntArray
 from lesson.core.random import RepeatedStream
 from lesson.core.state import Arrays
 from lesson.learn.cohort import Cohort
-from lesson.learn.compression.base import Compressor, Random, UpdateLayout, sent_and_decoded
+from lesson.learn.compression.base import Compressor, Random, UpdateLayout, decoded, encoded
 from lesson.learn.counters import key, words
 from lesson.learn.device import to_device
 
@@ -60,30 +60,28 @@ class CompressUploads:
         return [self._compressed(cohort) for cohort in cohorts], []
 
     def _compressed(self, cohort: Cohort) -> Cohort:
-        decoded = torch.empty_like(cohort.models)
-        at_once = len(cohort) if decoded.is_cuda else max(1, CACHED_VALUES // decoded.shape[1])
+        models = torch.empty_like(cohort.models)
+        at_once = len(cohort) if models.is_cuda else max(1, CACHED_VALUES // models.shape[1])
         for rows in _one_per_client(cohort):
             for level in np.unique(cohort.level[rows]).tolist():
                 some = rows[cohort.level[rows] == level]
                 for begin in range(0, len(some), at_once):
                     block = _as_slice(some[begin : begin + at_once])
-                    decoded[block] = self._decoded(cohort[block], level)
-        return replace(cohort, trained=decoded)
+                    models[block] = self._decoded(cohort[block], level)
+        return replace(cohort, trained=models)
 
     def _decoded(self, cohort: Cohort, level: float) -> Tensor:
         """Return what the server decodes from these updates, with one row per client and all of the same level."""
         models, size, compressor = cohort.models, sum(self._sizes), self._compressor
-        if level == compressor.uncompressed and not compressor.error_feedback:
-            return models
-        base = cohort.base[:size]
+        base, layout = cohort.base[:size], UpdateLayout(self._sizes, level, self._random(cohort))
         updates = models[:, :size] - base
         residuals = self._residuals_of(cohort) if compressor.error_feedback else []
         if residuals:
             updates += torch.stack(residuals)
-        decoded = sent_and_decoded(compressor, updates, UpdateLayout(self._sizes, level, self._random(cohort)))
-        for residual, left_out in zip(residuals, updates - decoded if residuals else (), strict=True):
+        received = decoded(compressor, encoded(compressor, updates, layout), layout)
+        for residual, left_out in zip(residuals, updates - received if residuals else (), strict=True):
             residual.copy_(left_out)
-        return torch.cat([base + decoded, models[:, size:]], dim=1)
+        return torch.cat([base + received, models[:, size:]], dim=1)
 
     def _residuals_of(self, cohort: Cohort) -> list[Tensor]:
         """Return the residual of each row's client; zeros for a client that has none yet."""
