@@ -20,7 +20,7 @@ from lesson.core.random import stream
 from lesson.flower.arrays import Layout, Vector
 from lesson.flower.replies import read_arrays
 from lesson.learn.compression import level_bits, level_of, make_compressor
-from lesson.learn.compression.base import Compressor, UpdateLayout, decoded, encoded, pack, unpack
+from lesson.learn.compression.base import Compressor, UpdateLayout, decoded, encoded, pack, uniforms, unpack
 from lesson.learn.guards import InvalidUpdateError, check_names, check_values
 from lesson.settings.sections import UploadSettings
 
@@ -115,8 +115,7 @@ def begin_upload(asked: Mapping[str, Any], received: RecordDict, state: RecordDi
 
 
 def _random(asked: Mapping[str, Any], count: int) -> Tensor:
-    numbers = stream(asked["seed"], "compression", asked["client"], asked["update"])
-    return torch.from_numpy(numbers.random(count, dtype=np.float32))[None]
+    return uniforms([stream(asked["seed"], "compression", asked["client"], asked["update"])], count)
 
 
 def _residual(asked: Mapping[str, Any], state: RecordDict, like: Tensor) -> Tensor:

@@ -66,9 +66,8 @@ def build(settings: Settings, task: Task, strategy: Strategy, num_threads: int |
     backend = _backend(workload, settings, num_threads)
     evaluator = Evaluator(workload, backend)
     optimizer = ServerOptimizer.of(settings.server, strategy)
-    lane = Lane(
-        workload.initial_vector(), settings.training, optimizer, settings.guards, _compression(workload, settings)
-    )
+    compression = _compression(workload, settings, num_threads)
+    lane = Lane(workload.initial_vector(), settings.training, optimizer, settings.guards, compression)
     executor = Executor(SimulatedClients(workload, backend, settings.run.trainer), evaluator, backend.rule)
     fleet = fleet_of(settings, clients, workload.holdings.num_samples)
     fleet = fleet_for(settings.strategy.name, fleet, settings.strategy.deadline_s)
@@ -76,12 +75,12 @@ def build(settings: Settings, task: Task, strategy: Strategy, num_threads: int |
     return TrainingRun(Pipeline(loop, lane, executor), evaluator, fleet)
 
 
-def _compression(workload: Workload, settings: Settings) -> list[CompressUploads]:
+def _compression(workload: Workload, settings: Settings, num_threads: int | None) -> list[CompressUploads]:
     """Return the compression of uploads, if there is one."""
     compressor = make_compressor(settings.upload)
     if compressor is None:
         return []
-    return [CompressUploads(compressor, workload.template.parameter_sizes, settings.run.seed)]
+    return [CompressUploads(compressor, workload.template.parameter_sizes, settings.run.seed, num_threads)]
 
 
 def _backend(workload: Workload, settings: Settings, num_threads: int | None) -> Backend:

@@ -94,7 +94,7 @@ def test_qsgd_is_unbiased(update: list[float], level: int, bucket: int) -> None:
 
 def test_randk_is_unbiased_without_error_feedback() -> None:
     """Over all orders of the ranks, each of the four values is among the two that are sent in half of the cases."""
-    ranks = torch.tensor(list(itertools.permutations([0.1, 0.2, 0.3, 0.4])))
+    ranks = torch.tensor(list(itertools.permutations([0.1, 0.2, 0.3, 0.4]))).repeat(1, 2)
     layout = UpdateLayout([4], 0.5, lambda _: ranks)
     update = torch.tensor([[1.0, -2.0, 3.0, 0.0]])
     sent = through(RandK(error_feedback=False), update.expand(24, 4), layout)

@@ -21,7 +21,7 @@ FLOAT_BITS = 32
 BitArray = npt.NDArray[np.uint8]
 _WORD = np.dtype(">u4")
 Random = Callable[[int], Tensor]
-"""Returns that many uniform random numbers from [0, 1) for each update, shape (num_updates, count)."""
+"""Returns that many uniform random numbers from [0, 1) for each update, shape (num_updates, count): 16 bits or more."""
 
 
 class MessagePart(NamedTuple):
@@ -90,6 +90,15 @@ class Compressor(CheckedArguments):
     def decode(self, message: Sequence[MessagePart], layout: UpdateLayout) -> Tensor:
         """Return the updates of messages, shape (num_updates, num_values)."""
         raise NotImplementedError
+
+
+def uniforms(generators: Sequence[np.random.Generator], count: int) -> Tensor:
+    """Return random numbers for the encoder on a CPU, one row per generator: multiples of 2^−16."""
+    numbers = np.empty((len(generators), count), dtype=np.float32)
+    for row, generator in zip(numbers, generators, strict=True):
+        words = generator.integers(0, 2**64 - 1, -(-count // 4), dtype=np.uint64, endpoint=True)
+        np.multiply(words.astype("<u8", copy=False).view("<u2")[:count], np.float32(2.0**-16), out=row)
+    return torch.from_numpy(numbers)
 
 
 def message_bits(compressor: Compressor, layout: UpdateLayout) -> int:

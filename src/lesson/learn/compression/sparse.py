@@ -66,7 +66,8 @@ class RandK(_Sparse):
         return decoded if self.error_feedback else decoded * (layout.num_values / _count(layout))
 
     def _ranks(self, updates: Tensor, layout: UpdateLayout) -> Tensor:
-        return layout.random(layout.num_values)
+        coarse, fine = layout.random(2 * layout.num_values).chunk(2, dim=1)
+        return coarse + fine * 2.0**-16  # 16 bits alone would repeat in a large model
 
 
 def _count(layout: UpdateLayout) -> int:
