@@ -60,7 +60,7 @@ def level_of(compressor: Compressor, upload: UploadSettings) -> float:
         compressor.check(level)
     except InputError as error:
         raise InputError(f"[upload] level of {upload.compression} {error}") from None
-    return level
+    return float(level)
 
 
 def level_bits(

@@ -25,12 +25,15 @@ Random = Callable[[int], Tensor]
 
 
 class MessagePart(NamedTuple):
-    """One part of the messages of several updates."""
+    """One part of the messages of several updates.
+
+    Attributes:
+        values: Shape (num_updates, count): floats, sent as they are, or whole numbers from 0 to 2^bits − 1.
+        bits: Bits sent for each value.
+    """
 
     values: Tensor
-    """Shape (num_updates, count): floats, sent as they are, or whole numbers from 0 to 2^bits − 1."""
     bits: int
-    """Bits sent for each value."""
 
 
 def _no_random(_: int) -> Tensor:
@@ -62,16 +65,18 @@ class Compressor(CheckedArguments):
     """Base class of compressors. Options are fields of a frozen dataclass; users set them in [upload].
 
     The level, a number such as bits per value, says how much is sent of an update.
+
+    Attributes:
+        error_feedback: Whether a client adds what its messages have left out so far to its next update.
+        uncompressed: Level at which updates are sent as they are.
+        levels: Other levels that strategies may choose.
+        level: Level unless [upload] level sets another one.
     """
 
     error_feedback: Flag = False
-    """Whether a client adds what its messages have left out so far to its next update."""
     uncompressed: ClassVar[float] = float(FLOAT_BITS)
-    """Level at which updates are sent as they are."""
     levels: ClassVar[Sequence[float]]
-    """Other levels that strategies may choose."""
     level: ClassVar[float]
-    """Level unless [upload] level sets another one."""
 
     def check(self, level: float) -> None:
         """Raise InputError unless the compressor has this level."""
@@ -84,7 +89,7 @@ class Compressor(CheckedArguments):
         raise NotImplementedError
 
     def encode(self, updates: Tensor, layout: UpdateLayout) -> list[MessagePart]:
-        """Return the messages of updates, shape (num_updates, num_values)."""
+        """Return the messages of updates, shape (num_updates, num_values), which must not be changed."""
         raise NotImplementedError
 
     def decode(self, message: Sequence[MessagePart], layout: UpdateLayout) -> Tensor:
