@@ -9,18 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
-from torch import Tensor
 
 from lesson.clock.rejections import WRONG_ARRAYS, WRONG_SHAPE
 from lesson.core.arrays import BoolArray
 from lesson.core.errors import InputError
-from lesson.core.random import stream
 from lesson.flower.arrays import Layout, Vector
 from lesson.flower.replies import read_arrays
 from lesson.learn.compression import level_bits, level_of, make_compressor
-from lesson.learn.compression.base import Compressor, UpdateLayout, decoded, encoded, pack, uniforms, unpack
+from lesson.learn.compression.base import Compressor
+from lesson.learn.compression.remote import decode_update, encode_update
 from lesson.learn.guards import InvalidUpdateError, check_names, check_values
 from lesson.settings.sections import UploadSettings
 
@@ -56,10 +54,6 @@ class UploadCodec:
         """Which values of a model's vector are compressed."""
         return np.repeat([name in self.sizes for name in self.layout.names], self.layout.sizes)
 
-    def format(self, asked: Mapping[str, Any]) -> UpdateLayout:
-        """Return the layout of an update with the random numbers of the simulator."""
-        return UpdateLayout([*self.sizes.values()], asked["level"], lambda count: _random(asked, count))
-
     def decode(self, arrays: ArrayRecord, base: Vector, level: float) -> Vector:
         """Return the model of a reply, given the model that the client started from; raise InvalidUpdateError."""
         if MESSAGE not in arrays:
@@ -68,16 +62,15 @@ class UploadCodec:
                 WRONG_ARRAYS, "the update is not compressed; use ClientApp(mods=[compress_uploads])"
             )
         check_names(list(arrays), [MESSAGE, *self.others])
-        layout = UpdateLayout([*self.sizes.values()], level, lambda count: torch.zeros(1, count))
-        like = encoded(self.compressor, torch.zeros(1, layout.num_values), layout)
+        message = arrays[MESSAGE].numpy().tobytes()
         try:
-            message = unpack(arrays[MESSAGE].numpy().tobytes(), like)
+            update = decode_update(self.compressor, message, [*self.sizes.values()], level)
         except InputError as error:
             raise InvalidUpdateError(WRONG_SHAPE, str(error)) from None
         is_compressed = self.is_compressed
         rest = self.layout.only(self.others).vector(ArrayRecord({name: arrays[name] for name in self.others}))
         vector = base.copy()
-        vector[is_compressed] += decoded(self.compressor, message, layout)[0].numpy()
+        vector[is_compressed] += update
         vector[~is_compressed] = rest
         return check_values(MESSAGE, vector, np.float64 if self.layout.precise else np.float32)
 
@@ -95,40 +88,33 @@ def begin_upload(asked: Mapping[str, Any], received: RecordDict, state: RecordDi
     base = codec.layout.vector(arrays)
 
     def compress(reply: RecordDict) -> None:
-        ((name, trained),) = reply.array_records.items()
         try:
+            trained = read_arrays(reply)
             vector = codec.layout.vector(trained)
         except InvalidUpdateError:
             return  # the server rejects the reply and says why
-        update = torch.from_numpy((vector - base)[codec.is_compressed].astype(np.float32))[None]
+        update = (vector - base)[codec.is_compressed].astype(np.float32)
         residual = _residual(asked, state, update) if compressor.error_feedback else None
         if residual is not None:
             update += residual
-        layout = codec.format(asked)
-        message = encoded(compressor, update, layout)
+        key = asked["seed"], asked["client"], asked["update"]
+        message, decoded = encode_update(compressor, update, [*codec.sizes.values()], asked["level"], key)
         if residual is not None:
-            _keep(asked, state, residual, update - decoded(compressor, message, layout))
-        packed = Array(np.frombuffer(pack(message), dtype=np.uint8))
+            state[RESIDUAL] = ArrayRecord({"before": Array(residual), "after": Array(update - decoded)})
+            state[RESIDUAL_OF] = ConfigRecord({"update": asked["update"]})
+        packed = Array(np.frombuffer(message, dtype=np.uint8))
+        (name,) = reply.array_records
         reply[name] = ArrayRecord({MESSAGE: packed} | {other: trained[other] for other in codec.others})
 
     return compress
 
 
-def _random(asked: Mapping[str, Any], count: int) -> Tensor:
-    return uniforms([stream(asked["seed"], "compression", asked["client"], asked["update"])], count)
-
-
-def _residual(asked: Mapping[str, Any], state: RecordDict, like: Tensor) -> Tensor:
+def _residual(asked: Mapping[str, Any], state: RecordDict, like: Vector) -> Vector:
     """Return what the messages that the server has received left out."""
     if RESIDUAL not in state.array_records:
-        return torch.zeros_like(like)
+        return np.zeros_like(like)
     was_received = state.config_records[RESIDUAL_OF]["update"] == asked["received"]
-    return torch.from_numpy(state.array_records[RESIDUAL]["after" if was_received else "before"].numpy())
-
-
-def _keep(asked: Mapping[str, Any], state: RecordDict, before: Tensor, after: Tensor) -> None:
-    state[RESIDUAL] = ArrayRecord({"before": Array(before.numpy()), "after": Array(after.numpy())})
-    state[RESIDUAL_OF] = ConfigRecord({"update": asked["update"]})
+    return state.array_records[RESIDUAL]["after" if was_received else "before"].numpy()
 
 
 @dataclass(frozen=True)
