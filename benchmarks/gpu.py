@@ -1,27 +1,25 @@
-"""Measure the speed of training on a GPU: rounds per second, local steps of many clients, and several runs at once.
+"""Measure the speed of training on a GPU: rounds per second, local steps of many clients, and many runs at once.
 
 All runs use LESSON with the preset `released` (50 clients, τ = 20 s, one step of 20 samples); times are medians.
 """
 
 import argparse
-import multiprocessing
 import os
 import platform
-import queue
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from multiprocessing.process import BaseProcess
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from lesson import InputError, Lesson, Settings, draw_fleet, make_loop
+from lesson import InputError, Lesson, Settings, Task, draw_fleet, make_loop
+from lesson.experiments.engines import Line, LocalEngine
 from lesson.learn import models
 from lesson.learn.backend import Backend, Trainer
 from lesson.learn.build import TrainingRun
@@ -34,12 +32,15 @@ from lesson.learn.data import Samples, load_samples
 from lesson.learn.evaluation import Evaluator
 from lesson.learn.executor import Executor
 from lesson.learn.lane import Lane
+from lesson.learn.lanes.machine import NUM_STREAMS, Machine, event
+from lesson.learn.lanes.vectors import clients_per_row
 from lesson.learn.optimizers import ServerOptimizer
 from lesson.learn.pipeline import Due, Pipeline
 from lesson.learn.process import configure_process
 from lesson.learn.simulated_clients import SimulatedClients
 from lesson.learn.tasks import BUILT_IN, image_task
 from lesson.learn.workload import Workload, make_workload
+from lesson.runs.summary import read_metrics
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ROUNDS_PER_EVALUATION = 25  # every 500 s
@@ -59,14 +60,18 @@ class Size:
     repeats: int
     steps: int
     launches: int
-    num_seeds: int
+    num_lanes: int
+    lanes_s: tuple[float, float]
+    """Simulated seconds of LESSON in a lane, on MNIST and CIFAR-10."""
     together: tuple[str, ...]
-    """Data sets on which several seeds are run at once."""
+    """Data sets on which many runs are executed at once."""
 
 
 NAMES = ("mnist", "cifar10")
-FULL = Size(50, ("tf32", "float32", "bfloat16"), 60_000, 10_000, 24, 300, 7, 20, 50, 5, NAMES)
-QUICK = Size(12, ("tf32",) if DEVICE == "cuda" else ("float32",), 1_000, 100, 3, 2, 1, 1, 2, 2, ("mnist",))
+FULL = Size(50, ("tf32", "float32", "bfloat16"), 60_000, 10_000, 24, 300, 7, 20, 50, 32, (24_000.0, 7_000.0), NAMES)
+QUICK = Size(
+    12, ("tf32",) if DEVICE == "cuda" else ("float32",), 1_000, 100, 3, 2, 1, 1, 2, 2, (600.0, 600.0), ("mnist",)
+)
 
 
 def load_or_draw(name: str, size: Size) -> Samples:
@@ -275,67 +280,91 @@ def profile_row(name: str, workload: Workload, size: Size) -> None:
     )
 
 
-def one_of_many(name: str, seed: int, size: Size, barrier: Any, seconds: Any) -> None:
-    """Run one seed in this process: seed 0 first alone, while the others wait, then all seeds at the same time."""
-    configure_process()
-    run = make_run(workload_of(name, size, seed), "tf32", size)
+def alone_images(workload: Workload, num_clients: int, size: Size) -> float:
+    """Return the images per second of the graphs of lanes, replayed on all streams without anything in between."""
+    machine = Machine(workload, "tf32" if DEVICE == "cuda" else "float32", 1)
+    lane = machine.open(workload.holdings, workload.seed)
+    packed = [machine.packed(num_clients, turn) for turn in range(NUM_STREAMS)]
 
-    def measure_s() -> float:
-        return timed_s(lambda: go(run, 3 * size.rounds, evaluate=True))
+    def replay() -> None:
+        for _ in range(size.launches):
+            begun = event(DEVICE)
+            for turn, graph in enumerate(packed):
+                with machine.on_stream(turn, begun):
+                    graph.replay()
+            machine.join(NUM_STREAMS)
 
-    synchronize()
-    barrier.wait()
-    alone_s = measure_s() if seed == 0 else None
-    barrier.wait()
-    seconds.put((alone_s, measure_s()))
-    run.pipeline.close()
-
-
-def together_s(name: str, size: Size) -> tuple[float, float]:
-    """Return the seconds of one seed alone, and those of all seeds at the same time, each in its own process."""
-    context = multiprocessing.get_context("spawn")
-    barrier, seconds = context.Barrier(size.num_seeds), context.Queue()
-    processes = [
-        context.Process(target=one_of_many, args=(name, seed, size, barrier, seconds)) for seed in range(size.num_seeds)
-    ]
-    for process in processes:
-        process.start()
-    measured = [get_or_fail(seconds, processes) for _ in processes]
-    for process in processes:
-        process.join()
-    (alone_s,) = [alone_s for alone_s, _ in measured if alone_s is not None]
-    return alone_s, max(seconds for _, seconds in measured)
+    replay()
+    seconds = statistics.median(timed_s(replay) for _ in range(size.repeats))
+    machine.close(lane)
+    machine.release()
+    return size.launches * sum(graph.num_samples for graph in packed) / seconds
 
 
-def get_or_fail(results: Any, processes: Sequence[BaseProcess]) -> Any:
-    """Return the next result of processes. If one fails, terminate the others, which would wait for it, and raise."""
-    while True:
-        try:
-            return results.get(timeout=1.0)
-        except queue.Empty:
-            if any(process.exitcode for process in processes):
-                for process in processes:
-                    process.terminate()
-                raise RuntimeError("one of the runs failed; its traceback is above") from None
+@dataclass
+class Trials:
+    """When each of several runs began and ended."""
+
+    begun: dict[Path, float] = field(default_factory=dict)
+    ended: dict[Path, float] = field(default_factory=dict)
+
+    def hear(self, path: Path, line: Line) -> None:
+        """Note an event of a run."""
+        now = time.perf_counter()
+        if "error" in line:
+            raise RuntimeError(f"{path.name}: {line['error']}\n{line.get('traceback')}")
+        if "round" in line:
+            self.begun.setdefault(path, now)
+        if "done" in line:
+            self.ended[path] = now
 
 
-def together_table(size: Size) -> None:
-    """Print the speed of several seeds at once compared with one after the other."""
-    num = size.num_seeds
-    pipe = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))  # NVIDIA's default
-    shared = "with" if (pipe / "control").exists() else "without"
-    print(f"\n| {num} seeds, {shared} MPS, evaluation included | one after the other (rounds/s) | together | ratio |")
-    print("|---|---|---|---|")
+def num_merged(folder: Path) -> int:
+    """Return the number of updates that a run has aggregated."""
+    return sum(len(line["merged"]) for line in read_metrics(folder / "metrics.jsonl"))
+
+
+def lanes_row(name: str, strategies: Sequence[str], size: Size, task: Task, alone: float) -> None:
+    """Execute one run per lane and print one row of the table; `alone` is what the graphs reach, in images/s."""
+    budget_s = size.lanes_s[name == "cifar10"] / (1 if strategies == ("lesson",) else 4)
+    lanes = LocalEngine(num_lanes=size.num_lanes, task=task, lanes_on_cpu=DEVICE == "cpu")
+    with tempfile.TemporaryDirectory() as folder:
+        plan = {
+            Path(folder) / f"{number}": Settings(
+                strategy={"name": strategies[number % len(strategies)]},
+                num_clients=size.num_clients,
+                seed=number,
+                device=DEVICE,
+                time_budget_s=budget_s,
+                eval_every_s=budget_s,
+            )
+            for number in range(size.num_lanes)
+        }
+        trials = Trials()
+        lanes.run(plan, trials.hear)
+        updates = sum(map(num_merged, plan))
+    seconds = max(trials.ended.values()) - max(trials.begun.values())
+    images = updates * Settings().training.batch_size / seconds
+    print(
+        f"| {' and '.join(strategies)}, {name} | {updates / seconds:,.0f} | {images / 1e6:.2f} | {alone / 1e6:.2f} | "
+        f"{images / alone:.2f} |",
+        flush=True,
+    )
+
+
+def lanes_table(size: Size) -> None:
+    """Print the speed of many runs in one process, from when the last one has begun until the last one has ended."""
+    who = f"{size.num_lanes} lanes"
+    print(f"\n| {who} | updates/s | million images/s | the graphs alone, million images/s | ratio |")
+    print("|---|---|---|---|---|")
     for name in size.together:
-        alone_s, all_s = together_s(name, size)
-        print(
-            f"| {name} | {3 * size.rounds / alone_s:,.0f} | {num * 3 * size.rounds / all_s:,.0f} | "
-            f"{num * alone_s / all_s:.2f} |",
-            flush=True,
-        )
+        task = image_task(name, load_or_draw(name, size), BUILT_IN[name].network)
+        workload = make_workload(Settings(num_clients=size.num_clients, device=DEVICE), task)
+        for strategies, num_clients in ((("lesson",), clients_per_row(20)), (("fedasync", "fedbuff"), 1)):
+            lanes_row(name, strategies, size, task, alone_images(workload, num_clients, size))
 
 
-TABLES = {"rounds": rounds_table, "steps": steps_table, "graphs": profile_table, "together": together_table}
+TABLES = {"rounds": rounds_table, "steps": steps_table, "graphs": profile_table, "lanes": lanes_table}
 
 
 def main() -> None:

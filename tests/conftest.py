@@ -46,6 +46,14 @@ def gpu() -> None:
     pytest.skip("torch sees no GPU")
 
 
+@pytest.fixture(params=["cpu", "cuda"])
+def device(request: pytest.FixtureRequest) -> str:
+    """Run a test on the CPU, and on a GPU if there is one."""
+    if request.param == "cuda":
+        request.getfixturevalue("gpu")
+    return str(request.param)
+
+
 @pytest.fixture
 def round_by_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make chunks of one round; otherwise, a short run is a single chunk, with all lines at its end."""

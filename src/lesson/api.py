@@ -96,6 +96,7 @@ def compare(
     options: Mapping[str, Mapping[str, Any]] | None = None,
     resume: bool = True,
     num_processes: int | None = None,
+    num_lanes: int | None = None,
     data_dir: Path | str | None = None,
     task: Task | Callable[..., Task] | str | None = None,
     trackers: Sequence[Tracker | str] = (),
@@ -113,6 +114,8 @@ def compare(
         options: Options of individual strategies, such as `{"fedbuff": {"concurrency": 5}}`.
         resume: Whether to resume unfinished runs in the folder; otherwise, they are an error.
         num_processes: Number of processes; by default, one per core.
+        num_lanes: Number of runs that a GPU trains at a time; by default, two per core, at most 32, and fewer if its
+            memory does not suffice.
         data_dir: Folder for data sets; by default, LESSON_DATA_DIR or a folder in the user's cache.
         task: Your own task: a `Task`, a function that returns one, or "module:function"; by default, the task of the
             setting `dataset`. A `Task`, or a function that other processes cannot import, requires `out`.
@@ -127,7 +130,7 @@ def compare(
         RunStoppedError: All runs failed.
     """
     base, own = _with_task(_settings(settings, changes), task, out)
-    engine = make_engine(num_processes=num_processes, data_dir=data_dir, task=own)
+    engine = make_engine(num_processes=num_processes, num_lanes=num_lanes, data_dir=data_dir, task=own)
     plan = compare_strategies(base, strategies, num_seeds, options, own_task=own is not None)
     path = Path(out) if out is not None else Path("runs") / _comparison_name(base)
     followers = checked_trackers(trackers)
@@ -234,6 +237,7 @@ def reproduce(
     quick: bool = False,
     num_seeds: int | None = None,
     eval_jitter: float = 0.0,
+    num_lanes: int | None = None,
     out: Path | str | None = None,
     data_dir: Path | str | None = None,
 ) -> Reproduction:
@@ -246,6 +250,7 @@ def reproduce(
         quick: Whether to take a quick look in minutes: MNIST only and short runs. This is not a valid reproduction.
         num_seeds: Number of seeds; by default 5, or 2 for a quick look.
         eval_jitter: Largest share of the interval by which evaluations are moved at random, 0 to 1.
+        num_lanes: Number of runs that a GPU trains at a time; see `compare`.
         out: Output folder; by default, runs/paper or runs/paper-quick.
         data_dir: Folder for data sets; by default, LESSON_DATA_DIR or a folder in the user's cache.
 
@@ -258,7 +263,8 @@ def reproduce(
     """
     chosen, scale = select_items(items), make_scale(quick, num_seeds, eval_jitter)
     path = Path(out) if out is not None else Path("runs") / ("paper-quick" if quick else "paper")
-    wanted, engine = plan_reproduction(chosen, scale, path), make_engine(data_dir=data_dir)
+    wanted = plan_reproduction(chosen, scale, path)
+    engine = make_engine(num_lanes=num_lanes, data_dir=data_dir)
     study = _execute(run_missing, wanted, path, engine, on_error="stop")
     if study.failures:
         failed = f"{len(study.failures)} runs failed, first {study.first_failure()}"

@@ -222,6 +222,17 @@ def test_only_complete_entries_are_in_the_table(tmp_path: Path) -> None:
     assert set(table["reference"]) == {"", TEN}
 
 
+def test_group_with_seeds_of_its_own(tmp_path: Path) -> None:
+    """The group has seeds 1 to 3 and the rules 0 and 1, so comparisons between groups use seed 1."""
+    text = FILE.replace('title = "Deadlines"\n', 'title = "Deadlines"\nseeds = [1, 2, 3]\n')
+    study = study_of(tmp_path, rising, text)
+    table = study.table().set_index(["beta", "entry"])
+    assert table.loc[1.0, "seeds"].to_dict() == {"fedavg": 2, "lesson": 2, TEN: 3, TWENTY: 3}
+    assert len(study.compare("lesson", TEN, 1.0)["time_ratio"].low) == 1
+    with pytest.raises(InputError, match="group 'deadlines': seeds"):
+        small(tmp_path, text.replace("[1, 2, 3]", "[99, 100]"))
+
+
 LEVELS = f"""{FILE[: FILE.index("[groups.strategies]")]}
 [groups.shadowing]
 title = "Shadowing"

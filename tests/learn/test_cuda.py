@@ -22,7 +22,7 @@ from helpers.any_tasks import COUPLED, INDEPENDENT, Mlp, feature_task, regressio
 from helpers.lanes import make_models, overflow_from, updates
 from helpers.small_tasks import TinyNet, image_workload, tiny_data, tiny_task
 from helpers.trainers import check_agreement, colors, make_cohort, random_cohorts, sum_of
-from lesson import Lesson, Settings, Task, compare, draw_fleet, make_loop
+from lesson import Lesson, Settings, Task, draw_fleet, make_loop
 from lesson.core.errors import DivergedError
 from lesson.learn import counters, dropout
 from lesson.learn.cohort import Cohort
@@ -51,39 +51,14 @@ from lesson.strategies import FedAT, LessonFilled
 on_gpu = pytest.mark.usefixtures("gpu")
 
 
-# The batched trainer of GPUs, executed on the CPU: graphs are replaced by the functions that they would record.
-
-
-class CalledGraph:
-    """Calls the function that a graph would record; as a recording does, it first calls it twice."""
-
-    def __init__(self, body: Callable[[], None], *_: object) -> None:
-        self.replay = body
-        body()
-        body()
-
-    def close(self) -> None:
-        pass
-
-
-class CopiedInputs:
-    def __init__(self, to: torch.Tensor) -> None:
-        self._to, self._numbers = to, torch.zeros_like(to)
-
-    def send(self, write: Callable[..., None]) -> None:
-        write(self._numbers.numpy(), self._numbers.view(torch.float64).numpy())
-        self._to.copy_(self._numbers)
+# The batched trainer of GPUs, executed on the CPU: graphs call the functions that they would record.
 
 
 @pytest.mark.parametrize(
     "training", [{}, {"momentum": 0.9}, {"proximal_mu": 0.1}, {"local_epochs": 2}, {"clip_norm": 0.5}], ids=str
 )
-def test_steps_of_graphs_agree_with_the_reference(training: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_of_graphs_agree_with_the_reference(training: dict[str, Any]) -> None:
     """Clients of several cohorts take unequal numbers of steps, so that later steps run on smaller graphs."""
-    monkeypatch.setattr(batched, "Graph", CalledGraph)
-    monkeypatch.setattr(batched, "GraphInputs", CopiedInputs)
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
-    monkeypatch.setattr(batched, "_own_convolutions", lambda: None)  # Triton runs on a GPU only
     workload = image_workload(
         Settings(split="iid", training={"batch_size": 5, **training}), tiny_data(), 8, 0, TinyNet, "cpu"
     )
@@ -198,11 +173,11 @@ def test_kernels_are_bit_identical_to_the_plain_draws(monkeypatch: pytest.Monkey
     ids = [torch.arange(9), torch.arange(9) * 5 + 2**31, torch.arange(9) + 3]
     on_device = [column.cuda() for column in ids]
     expected = counters.words((0xA4093822, 0x299F31D0), 7, *ids)
-    factors = dropout.draw_factors(4, 100, *ids)
+    factors = dropout.draw_factors(counters.key(4, "dropout"), 100, *ids)
     assert counters.gpu_kernels() is not None
     for _ in range(2):
         assert torch.equal(counters.words((0xA4093822, 0x299F31D0), 7, *on_device).cpu(), expected)
-        assert torch.equal(dropout.draw_factors(4, 100, *on_device).cpu(), factors)
+        assert torch.equal(dropout.draw_factors(counters.key(4, "dropout"), 100, *on_device).cpu(), factors)
         monkeypatch.setattr(counters, "gpu_kernels", lambda: None)
 
 
@@ -360,15 +335,6 @@ def test_diverging_run_stops_as_it_would_round_by_round(
         found.append((str(caught.value), len(read_metrics(tmp_path / str(steps) / "metrics.jsonl"))))
     assert found[0] == found[1]
     assert found[0][1] >= 7
-
-
-@on_gpu
-def test_runs_that_share_the_gpu_are_bit_identical_to_single_runs(tmp_path: Path) -> None:
-    chosen = Settings(run={"rounds": 60, "eval_every_s": 100.0, "device": "cuda"})
-    for name, count in (("alone", 1), ("together", 4)):
-        compare(["lesson", "fedavg"], num_seeds=2, settings=chosen, out=tmp_path / name, num_processes=count)
-    for path in (tmp_path / "alone").glob("*/model.safetensors"):
-        assert path.read_bytes() == (tmp_path / "together" / path.parent.name / path.name).read_bytes()
 
 
 # Models that graphs cannot hold

@@ -86,7 +86,7 @@ def test_client_scores_by_hand(evaluator: Evaluator, model: GlobalModel, workloa
     count, remote = evaluate_on_client(workload, model.vector.numpy(), 2)
     assert (count, remote["accuracy"]) == (sizes[2], scores.accuracy[2])
     backend = CpuBackend(workload, 1)
-    alone = client_scores(workload, backend, model.vector, workload.holdings)
+    alone = client_scores(backend, model.vector, workload.holdings)
     backend.close()
     assert np.array_equal(alone.loss, scores.loss), "it depends on the number of threads"
 

@@ -48,18 +48,18 @@ def test_words_depend_on_their_own_ids_alone() -> None:
 
 def test_dropout_keeps_a_quarter_and_the_mean() -> None:
     clients, zero = torch.arange(50).repeat_interleave(20), torch.zeros(1000, dtype=torch.int64)
-    factors = draw_factors(0, 4096, clients, zero, torch.arange(20).repeat(50))
+    factors = draw_factors(key(0, "dropout"), 4096, clients, zero, torch.arange(20).repeat(50))
     assert factors.shape == (1000, 4096)
     assert set(factors.unique().tolist()) == {0.0, 4.0}
     assert float(factors.mean()) == pytest.approx(1.0, abs=0.005)
-    alone = draw_factors(0, 4096, torch.tensor([7]), torch.tensor([0]), torch.tensor([3]))
+    alone = draw_factors(key(0, "dropout"), 4096, torch.tensor([7]), torch.tensor([0]), torch.tensor([3]))
     assert torch.equal(factors[7 * 20 + 3], alone[0])
     assert not torch.equal(factors[0], factors[1])
 
 
 def sampler(sizes: list[int], batch_size: int, epochs: bool = False, seed: int = 0) -> Sampler:
     parts = np.split(np.arange(1000, 1000 + sum(sizes)), np.cumsum(sizes)[:-1])
-    return Sampler(Partition.of(parts), batch_size, epochs, seed)
+    return Sampler.of(Partition.of(parts), batch_size, epochs, seed)
 
 
 def batches(draws: Sampler, clients: list[int], index: list[int], step: int) -> Any:

@@ -150,7 +150,7 @@ def test_clients_samples_do_not_depend_on_the_fleet() -> None:
     assert np.array_equal(small[4], large[4])
     assert not np.array_equal(small[4], small[3])
     assert not np.array_equal(small[4], draw_pool(LABELS, np.full(5, 40), 0.3, seed=2)[4])
-    some = large.lookup("cpu")(torch.tensor([[4], [4999]]), torch.tensor([[7, 3]]))
+    some = large.lookup("cpu").samples(torch.tensor([4, 4999]), torch.tensor([[7, 3]]))
     assert some.tolist() == [[large[4][7], large[4][3]], [large[4999][7], large[4999][3]]]
 
 

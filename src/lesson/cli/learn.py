@@ -14,6 +14,7 @@ from lesson.cli.parser import (
     STRATEGY,
     WHOLE,
     data_dir_option,
+    lanes_option,
     latencies_option,
     log_option,
     option,
@@ -158,6 +159,7 @@ class CompareCommand(_Learning):
         "--strategies", type=STRATEGY, metavar="A,B,...", default="lesson,fedavg,fedcs", help="Strategies to compare."
     )
     seeds: int = _experiment("--seeds", type=WHOLE, default=3, help="Number of seeds, starting with --seed.")
+    lanes: int | None = lanes_option(heading="Machine")
 
     def run(self) -> None:
         from lesson import api
@@ -165,5 +167,6 @@ class CompareCommand(_Learning):
         names = [name.strip() for name in self.strategies.split(",") if name.strip()]
         changes, options = split_changes(self.set)
         settings = self.settings(changes, names[0] if names else None)
-        study = api.compare(names, num_seeds=self.seeds, settings=settings, options=options, **self.how)
+        how = self.how | {"num_seeds": self.seeds, "num_lanes": self.lanes}
+        study = api.compare(names, settings=settings, options=options, **how)
         show_study(study)

@@ -109,6 +109,12 @@ def data_dir_option(**attributes: Any) -> Any:
     return option("--data-dir", type=DIR, show_default=where, help="Folder for data sets.", **attributes)
 
 
+def lanes_option(**attributes: Any) -> Any:
+    """Return the option --lanes, which commands have that execute many runs."""
+    shown, about = "two per core, at most 32", "Number of runs that each GPU of this machine trains at a time."
+    return option("--lanes", type=WHOLE, show_default=shown, help=about, **attributes)
+
+
 class Runnable(Protocol):
     """A dataclass whose fields are made by `option` and `argument`; an instance holds what the user typed."""
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from lesson.cli.console import PipedConsole
-from lesson.cli.parser import DIR, NUMBER, WHOLE, argument, data_dir_option, option
+from lesson.cli.parser import DIR, NUMBER, WHOLE, argument, data_dir_option, lanes_option, option
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ class ReproduceCommand:
     out: Path | None = option(
         "--out", type=DIR, show_default="runs/paper[-quick]", help="Output folder; finished runs in it are reused."
     )
+    lanes: int | None = lanes_option()
     data_dir: Path | None = data_dir_option()
 
     def run(self) -> None:
@@ -44,6 +45,7 @@ class ReproduceCommand:
         from lesson.report.paper.tables import claims_table
 
         how: dict[str, Any] = {"num_seeds": self.seeds, "eval_jitter": self.eval_jitter, "data_dir": self.data_dir}
+        how |= {"num_lanes": self.lanes}
         done = api.reproduce(*self.items, quick=self.quick, out=self.out, **how)
         if done.claims:
             PipedConsole().print(claims_table(done.claims).to_rich())

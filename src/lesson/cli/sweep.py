@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lesson.cli.console import show_study
-from lesson.cli.parser import DIR, FILE, NUMBER, WHOLE, argument, data_dir_option, log_option, option
+from lesson.cli.parser import DIR, FILE, NUMBER, WHOLE, argument, data_dir_option, lanes_option, log_option, option
 from lesson.core.errors import InputError
 
 if TYPE_CHECKING:  # they import torch, which takes seconds and is not needed for --help
@@ -71,6 +71,7 @@ class SweepCommand:
         help="Address of a Ray cluster, or auto; by default, Ray is started on this machine.",
     )
     cpus_per_trial: int = _engine("--cpus-per-trial", type=WHOLE, default=1, help="CPUs per run.")
+    lanes: int | None = lanes_option(heading="Engine")
     gpus_per_trial: float = _engine(
         "--gpus-per-trial", type=NUMBER, default=0.0, help="GPUs per run, on Ray; with 0.25, four runs share one."
     )
@@ -92,6 +93,7 @@ class SweepCommand:
             address=self.address,
             cpus_per_trial=self.cpus_per_trial,
             gpus_per_trial=self.gpus_per_trial,
+            num_lanes=self.lanes,
         )
         changes = (*self.set, f'data.dataset="{self.task}"') if self.task is not None else self.set
         if self.dry_run:

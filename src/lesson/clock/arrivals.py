@@ -36,7 +36,7 @@ class ArrivalQueue:
     def add(self, arrives_s: FloatArray, clients: IntArray, ids: IntArray) -> None:
         """Add updates, which must be sorted by id; updates with an infinite arrival time are left out."""
         order = arrives_s.argsort(kind="stable")[: np.count_nonzero(np.isfinite(arrives_s))]
-        self._push(arrives_s[order], clients[order], ids[order])
+        self._push(arrives_s[order], clients[order], ids[order], 0)
 
     def pop(self, until_s: float) -> IntArray:
         """Remove the updates that arrive by `until_s` and return their clients.
@@ -50,16 +50,18 @@ class ArrivalQueue:
             end = int(arrives_s.searchsorted(limit_s, side="right"))
             due = clients[:end]
             popped[number] = due[self._current_id[due] == ids[:end]]
-            self._push(arrives_s[end:], clients[end:], ids[end:])
-        return np.concatenate([NO_CLIENTS, *(popped[number] for number in sorted(popped))])
+            self._push(arrives_s, clients, ids, end)
+        return np.concatenate([popped[number] for number in sorted(popped)]) if popped else NO_CLIENTS
 
     def next_s(self) -> float:
         """Return when the next update arrives; inf if there is none."""
         while self._groups and self._current_id[self._groups[0].clients[0]] != self._groups[0].ids[0]:
             group = heapq.heappop(self._groups)
-            self._push(group.arrives_s[1:], group.clients[1:], group.ids[1:])
+            self._push(group.arrives_s, group.clients, group.ids, 1)
         return self._groups[0].next_s if self._groups else np.inf
 
-    def _push(self, arrives_s: FloatArray, clients: IntArray, ids: IntArray) -> None:
-        if len(ids):
-            heapq.heappush(self._groups, _Group(float(arrives_s[0]), int(ids[0]), arrives_s, clients, ids))
+    def _push(self, arrives_s: FloatArray, clients: IntArray, ids: IntArray, begin: int) -> None:
+        """Add a group without its first `begin` clients, if others remain."""
+        if begin < len(ids):
+            next_s, number = float(arrives_s[begin]), int(ids[begin])
+            heapq.heappush(self._groups, _Group(next_s, number, arrives_s[begin:], clients[begin:], ids[begin:]))

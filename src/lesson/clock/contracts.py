@@ -7,12 +7,12 @@ import copy
 import sys
 from collections import Counter
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, get_args
 
 import numpy as np
 
 from lesson.clock.ledger import Ledger
-from lesson.core.arrays import BoolArray, FloatArray, IntArray, all_distinct, membership
+from lesson.core.arrays import BoolArray, FloatArray, IntArray, all_distinct, all_within, membership
 from lesson.core.errors import InputError
 from lesson.fleet.fleet import Fleet
 from lesson.strategies.base import AllOf, AnyOf, Arrivals, Closing, Every, GroupMemory, Merge, RoundPlan, Strategy
@@ -26,6 +26,7 @@ _PER_START = {
     "compression": (_NUMBERS, 0),
 }
 """Type and least value of fields with one entry per start, or one for all."""
+_CLOSINGS = (Every, *get_args(Closing))
 _MAX, _MAX_SUM = sys.float_info.max, 1 + 1e-9
 Decision = TypeVar("Decision", bound=RoundPlan | Merge | Closing | Every)
 
@@ -109,7 +110,7 @@ class Contract:
         return merge, Rows(merged, leaving, weights[places])
 
     def _checked_closing(self, closes: Closing | Every, num_starts: int, now_s: float) -> Closing | Every:
-        self._require(isinstance(closes, Closing | Every), "RoundPlan.closes", "must be a closing condition", closes)
+        self._require(isinstance(closes, _CLOSINGS), "RoundPlan.closes", "must be a closing condition", closes)
         if isinstance(closes, Every):
             valid = isinstance(closes.interval_s, _REAL) and closes.interval_s > 0
             self._require(valid, "interval_s of RoundPlan.closes", "must be > 0", closes.interval_s)
@@ -189,7 +190,7 @@ class Contract:
             is_list = array.ndim == 1 and (array.dtype.kind in ("iu" if dtype is _IDS else "iuf") or not len(array))
             self._require(is_list, field, what, value)
             array = array.astype(dtype)
-        if low is not None and len(array) and not (array.min() >= low and array.max() <= high):
+        if low is not None and not all_within(array, low, high):
             wrong = array[~((array >= low) & (array <= high))][0]
             raise self._error(field, f"{what}, got {wrong}")
         return array

@@ -141,18 +141,17 @@ class Ledger:
         value for all.
         """
         columns |= {"base_version": self.version, "started_round": round, "started_s": now_s}
+        columns["index"] = self._latest["index"][clients] + 1
         for name, value in columns.items():
             self._latest[name][clients] = value
         updates = self.updates_of(clients)
         updates.id[:], updates.arrived_s[:] = np.arange(self._next_id, self._next_id + len(clients)), np.inf
-        updates.index[:] += 1
         return updates
 
     def start(self, updates: Updates, arrives_s: FloatArray) -> None:
         """Start the updates that the last call of `new_updates` returned. An arrival time of inf is not known yet."""
         clients = updates.client
         self._id[clients], self._arrives_s[clients] = updates.id, arrives_s
-        self._latest["index"][clients] = updates.index
         self._next_id += len(clients)
         self.num_in_flight += len(clients)
         self.num_busy += len(clients)
@@ -186,7 +185,7 @@ class Ledger:
         """Add collected updates to those that wait at the server."""
         clients = updates.client
         self._newest[clients] = updates.index
-        self.waiting[clients] += 1
+        np.add.at(self.waiting, clients, 1)  # += would take twice as long for a few clients
         self._to_consider.append(clients)
         self.at_server = Updates.join(self.at_server, updates)
 

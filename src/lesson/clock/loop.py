@@ -340,15 +340,17 @@ class RoundLoop:
 
     def _record(self, round: Round) -> RoundRecord:
         """Return the record of a round, and log exclusions."""
-        against = exclusion_note(round.excluded, self.fleet.names, self.ledger.exclude_after)
-        if against:
+        against = ""
+        if round.excluded:
+            against = exclusion_note(round.excluded, self.fleet.names, self.ledger.exclude_after)
             self._tell(f"round {self.round}: {against}")
         promoted = first_tier_note(self.fleet) if self.round == 1 else ""
         notes = [round.plan.note, round.note, promoted, against, self.stop_reason]
-        compute_j, transmit_j = self._energy_j(round)
         merged, varies = round.updates, self.world.varies
+        arrived = Updates.join(round.collected.arrived, round.collected.unfit)
+        compute_j, transmit_j = self._energy_j(round, arrived)
         bytes_up, bytes_down = round.collected.num_bytes or (
-            self._bytes_up(round.collected.arrived) + self._bytes_up(round.collected.unfit),
+            self._bytes_up(arrived),
             len(round.plan.starts) * self.model_bytes,
         )
         return RoundRecord(
@@ -364,7 +366,7 @@ class RoundLoop:
             merged_started_s=merged.started_s,
             merged_expected_s=merged.expected_s,
             merged_arrived_s=merged.arrived_s,
-            uploads=round.num_uploads,
+            uploads=len(arrived),
             bytes_up=bytes_up,
             bytes_down=bytes_down,
             compute_j=compute_j,
@@ -383,12 +385,11 @@ class RoundLoop:
             return len(arrived) * self.model_bytes
         return int(np.ceil(self.fleet.bits_at(arrived.level) / 8).sum())
 
-    def _energy_j(self, round: Round) -> tuple[float | None, float | None]:
+    def _energy_j(self, round: Round, arrived: Updates) -> tuple[float | None, float | None]:
         """Return the compute and transmit energy of all updates that ended in this round; None if unknown."""
         if self._no_energies:
             return None, None
-        arrived, lost = Updates.join(round.collected.arrived, round.collected.unfit), round.collected.lost
-        spent_j = round.dropped_j + (round.excluded_j + self.world.energy_j(arrived, np.inf))
+        lost, spent_j = round.collected.lost, round.dropped_j + (round.excluded_j + self.world.energy_j(arrived))
         if len(lost):
             spent_j = spent_j + self.world.energy_j(lost, lost.arrived_s - lost.started_s)
         compute_j, transmit_j = (None if math.isnan(joules) else joules for joules in spent_j.tolist())

@@ -1,6 +1,7 @@
 """Formulas that combine trained models into a new one: Eq. (10), sums of updates, and groups, see `GroupMemory`.
 
-executor.py trains and checks the models; lane.py holds them.
+executor.py trains and checks the models; lane.py holds them. They are tensors or, if another process computes them, the
+vectors of lanes/vectors.py.
 """
 
 import math
@@ -26,7 +27,7 @@ def begin_sums(
     for updates.
     """
     if groups is not None:
-        return {name: torch.zeros_like(model) for name in names}
+        return {name: model.new_zeros(model.shape) for name in names}
     return {"": model * (1 - weight if of == "models" else 1.0)}
 
 
@@ -78,7 +79,7 @@ class GroupVectors:
                 merged += float(weight) * self.filled[name]
         if groups.previous_total:
             if self.total is None:
-                self.total = torch.zeros_like(self._initial, dtype=torch.float64)
+                self.total = self._initial.new_zeros(self._initial.shape, dtype=torch.float64)
                 for _, vector in sorted(self.filled.items()):
                     self.total += vector
             merged += float(groups.previous_total) * self.total

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from lesson.core.arrays import IntArray
 from lesson.learn.cohort import Cohort
+from lesson.learn.memory import Memory
 from lesson.learn.scores import Score
-from lesson.learn.task import Arrays
 from lesson.learn.workload import Workload
 
 TrainerName = Literal["reference", "fused", "batched"]
@@ -74,6 +74,11 @@ class Backend(Protocol):
         """How far the clock may run ahead of training."""
         ...
 
+    @property
+    def memory(self) -> Memory:
+        """Where vectors of parameters are."""
+        ...
+
     def trainer(self, name: TrainerName) -> Trainer:
         """Return a new trainer; raise InputError if it cannot train this task."""
         ...
@@ -85,8 +90,8 @@ class Backend(Protocol):
         """
         ...
 
-    def sample_scores(self, vector: Tensor, inputs: Arrays, targets: Arrays) -> Tensor:
-        """Return the `sample_scores` of these samples for the model with these exchanged values, shape (num, 2)."""
+    def sample_scores(self, vector: Tensor, samples: Tensor | None) -> Tensor:
+        """Return the `sample_scores` of training samples, or of the test data, for a model, shape (num, 2)."""
         ...
 
     def close(self) -> None:

@@ -1,11 +1,12 @@
 """Builds a run that trains models, as its settings prescribe."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from lesson.clock.records import RoundRecord
 from lesson.clock.simulate import make_loop
@@ -56,18 +57,32 @@ class TrainingRun:
 
     def parameters(self) -> dict[str, npt.NDArray[np.generic]]:
         """Return the exchanged values of the newest version by name, in the model's own shapes."""
-        return dict(self.evaluator.workload.template.named_arrays(self.pipeline.lane.model.vector))
+        lane = self.pipeline.lane
+        (values,) = lane.memory.get([lane.model.vector])
+        return dict(self.evaluator.workload.template.named_arrays(torch.from_numpy(values)))
 
 
-def build(settings: Settings, task: Task, strategy: Strategy, num_threads: int | None = None) -> TrainingRun:
-    """Return a run of settings that `runs/resolve.py` has resolved."""
-    clients = find_clients(settings)
-    workload = make_workload(settings, task, NEEDED_ACCURACY in strategy.needs, clients.num_samples)
-    backend = _backend(workload, settings, num_threads)
+def build(
+    settings: Settings,
+    task: Task,
+    strategy: Strategy,
+    num_threads: int | None = None,
+    connect: Callable[[Workload, Settings], Backend] | None = None,
+) -> TrainingRun:
+    """Return a run of settings that `runs/resolve.py` has resolved.
+
+    `connect` returns a backend in another process, which then has the device; here, the workload is on the CPU.
+    """
+    clients, device = find_clients(settings), None if connect is None else "cpu"
+    workload = make_workload(settings, task, NEEDED_ACCURACY in strategy.needs, clients.num_samples, device)
+    backend = _backend(workload, settings, num_threads) if connect is None else connect(workload, settings)
     evaluator = Evaluator(workload, backend)
     optimizer = ServerOptimizer.of(settings.server, strategy)
+    initial = workload.initial_vector()
+    if connect is not None:
+        (initial,) = backend.memory.put([initial.numpy()])
     compression = _compression(workload, settings, num_threads)
-    lane = Lane(workload.initial_vector(), settings.training, optimizer, settings.guards, compression)
+    lane = Lane(initial, settings.training, optimizer, settings.guards, compression, backend.memory)
     executor = Executor(SimulatedClients(workload, backend, settings.run.trainer), evaluator, backend.rule)
     fleet = fleet_of(settings, clients, workload.holdings.num_samples)
     fleet = fleet_for(settings.strategy.name, fleet, settings.strategy.deadline_s)

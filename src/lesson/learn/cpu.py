@@ -9,6 +9,7 @@ from torch import Tensor
 from lesson.learn.backend import MAX_CHUNK_STEPS, ChunkRule, Trainer, TrainerName
 from lesson.learn.batched import BatchedTrainer
 from lesson.learn.fused import FusedTrainer
+from lesson.learn.memory import TensorMemory
 from lesson.learn.reference import ReferenceTrainer
 from lesson.learn.scores import Score, make_score, part_sums, part_tasks, sample_scores
 from lesson.learn.task import Arrays
@@ -33,6 +34,10 @@ class CpuBackend:
         """Chunks of about half a second of work, which may end after any round."""
         return ChunkRule(MAX_CHUNK_STEPS, first_steps=FIRST_CHUNK_STEPS)
 
+    @property
+    def memory(self) -> TensorMemory:
+        return TensorMemory("cpu")
+
     def trainer(self, name: TrainerName) -> Trainer:
         if name == "fused":
             return FusedTrainer(self._workload, self._threads)
@@ -47,8 +52,8 @@ class CpuBackend:
         score = make_score(work, parts)
         return lambda: score
 
-    def sample_scores(self, vector: Tensor, inputs: Arrays, targets: Arrays) -> Tensor:
-        return torch.cat(self._evaluate(sample_scores, vector, inputs, targets))
+    def sample_scores(self, vector: Tensor, samples: Tensor | None) -> Tensor:
+        return torch.cat(self._evaluate(sample_scores, vector, *self._workload.raw_samples(samples)))
 
     def close(self) -> None:
         """Stop the threads."""

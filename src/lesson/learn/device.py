@@ -47,6 +47,16 @@ def hardware(device: str) -> str:
     return f"{os.cpu_count()} cores of {names[0] if names else platform.processor() or 'unknown type'}"
 
 
+def num_gpus() -> int:
+    """Return the number of GPUs that torch finds."""
+    return torch.cuda.device_count()
+
+
+def use_gpu(number: int) -> None:
+    """Let this process use a GPU."""
+    torch.cuda.set_device(number)
+
+
 def lacks_memory(error: Exception) -> bool:
     """Return whether an error means lack of memory. torch has a class for this, but not all libraries use it."""
     words = ("DefaultCPUAllocator", "out of memory", "ALLOC_FAILED")

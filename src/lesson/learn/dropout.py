@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lesson.learn.counters import kernels_for, key, words
+from lesson.learn.counters import Key, kernels_for, words
 
 UNITS_PER_WORD = 16
 SCALE = 4.0
@@ -15,12 +15,11 @@ _FACTORS = np.array(
 )
 
 
-def draw_factors(seed: int, num_units: int, clients: Tensor, index: Tensor, places: Tensor) -> Tensor:
+def draw_factors(secret: Key, num_units: int, clients: Tensor, index: Tensor, places: Tensor) -> Tensor:
     """Draw the dropout factors of each sample, shape (num_samples, num_units): 4 with probability 1/4, otherwise 0.
 
     A draw depends on the client, the index of its update and the sample's position among all samples of that update.
     """
-    secret = key(seed, "dropout")
     kernels = kernels_for(places)
     if kernels is not None:
         drawn: Tensor = kernels.dropout_factors(secret, num_units, places, index, clients)

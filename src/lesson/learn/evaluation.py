@@ -77,7 +77,7 @@ class Evaluator:
     def client_scores(self, model: GlobalModel, holdings: Holdings | None = None) -> ClientScores:
         """Evaluate a model on the samples of each client, by default those that it trains on; wait for the result."""
         held = self.workload.holdings if holdings is None else holdings
-        scores = client_scores(self.workload, self._backend, model.vector, held)
+        scores = client_scores(self._backend, model.vector, held)
         losses = scores.loss[held.num_samples > 0]
         check_finite("loss", bool(np.isfinite(losses).all()), model.newest_cohort)
         return scores
@@ -85,7 +85,7 @@ class Evaluator:
     def class_accuracy(self, model: GlobalModel) -> FloatArray:
         """Return a model's test accuracy per class, shape (num_classes,); NaN for a class without test samples."""
         num_classes, work = self.num_classes or 0, self.workload
-        scores = self._backend.sample_scores(model.vector, work.test_inputs, work.test_targets)
+        scores = self._backend.sample_scores(model.vector, None)
         right, labels = scores[:, 0].double().cpu().numpy(), work.task.test[1].numpy()
         totals = np.bincount(labels, minlength=num_classes)
         return np.asarray(np.bincount(labels, right, num_classes) / np.where(totals, totals, np.nan))
@@ -128,8 +128,7 @@ class Evaluator:
         cohort = Cohort(model.vector, client, index, ones, steps, ones, zeros, level)
         (samples,) = self.workload.minibatches(cohort, 1)
         rows, columns = (samples != NO_SAMPLE).nonzero(as_tuple=True)
-        first = self.workload.raw_samples(samples[rows, columns])
-        losses = self._backend.sample_scores(model.vector, *first)[:, 1]
+        losses = self._backend.sample_scores(model.vector, samples[rows, columns])[:, 1]
         squares = losses.double().cpu().numpy() ** 2
         check_finite("loss", bool(np.isfinite(squares).all()), model.newest_cohort)
         where = rows.cpu().numpy()
@@ -141,15 +140,14 @@ class Evaluator:
         self._backend.close()
 
 
-def client_scores(workload: Workload, backend: Backend, vector: Tensor, holdings: Holdings) -> ClientScores:
+def client_scores(backend: Backend, vector: Tensor, holdings: Holdings) -> ClientScores:
     """Evaluate the model with these exchanged values on the training samples of each client, Eqs. (1) and (2).
 
     A sample that several clients hold is evaluated once.
     """
     clients = np.flatnonzero(holdings.num_samples).tolist()
     held = np.unique(np.concatenate([holdings[client] for client in clients]))
-    samples = workload.raw_samples(torch.from_numpy(held).to(vector.device))
-    scores = backend.sample_scores(vector, *samples).cpu().numpy().astype(np.float64)
+    scores = backend.sample_scores(vector, torch.from_numpy(held)).cpu().numpy().astype(np.float64)
     means = np.full((len(holdings.num_samples), 2), np.nan)
     for client in clients:
         means[client] = scores[np.searchsorted(held, holdings[client])].mean(axis=0)

@@ -38,7 +38,7 @@ class Executor:
         These are the results of this chunk if chunks may end after any round, as on a CPU, or with `wait`. Otherwise,
         they are those of the previous one, because the clock builds the next chunk while the GPU computes this one.
         """
-        launched = Launched()
+        launched = lane.memory.launched()
         try:
             self._launch(lane, chunk, launched)
         except Exception as error:
@@ -50,11 +50,13 @@ class Executor:
 
     def finish(self, lane: Lane, step: Step) -> Results:
         """Evaluate and free versions after the updates of a step have been aggregated, and wait for the results."""
-        launched = Launched([LaunchedRound()])
+        launched = lane.memory.launched()
+        launched.rounds.append(LaunchedRound())
         try:
             self._finish(lane, step, launched.rounds[0])
         except Exception as error:
             launched.error = error
+        launched.begin_copy()
         return launched.results()
 
     def drain(self, lane: Lane) -> Results:
@@ -128,8 +130,12 @@ class Executor:
             base, factor = lane.versions[plan.base_version], factors.get(plan.group, 1.0)
             add_cohort(totals[plan.group], total, taken, base, of, factor)
             _check_model(totals[plan.group], lane)
-        aggregated = totals[""] if groups is None else lane.groups.merge(model, totals, groups, of)
-        new = lane.optimizer.step(model, aggregated, merge.step_scale)
+        if groups is None:
+            aggregated = totals[""]
+        else:
+            stored = {name: lane.memory.store(total) for name, total in totals.items()}
+            aggregated = lane.groups.merge(model, stored, groups, of)
+        new = lane.memory.store(lane.optimizer.step(model, aggregated, merge.step_scale, lane.memory.optimizers))
         if new.is_cuda:
             result.sum, result.newest_cohort = new.sum(dtype=torch.float64), lane.newest_cohort
         elif groups is not None or new is not aggregated:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from lesson.core.arrays import FloatArray, IntArray, with_prefix
@@ -15,6 +14,7 @@ from lesson.core.errors import InputError
 from lesson.learn.aggregate import GroupVectors, Of
 from lesson.learn.divergence import NewestCohort, check_finite
 from lesson.learn.guards import NormGuard, Transform
+from lesson.learn.memory import Memory, TensorMemory
 from lesson.learn.optimizers import ServerOptimizer
 from lesson.learn.results import Launched
 from lesson.settings.sections import GuardSettings, ServerSettings, TrainingSettings
@@ -46,7 +46,9 @@ class Lane:
         optimizer: ServerOptimizer,
         guards: GuardSettings,
         transforms: Sequence[Transform] = (),
+        memory: Memory | None = None,
     ) -> None:
+        self.memory: Memory = TensorMemory(initial.device.type) if memory is None else memory
         self.versions: dict[int, Tensor] = {0: initial}
         self.version = 0
         """Newest version."""
@@ -110,9 +112,10 @@ class Lane:
         """
         saved = {f"version.{version}": vector for version, vector in self.versions.items()}
         saved |= {f"group.{json.dumps(name)}": vector for name, vector in self.groups.filled.items()}
-        saved |= {"groups.total": self.groups.total} if self.groups.total is not None else {}
+        if isinstance(self.groups.total, Tensor):  # elsewhere, it is a sum of the vectors of groups, without rounding
+            saved["groups.total"] = self.groups.total
         saved |= {f"moment.{name}": vector for name, vector in self.optimizer.moments.items()}
-        vectors = {name: vector.cpu().numpy() for name, vector in saved.items()}
+        vectors = dict(zip(saved, self.memory.get(list(saved.values())), strict=True))
         check_finite("model", all(np.isfinite(vector).all() for vector in vectors.values()), self.newest_cohort)
         for transform in self.transforms:
             vectors |= {f"transform.{name}": array.copy() for name, array in transform.arrays.items()}
@@ -120,13 +123,14 @@ class Lane:
 
     def restore(self, state: State) -> None:
         """Continue from what `state` returned."""
-        device = self.versions[self.version].device
 
         def vectors(kind: str) -> dict[str, Tensor]:
-            return {name: torch.tensor(vector, device=device) for name, vector in with_prefix(state, kind).items()}
+            named = with_prefix(state, kind)
+            return dict(zip(named, self.memory.put(list(named.values())), strict=True))
 
         versions = {int(version): vector for version, vector in vectors("version.").items()}
-        given, wanted = len(versions[max(versions)]), len(self.versions[self.version])
+        newest = self.versions[self.version]
+        given, wanted = len(versions[max(versions)]), len(newest)
         if given != wanted:
             raise InputError(f"task must have a model of {given} values, as this run began, got {wanted}")
         self.versions, self.version = versions, max(versions)
@@ -135,7 +139,7 @@ class Lane:
         self.optimizer.moments = vectors("moment.")
         arrays = with_prefix(state, "transform.")
         for transform in self.transforms:
-            transform.restore(arrays, device)
+            transform.restore(arrays, newest.device)
 
 
 def schedule_factor(training: TrainingSettings, round: IntArray, time_s: FloatArray) -> FloatArray | float:

@@ -1,27 +1,46 @@
 """Minibatches, drawn at random from the seed, the client, the index of its update and the step alone."""
 
+from typing import NamedTuple, Self
+
 import torch
 from torch import Tensor
 
 from lesson.core.arrays import IntArray
-from lesson.learn.counters import kernels_for, key, words
-from lesson.learn.partition import Holdings
+from lesson.learn.counters import Key, kernels_for, key, words
+from lesson.learn.partition import Holdings, Lookup
 
 NO_SAMPLE = -1
 
 
-class Sampler:
-    """Draws minibatches: independent ones, each without replacement, or epochs over all samples of a client."""
+class Keys(NamedTuple):
+    """Keys of the random numbers of local training."""
 
-    def __init__(self, holdings: Holdings, batch_size: int, epochs: bool, seed: int, device: str = "cpu") -> None:
-        self.batch_size, self.epochs = batch_size, epochs
-        self._step_key, self._epoch_key = key(seed, "minibatch"), key(seed, "epoch")
-        self._sizes = torch.tensor(holdings.num_samples, device=device)
-        self._longest = int(holdings.num_samples.max())
-        self.width = min(batch_size, self._longest)
-        """Largest number of samples in a minibatch."""
-        self._samples_at = holdings.lookup(device)
-        self._turns = torch.arange(self.width, device=device)
+    minibatch: Key
+    epoch: Key
+    dropout: Key
+
+    @classmethod
+    def of(cls, seed: int) -> Self:
+        """Return the keys of a seed."""
+        return cls(*(key(seed, what) for what in cls._fields))
+
+
+class Sampler:
+    """Draws minibatches: independent ones, each without replacement, or epochs over all samples of a client.
+
+    `width` is the largest number of samples in a minibatch, `longest` that of a client.
+    """
+
+    def __init__(self, holdings: Lookup, batch_size: int, epochs: bool, keys: Keys, width: int, longest: int) -> None:
+        self.batch_size, self.epochs, self.keys = batch_size, epochs, keys
+        self.width, self._longest, self._holdings = width, longest, holdings
+        self._turns = torch.arange(width, device=holdings.device)
+
+    @classmethod
+    def of(cls, holdings: Holdings, batch_size: int, epochs: bool, seed: int, device: str = "cpu") -> Self:
+        """Return the sampler of a run."""
+        longest = int(holdings.num_samples.max())
+        return cls(holdings.lookup(device), batch_size, epochs, Keys.of(seed), min(batch_size, longest), longest)
 
     def batches(
         self,
@@ -39,12 +58,12 @@ class Sampler:
         the largest number of epochs that these steps span for any of them; minibatches of later epochs are meaningless.
         Independent minibatches are numbered from `first`, those of epochs from 0.
         """
-        sizes = self._sizes[clients]
+        sizes = self._holdings.sizes(clients)
         if self.epochs:
             positions = self._passes(clients, index, num_steps, sizes, longest or self._longest, num_passes, begin)
         else:
             positions = self._draws(clients, index, num_steps, sizes, first, begin)
-        samples = self._samples_at(clients[None, :, None], positions.clamp(min=0))
+        samples = self._holdings.samples(clients, positions.clamp(min=0))
         return torch.where(positions == NO_SAMPLE, NO_SAMPLE, samples)
 
     def num_held(self, sizes: IntArray) -> float:
@@ -68,11 +87,11 @@ class Sampler:
         ids = torch.broadcast_tensors(steps, index, clients, sizes)
         kernels = kernels_for(clients)
         if kernels is not None:
-            drawn_there: Tensor = kernels.draws(self._step_key, self.width, *ids)
+            drawn_there: Tensor = kernels.draws(self.keys.minibatch, self.width, *ids)
             return drawn_there
         batch, turns = sizes.clamp(max=self.batch_size), self._turns
         bounds = (sizes - batch)[:, None] + turns
-        drawn = (words(self._step_key, self.width, *ids[:3]) * (bounds + 1)) >> 32
+        drawn = (words(self.keys.minibatch, self.width, *ids[:3]) * (bounds + 1)) >> 32
         repeated = _repeated(drawn)
         taken_by = drawn - (sizes - batch)[:, None]  # the turn whose bound is this number
         before = torch.where((taken_by >= 0) & (taken_by < turns), taken_by, turns)
@@ -91,7 +110,7 @@ class Sampler:
         before = begin // per_epoch
         epoch, cut = (steps // per_epoch - before).clamp(max=num_passes - 1), steps % per_epoch
         passes = torch.arange(num_passes, device=clients.device)[:, None] + before
-        random = words(self._epoch_key, longest, *torch.broadcast_tensors(passes, index, clients))
+        random = words(self.keys.epoch, longest, *torch.broadcast_tensors(passes, index, clients))
         beyond = torch.arange(longest, device=clients.device) >= sizes[:, None]
         orders = random.masked_fill(beyond, 1 << 32).sort(stable=True).indices
         places = cut[..., None] * self.batch_size + self._turns

@@ -59,7 +59,8 @@ def _scaled(model: Tensor, gradient: Tensor, moments: Moments, v: Tensor, server
     return model - eta * m / (v.sqrt() + server.epsilon), {"m": m, "v": v}
 
 
-OPTIMIZERS: Mapping[str, Callable[[Tensor, Tensor, Moments, ServerSettings, float], Step]] = {
+Optimizer = Callable[[Tensor, Tensor, Moments, ServerSettings, float], Step]
+OPTIMIZERS: Mapping[str, Optimizer] = {
     "momentum": momentum,
     "adagrad": adagrad,
     "adam": adam,
@@ -88,14 +89,21 @@ class ServerOptimizer:
             raise unknown("server_optimizer", str(own), OPTIMIZERS, to=who)
         return cls(settings.model_copy(update={"optimizer": own}), f"server optimizer: {own}, as {who} prescribes")
 
-    def step(self, model: Tensor, aggregated: Tensor, scale: float = 1.0) -> Tensor:
+    def step(
+        self,
+        model: Tensor,
+        aggregated: Tensor,
+        scale: float = 1.0,
+        optimizers: Mapping[str, Optimizer] = OPTIMIZERS,
+    ) -> Tensor:
         """Return the model after one step toward the aggregated model, with `scale` times the usual step size.
 
         Without an optimizer, the step is the whole difference, times `scale`: by default, `aggregated` itself.
+        `optimizers` apply the formulas above to vectors of this kind.
         """
         if self.settings.optimizer == "none":
             return aggregated if scale == 1 else model + scale * (aggregated - model)
-        take = OPTIMIZERS[self.settings.optimizer]
+        take = optimizers[self.settings.optimizer]
         eta = scale * self.settings.step_size
         model, self.moments = take(model, model - aggregated, self.moments, self.settings, eta)
         return model

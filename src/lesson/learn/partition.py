@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +15,15 @@ from lesson.fleet.fleet import find_clients
 from lesson.learn.counters import Key, key, words
 from lesson.settings.settings import Settings
 
-Lookup = Callable[[Tensor, Tensor], Tensor]
+
+class Lookup(NamedTuple):
+    """Who holds what, on a device."""
+
+    device: str
+    sizes: Callable[[Tensor], Tensor]
+    """Returns the number of samples of each client."""
+    samples: Callable[[Tensor, Tensor], Tensor]
+    """Returns samples, shape (..., num_clients, num_positions), given clients and positions among their samples."""
 
 
 MAX_TRIES = 500
@@ -47,9 +56,10 @@ class Partition:
         return np.diff(self.offsets)
 
     def lookup(self, device: str) -> Lookup:
-        """Return a function that maps clients and positions among their samples to samples, on a device."""
-        samples, offsets = (torch.as_tensor(array, device=device) for array in (self.samples, self.offsets))
-        return lambda clients, positions: samples[offsets[clients] + positions]
+        """Return the tables of this partition on a device."""
+        arrays = (self.samples, self.offsets, self.num_samples)
+        samples, offsets, sizes = (torch.as_tensor(array, device=device) for array in arrays)
+        return Lookup(device, sizes.__getitem__, lambda clients, at: samples[offsets[clients][:, None] + at])
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,21 +77,21 @@ class Pool:
 
     def __getitem__(self, client: int) -> IntArray:
         positions = torch.arange(int(self.num_samples[client]))
-        samples: IntArray = self.lookup("cpu")(torch.tensor(client), positions).numpy()
+        samples: IntArray = self.lookup("cpu").samples(torch.tensor([client]), positions)[0].numpy()
         return samples
 
     def lookup(self, device: str) -> Lookup:
-        """Return a function that maps clients and positions among their samples to samples, on a device."""
-        arrays = (self.thresholds, self.members, self.starts[:-1], np.diff(self.starts))
-        thresholds, members, starts, sizes = (torch.as_tensor(array, device=device) for array in arrays)
+        """Return functions that draw from this pool on a device."""
+        arrays = (self.thresholds, self.members, self.starts[:-1], np.diff(self.starts), self.num_samples)
+        thresholds, members, starts, sizes, num_held = (torch.as_tensor(array, device=device) for array in arrays)
 
         def samples_at(clients: Tensor, positions: Tensor) -> Tensor:
-            clients, positions = torch.broadcast_tensors(clients, positions)
+            clients, positions = torch.broadcast_tensors(clients[:, None], positions)
             drawn = words(self.secret, 2, positions, clients)
             chosen = (drawn[..., :1] >= thresholds[clients]).sum(-1)
             return members[starts[chosen] + ((drawn[..., 1] * sizes[chosen]) >> 32)]
 
-        return samples_at
+        return Lookup(device, num_held.__getitem__, samples_at)
 
 
 Holdings = Partition | Pool

@@ -92,7 +92,7 @@ class Pipeline:
             self.submit()
         elif self._cost and (evaluator := self.executor.evaluator) is not None:
             # Evaluations before the first aggregation of a chunk are not counted.
-            self._cost += score * evaluator.test_steps + clients * evaluator.client_steps
+            self._cost += (evaluator.test_steps if score else 0) + (evaluator.client_steps if clients else 0)
         return record
 
     def submit(self) -> None:

@@ -69,7 +69,7 @@ def evaluate_on_client(
     """
     samples = (workload.holdings if workload.held_out is None else workload.held_out)[client]
     with contextlib.closing(CpuBackend(workload, num_threads=1)) as backend:
-        scores = client_scores(workload, backend, torch.from_numpy(model), Partition.of([samples]))
+        scores = client_scores(backend, torch.from_numpy(model), Partition.of([samples]))
     values = {"loss": float(scores.loss[0]), "accuracy": float(scores.accuracy[0])}
     return len(samples), {name: value for name, value in values.items() if not np.isnan(value)}
 

@@ -40,7 +40,8 @@ class LaunchedRound:
     """Waits for the evaluation on the test data; None if it is not due."""
     clients: ClientScores | None = None
     sum: Tensor | None = None
-    """Sum of the values of its new model, if it is on a GPU. The model is finite if this sum is."""
+    """Sum of the values of its new model, if it is on a GPU. The model is finite if this sum is. In a lane of another
+    process, the number of the operation whose result is the model."""
     newest_cohort: NewestCohort | None = None
     """For the error message if the model is not finite."""
 
@@ -65,7 +66,11 @@ class Launched:
 
     def results(self) -> Results:
         """Wait for the results. The first round that failed, or whose model or score is not finite, ends them."""
-        sums, done = iter(self._copied_sums()), list[RoundResult]()
+        done = list[RoundResult]()
+        try:
+            sums = iter(self._sums())
+        except Exception as error:  # the process that computes them may have failed
+            return Results(done, error)
         for one in self.rounds:
             try:
                 if one.newest_cohort is not None and not math.isfinite(next(sums)):
@@ -78,7 +83,7 @@ class Launched:
             done.append(RoundResult(one.rejections, score, one.clients))
         return Results(done, self.error)
 
-    def _copied_sums(self) -> list[float]:
+    def _sums(self) -> list[float]:
         if self._copied is None:
             return []
         there, copied = self._copied

@@ -1,8 +1,9 @@
 """The workload of a run on one device: the task's data, its partition among clients, the model and the minibatches."""
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from lesson.core.arrays import IntArray
 from lesson.core.errors import InputError
 from lesson.core.random import number_of, stream
 from lesson.learn.cohort import Cohort
+from lesson.learn.counters import Key, per_row
 from lesson.learn.device import to_device
 from lesson.learn.dropout import draw_factors
 from lesson.learn.minibatch import NO_SAMPLE, Sampler
@@ -86,11 +88,18 @@ class Workload:
         self.device, self.held_out, self.batch_size = device, held_out, training.batch_size
         self.template = Template(task, seed, device)
         self.loss = self.template.loss
-        self.sampler = Sampler(holdings, self.batch_size, training.local_epochs > 0, seed, device)
+        self.sampler = Sampler.of(holdings, self.batch_size, training.local_epochs > 0, seed, device)
         if self.template.traits.refuses_one:
             _check_pairs(self.batch_size, holdings)
         on_device: tuple[Arrays, ...] = map_tensors(lambda one: one.to(device), (*task.train, *task.test))
         self.train_inputs, self.train_targets, self.test_inputs, self.test_targets = on_device
+
+    def with_holdings(self, holdings: Holdings, seed: int) -> Self:
+        """Return a workload with other clients and another seed that shares the data and the model."""
+        other = copy.copy(self)
+        other.holdings, other.seed, other.held_out = holdings, seed, None
+        other.sampler = Sampler.of(holdings, self.batch_size, self.sampler.epochs, seed, self.device)
+        return other
 
     def steps_at_once(self, cohort: Cohort) -> int:
         """Return how many steps of this cohort can be drawn together in limited memory."""
@@ -132,24 +141,28 @@ class Workload:
         if self.template.num_dropout_units:
             rows, columns = is_sample.nonzero(as_tuple=True)
             client, index = ids
-            inputs = self._with_dropout(inputs, client[rows], index[rows], step[rows] * self.batch_size + columns)
+            places = step[rows] * self.batch_size + columns
+            inputs = self._with_dropout(inputs, client[rows], index[rows], places, self.sampler.keys.dropout)
         return Batch(inputs, targets, is_sample.sum(1))
 
-    def padded_batch(self, ids: Ids, padded: Tensor, step: Tensor) -> tuple[Any, Any]:
+    def padded_batch(self, ids: Ids, padded: Tensor, step: Tensor, dropout_key: Key | None = None) -> tuple[Any, Any]:
         """Return inputs and targets of padded minibatches, with an arbitrary sample in each place of the padding.
 
-        Their shapes do not depend on what was drawn, so that the computation can be recorded as a CUDA graph.
+        Their shapes do not depend on what was drawn, so that the computation can be recorded as a CUDA graph. Rows of
+        several runs have their own `dropout_key`.
         """
         inputs, targets = self.samples(padded.clamp(min=0).flatten())
         if self.template.num_dropout_units:
             places = step[:, None] * self.batch_size + torch.arange(padded.shape[1], device=padded.device)
-            rows = torch.broadcast_tensors(ids[0][:, None], ids[1][:, None], places)
-            inputs = self._with_dropout(inputs, *(row.flatten() for row in rows))
+            secret = self.sampler.keys.dropout if dropout_key is None else dropout_key
+            columns = torch.broadcast_tensors(ids[0][:, None], ids[1][:, None], places)
+            client, index, places = (column.flatten() for column in columns)
+            inputs = self._with_dropout(inputs, client, index, places, per_row(secret, padded.shape[1]))
         return inputs, targets
 
-    def _with_dropout(self, inputs: Any, client: Tensor, index: Tensor, places: Tensor) -> tuple[Any, ...]:
+    def _with_dropout(self, inputs: Any, client: Tensor, index: Tensor, places: Tensor, secret: Key) -> tuple[Any, ...]:
         """Return inputs with dropout factors; `places` are positions among all samples of an update."""
-        factors = draw_factors(self.seed, self.template.num_dropout_units, client, index, places)
+        factors = draw_factors(secret, self.template.num_dropout_units, client, index, places)
         return (*inputs, factors) if isinstance(inputs, tuple) else (inputs, factors)
 
     def samples(self, samples: Tensor) -> tuple[Any, Any]:
@@ -157,8 +170,10 @@ class Workload:
         inputs, targets = self.raw_samples(samples)
         return prepared(self.task, inputs), targets
 
-    def raw_samples(self, samples: Tensor) -> tuple[Arrays, Arrays]:
-        """Return inputs and targets of training samples."""
+    def raw_samples(self, samples: Tensor | None) -> tuple[Arrays, Arrays]:
+        """Return inputs and targets of training samples, or of the test data."""
+        if samples is None:
+            return self.test_inputs, self.test_targets
         pair: tuple[Arrays, Arrays] = map_tensors(lambda one: one[samples], (self.train_inputs, self.train_targets))
         return pair
 
@@ -206,9 +221,15 @@ class Workload:
 
 
 def make_workload(
-    settings: Settings, task: Task, holding_out: bool = False, num_held: IntArray | None = None
+    settings: Settings,
+    task: Task,
+    holding_out: bool = False,
+    num_held: IntArray | None = None,
+    device: str | None = None,
 ) -> Workload:
     """Return the workload of a run; `num_held` is passed to `make_partition`.
+
+    By default, its `device` is that of the settings.
 
     If clients hold out samples, for a strategy that needs their accuracy, `holdings` has the remaining ones, which they
     train on.
@@ -222,7 +243,7 @@ def make_workload(
     held_out = None
     if holding_out:
         holdings, held_out = hold_out(holdings, seed)
-    return Workload(task, holdings, settings.training, seed, settings.run.device, held_out)
+    return Workload(task, holdings, settings.training, seed, device or settings.run.device, held_out)
 
 
 def chosen_clients(clients: Sequence[IntArray], num_clients: int, seed: int) -> list[IntArray]:

@@ -42,12 +42,14 @@ class EvaluationGrid:
         return by_time or self._has_point(record.round - 1, record.round, self._part_rounds, 1.0)
 
     def _has_point(self, after: float, until: float, part: float, jitter: float) -> bool:
+        if math.isinf(part):
+            return False
         return self._num_points(until, part, jitter) > self._num_points(after, part, jitter)
 
     def _num_points(self, until: float, part: float, jitter: float) -> int:
         """Return the number of points in [0, until]: one per complete part, and that of the current part if reached."""
         whole = _multiples(until, part)
-        if jitter == 0 or math.isinf(part):
+        if jitter == 0:
             return whole
         place = 1 - jitter * (1 - self._draw(whole))  # in the part, from 0 to 1
         return whole + ((whole + place) * part <= until)

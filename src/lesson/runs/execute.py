@@ -75,6 +75,8 @@ class ExecutableRun(Protocol):
 Progress = Callable[[dict[str, Any]], None]
 Start = Callable[[Settings | None], tuple[Settings, ExecutableRun]]
 """Returns the resolved settings and the run, given the settings of the run in the folder, or None if there is none."""
+MAX_SHARE_OF_CHECKPOINTS = 0.05
+"""Checkpoints are written less often than the settings say if they would take more than this share of the time."""
 MAX_NAMED = 1000
 """Largest fleet for which the metrics name the clients of all aggregated updates."""
 
@@ -193,6 +195,7 @@ def _run_rounds(
     """Execute rounds up to the limits, with a checkpoint every `checkpoint_every_s` and when the run is interrupted."""
     limits, pipeline, loop = settings.run, run.pipeline, run.pipeline.loop
     due, saved = nothing_due if run.evaluator is None else EvaluationGrid(limits).due, time.perf_counter()
+    interval_s = limits.checkpoint_every_s
     lines = _Lines(run, folder, tracking, progress)
     with Interrupt() as interrupt, lines.finished_if_stopped():
         while not loop.stop_reason and (limits.rounds is None or loop.round < limits.rounds):
@@ -202,12 +205,14 @@ def _run_rounds(
             if record.round == 1:
                 lines.check_state()
             lines.write()
-            wanted = interrupt.asked or time.perf_counter() - saved >= limits.checkpoint_every_s
+            wanted = interrupt.asked or time.perf_counter() - saved >= interval_s
             if wanted and pipeline.end_chunk():
+                begun = time.perf_counter()
                 with interrupt.held():
                     lines.finish()
                     folder.save(pipeline)
                 saved = time.perf_counter()
+                interval_s = max(limits.checkpoint_every_s, (saved - begun) / MAX_SHARE_OF_CHECKPOINTS)
                 if interrupt.asked:
                     interrupt.stop()
         lines.finish()
@@ -224,6 +229,8 @@ class _Lines:
 
     def __init__(self, run: ExecutableRun, folder: RunFolder, tracking: Tracking, progress: Progress | None) -> None:
         self._run, self._folder, self._tracking, self._progress = run, folder, tracking, progress
+        self._is_named = len(run.pipeline.loop.fleet) <= MAX_NAMED
+        self._has_classes = run.evaluator is not None and run.evaluator.num_classes is not None
 
     def finish(self) -> None:
         """Wait for the results of all rounds and write their lines."""
@@ -249,16 +256,21 @@ class _Lines:
 
     def write(self) -> None:
         """Write the lines of the rounds whose results are known."""
-        run, evaluator = self._run, self._run.evaluator
+        run, lines = self._run, list[dict[str, Any]]()
         try:
-            for record, result in run.pipeline.results():
-                line = metrics_line(record, named=len(run.pipeline.loop.fleet) <= MAX_NAMED)
-                line |= run.after_round(record)
-                line |= result_fields(result, has_classes=evaluator is not None and evaluator.num_classes is not None)
-                self._folder.append(line)
-                self._tracking.line(line)
-                if self._progress is not None:
-                    self._progress(line | run.metric.fields)
+            try:
+                for record, result in run.pipeline.results():
+                    line, scores = metrics_line(record, self._is_named), result_fields(result, self._has_classes)
+                    lines.append({**line, **run.after_round(record), **scores})
+            finally:  # after an error, the lines of earlier rounds
+                self._pass_on(lines)
         except BaseException:
             run.pipeline.discard()  # no line may follow a missing one
             raise
+
+    def _pass_on(self, lines: Sequence[dict[str, Any]]) -> None:
+        self._folder.append(lines)
+        for line in lines:
+            self._tracking.line(line)
+            if self._progress is not None:
+                self._progress(line | self._run.metric.fields)

@@ -13,7 +13,7 @@ import math
 import os
 import platform
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ from lesson.settings.settings import Settings
 
 _REMEDY = "free some disk space or repair the folder, then resume the run from its last checkpoint"
 _SUMMARY, _CLIENTS = TypeAdapter(Summary), TypeAdapter(ClientsFile)
+_to_json = json.JSONEncoder(allow_nan=False).encode
 NUMERIC = ("torch", "numpy", "cpu_capability")
 """Versions on which the exact results of a run depend."""
 LIMITS = ("run.rounds", "run.time_budget_s")
@@ -211,9 +212,11 @@ class RunFolder:
                     file.unlink(missing_ok=True)
             raise
 
-    def append(self, line: dict[str, Any]) -> None:
-        """Append one complete line to the metrics."""
-        content = (json.dumps(line, allow_nan=False) + "\n").encode()
+    def append(self, lines: Sequence[dict[str, Any]]) -> None:
+        """Append complete lines to the metrics."""
+        if not lines:
+            return
+        content = "".join(f"{_to_json(line)}\n" for line in lines).encode()
         with self._resumable():
             size = self.metrics.stat().st_size if self.metrics.exists() else 0
             try:

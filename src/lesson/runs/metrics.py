@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 from lesson.clock.records import RoundRecord
 from lesson.fleet.fleet import finite_or_none
 from lesson.learn.results import RoundResult
@@ -17,7 +19,7 @@ def metrics_line(record: RoundRecord, named: bool) -> dict[str, Any]:
         "bytes_up": record.bytes_up,
         "bytes_down": record.bytes_down,
         "energy_j": None if None in energy else sum(energy),
-        "staleness": float(record.staleness.mean()) if len(record.staleness) else None,
+        "staleness": int(record.staleness.sum()) / len(record.staleness) if len(record.staleness) else None,
         **(_merged_fields(record) if named else {}),
         **(_varying_fields(record, named) if record.misses is not None else {}),
         **({"rejected": record.rejected, "rejections": _rejections(record)} if record.rejected else {}),
@@ -28,11 +30,12 @@ def metrics_line(record: RoundRecord, named: bool) -> dict[str, Any]:
 
 def _merged_fields(record: RoundRecord) -> dict[str, Any]:
     """Return client, staleness, start and arrival (to the millisecond) of each aggregated update."""
+    started_s, arrived_s = np.array([record.merged_started_s, record.merged_arrived_s]).round(3).tolist()
     return {
         "merged": record.merged.tolist(),
         "merged_staleness": record.staleness.tolist(),
-        "merged_started_s": record.merged_started_s.round(3).tolist(),
-        "merged_arrived_s": record.merged_arrived_s.round(3).tolist(),
+        "merged_started_s": started_s,
+        "merged_arrived_s": arrived_s,
     }
 
 

@@ -3,17 +3,20 @@
 `resolve` is called once, when a run starts. Nothing changes settings after that, and config.toml lists derived ones.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lesson.core.errors import InputError
 from lesson.fleet.measured import listed_clients, samples_note
+from lesson.learn.backend import Backend
 from lesson.learn.build import TrainingRun, build
 from lesson.learn.compression import COMPRESSORS, level_bits, level_of, make_compressor
 from lesson.learn.device import device_of
 from lesson.learn.task import Task
 from lesson.learn.tasks import BITS_PER_VALUE, Exchanged, count_values, task_of
+from lesson.learn.workload import Workload
 from lesson.settings.settings import DERIVED, Settings
 from lesson.strategies import make_strategy
 from lesson.strategies.base import Strategy
@@ -31,9 +34,11 @@ class Resolved:
     strategy: Strategy
     notes: list[str]
 
-    def build(self, num_threads: int | None = None) -> TrainingRun:
-        """Return the run."""
-        return build(self.settings, self.task, self.strategy, num_threads)
+    def build(
+        self, num_threads: int | None = None, connect: Callable[[Workload, Settings], Backend] | None = None
+    ) -> TrainingRun:
+        """Return the run; see `learn/build.py`."""
+        return build(self.settings, self.task, self.strategy, num_threads, connect)
 
 
 def resolve(

@@ -18,7 +18,7 @@ from lesson.core.errors import InputError
 from lesson.core.validation import CheckedArguments
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(eq=False, slots=True)  # frozen ones take four times as long to create, and every round creates two
 class ServerView:
     """What the server knows when a round opens or closes. Arrays have shape (num_clients,) and are read-only.
 
@@ -155,8 +155,9 @@ class Updates:
 
     def __getitem__(self, rows: BoolArray | IntArray) -> "Updates":
         if rows.dtype == np.bool_:
-            if np.count_nonzero(rows) == len(rows):  # masks often select all rows; skip indexing 16 arrays
-                return self
+            count = np.count_nonzero(rows)
+            if not count or count == len(rows):  # masks often select no row or all rows; skip indexing 16 arrays
+                return self if count else NO_UPDATES
             rows = rows.nonzero()[0]
         return Updates(*[column[rows] for column in _columns(self)]) if len(rows) else NO_UPDATES
 

@@ -264,10 +264,11 @@ class ActualTimes:
             "upload_s": upload_s / arrived.upload_scale,
         }
 
-    def energy_j(self, updates: Updates, elapsed_s: FloatArray | float) -> FloatArray:
-        """Return the compute and transmit energy of updates until `elapsed_s` after their start, summed, shape (2,)."""
+    def energy_j(self, updates: Updates, elapsed_s: FloatArray | None = None) -> FloatArray:
+        """Return the compute and transmit energy of updates, summed, shape (2,); see `World.energy_j`."""
         clients, started_s = updates.client, updates.started_s
-        elapsed_s = np.minimum(elapsed_s, self._leaves_s[clients] - started_s)  # a client that has left uses no energy
+        leaves_s = self._leaves_s[clients] - started_s  # a client that has left uses no energy
+        elapsed_s = leaves_s if elapsed_s is None else np.minimum(elapsed_s, leaves_s)
         computing_s = np.clip(elapsed_s - self.download_s[clients], 0, self.compute_s[clients])
         sent_s = np.clip(started_s + elapsed_s - self._upload_begins_s[clients], 0, self.upload_s[clients])
         sending_s = np.where(self._shares[clients], self.upload_s[clients], sent_s)

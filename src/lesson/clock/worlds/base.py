@@ -82,8 +82,11 @@ class World(Protocol):
         """Return when a client next joins or leaves if no update is in flight; inf if never."""
         ...
 
-    def energy_j(self, updates: Updates, elapsed_s: FloatArray | float) -> FloatArray:
-        """Return the compute and transmit energy of updates until `elapsed_s` after their start, summed, shape (2,)."""
+    def energy_j(self, updates: Updates, elapsed_s: FloatArray | None = None) -> FloatArray:
+        """Return the compute and transmit energy of updates, summed, shape (2,).
+
+        `elapsed_s` is the time from the start to the end of each update that did not arrive; None if all arrived.
+        """
         ...
 
     def state(self, ledger: Ledger) -> tuple[dict[str, Any], Arrays]:
@@ -117,18 +120,16 @@ def closing_time(closes: Closing, ledger: Ledger, now_s: float) -> tuple[float, 
     return max(now_s, ledger.final_arrival_s()), "no update in flight could close the round"
 
 
-def nominal_energy_j(fleet: Fleet, updates: Updates, elapsed_s: FloatArray | float) -> FloatArray:
+def nominal_energy_j(fleet: Fleet, updates: Updates, elapsed_s: FloatArray | None = None) -> FloatArray:
     """Return the energy of updates that take as long as expected, as `World.energy_j` does.
 
     It is NaN if the energy of a client is unknown.
     """
-    clients, scale = updates.client, updates.compute_scale
-    upload_s, transmit_j = fleet.upload_s[clients], fleet.transmit_j[clients]
-    if np.count_nonzero(updates.in_turn):
-        upload_s = np.where(updates.in_turn, fleet.shared_upload_s[clients], upload_s)
-        transmit_j = np.where(updates.in_turn, fleet.shared_transmit_j[clients], transmit_j)
-    upload_s, transmit_j = updates.upload_scale * upload_s, updates.upload_scale * transmit_j
-    computed = (elapsed_s - fleet.download_s[clients]) / (scale * fleet.compute_s[clients])
-    sent = (elapsed_s - (updates.expected_s - upload_s)) / upload_s
-    compute_j = computed.clip(0, 1) * scale * fleet.compute_j[clients]
-    return np.array([compute_j.sum(), (sent.clip(0, 1) * transmit_j).sum()])
+    clients, in_turn, computed = updates.client, updates.in_turn, updates.compute_scale
+    transmit_j = updates.upload_scale * np.where(in_turn, fleet.shared_transmit_j[clients], fleet.transmit_j[clients])
+    if elapsed_s is not None:
+        compute_s = computed * fleet.compute_s[clients]
+        upload_s = updates.upload_scale * np.where(in_turn, fleet.shared_upload_s[clients], fleet.upload_s[clients])
+        computed = ((elapsed_s - fleet.download_s[clients]) / compute_s).clip(0, 1) * computed
+        transmit_j = ((elapsed_s - (updates.expected_s - upload_s)) / upload_s).clip(0, 1) * transmit_j
+    return np.array([(computed * fleet.compute_j[clients]).sum(), transmit_j.sum()])

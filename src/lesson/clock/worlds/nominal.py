@@ -49,7 +49,7 @@ class NominalWorld:
         """Return inf: no client joins or leaves."""
         return np.inf
 
-    def energy_j(self, updates: Updates, elapsed_s: FloatArray | float) -> FloatArray:
+    def energy_j(self, updates: Updates, elapsed_s: FloatArray | None = None) -> FloatArray:
         return nominal_energy_j(self.fleet, updates, elapsed_s)
 
     def state(self, ledger: Ledger) -> tuple[dict[str, Any], Arrays]:  # noqa: ARG002

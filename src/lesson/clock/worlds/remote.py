@@ -98,7 +98,7 @@ class RemoteWorld:
     def next_change_s(self, now_s: float) -> float:
         return self._inner.next_change_s(now_s)
 
-    def energy_j(self, updates: Updates, elapsed_s: FloatArray | float) -> FloatArray:
+    def energy_j(self, updates: Updates, elapsed_s: FloatArray | None = None) -> FloatArray:
         return self._inner.energy_j(updates, elapsed_s)
 
     def state(self, ledger: Ledger) -> tuple[dict[str, Any], Arrays]:

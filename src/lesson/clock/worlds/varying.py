@@ -108,7 +108,7 @@ class VaryingWorld:
     def next_change_s(self, now_s: float) -> float:
         return min(self._next_return_s(), self._presence.next_change_s(now_s))
 
-    def energy_j(self, updates: Updates, elapsed_s: FloatArray | float) -> FloatArray:
+    def energy_j(self, updates: Updates, elapsed_s: FloatArray | None = None) -> FloatArray:
         return self._times.energy_j(updates, elapsed_s)
 
     def state(self, ledger: Ledger) -> tuple[dict[str, Any], Arrays]:  # noqa: ARG002

@@ -194,7 +194,7 @@ class WallWorld:
         """Return inf: it is not known in advance when clients join or leave."""
         return np.inf
 
-    def energy_j(self, updates: Updates, elapsed_s: FloatArray | float) -> FloatArray:
+    def energy_j(self, updates: Updates, elapsed_s: FloatArray | None = None) -> FloatArray:
         """Return the energy of updates, assuming that they take as long as expected; NaN if it is unknown."""
         return nominal_energy_j(self.fleet, updates, elapsed_s)
 

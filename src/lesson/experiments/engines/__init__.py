@@ -23,6 +23,7 @@ def make_engine(
     address: str | None = None,
     cpus_per_trial: int = 1,
     gpus_per_trial: float = 0.0,
+    num_lanes: int | None = None,
 ) -> Engine:
     """Return an engine that executes runs in processes on this machine ("local") or on Ray ("ray").
 
@@ -36,6 +37,8 @@ def make_engine(
         address: Address of a Ray cluster; by default, Ray is started on this machine.
         cpus_per_trial: CPUs per run.
         gpus_per_trial: GPUs per run on Ray, such as 0.25.
+        num_lanes: Number of runs that each GPU of this machine trains at a time; by default, two per core, at most 32,
+            and fewer if its memory does not suffice.
 
     Raises:
         InputError: An argument is invalid.
@@ -43,24 +46,25 @@ def make_engine(
     """
     if name not in ("local", "ray"):
         raise unknown("engine", name, ["local", "ray"])
-    if cpus_per_trial < 1:
-        raise ArgumentError("cpus_per_trial", f"must be >= 1, got {cpus_per_trial}")
     if not 0 <= gpus_per_trial < math.inf:
         raise ArgumentError("gpus_per_trial", f"must be >= 0, got {gpus_per_trial}")
     if not seconds >= 0:
         raise ArgumentError("seconds", f"must be >= 0, got {seconds:g}")
-    if num_processes is not None and (not isinstance(num_processes, int) or num_processes < 1):
-        raise ArgumentError("num_processes", f"must be a whole number >= 1, got {num_processes!r}")
+    counts = {"cpus_per_trial": cpus_per_trial, "num_processes": num_processes, "num_lanes": num_lanes}
+    for argument, count in counts.items():
+        if count is not None and (not isinstance(count, int) or count < 1):
+            raise ArgumentError(argument, f"must be a whole number >= 1, got {count!r}")
     if name == "ray":
-        if seconds < math.inf:
-            raise ArgumentError("engine", "must be local for a time limit, got ray")
+        if seconds < math.inf or num_lanes is not None:
+            what = "lanes" if num_lanes is not None else "a time limit"
+            raise ArgumentError("engine", f"must be local for {what}, got ray")
         return RayEngine(address, cpus_per_trial, gpus_per_trial, data_dir, task=task)
     if address is not None or gpus_per_trial:
         raise ArgumentError("address" if address is not None else "gpus_per_trial", "requires the engine ray")
     num_processes = num_processes or max(1, num_cores() // cpus_per_trial)
-    if num_processes == 1 and math.isinf(seconds):
+    if num_processes == 1 and math.isinf(seconds) and num_lanes is None:
         return InProcessEngine(data_dir, task)
-    return LocalEngine(num_processes, data_dir, stop_at_s=time.monotonic() + seconds, task=task)
+    return LocalEngine(num_processes, data_dir, time.monotonic() + seconds, task, num_lanes)
 
 
 __all__ = ["Engine", "InProcessEngine", "Line", "LocalEngine", "RayEngine", "make_engine"]

@@ -1,6 +1,7 @@
 """Executes runs in several processes on this machine.
 
-Each process has its own pipe, so that killing one, at any moment, does not block the others.
+Each process has its own pipe, so that killing one, at any moment, does not block the others. Runs on a GPU are lanes: a
+process like those on a CPU executes their clock and writes their files, and one process per GPU trains all of them.
 """
 
 import contextlib
@@ -11,15 +12,18 @@ import time
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from typing import Any
 
 import cloudpickle
 
 from lesson.core.cores import num_cores
 from lesson.core.errors import InputError, LackOfMemoryError, RunStoppedError
 from lesson.core.interrupts import STOP_SIGNALS
+from lesson.experiments.engines.gpu import GpuProcesses, build_in_lane
 from lesson.experiments.engines.trial import (
     FORESEEN,
     MAX_RESTARTS,
@@ -32,13 +36,14 @@ from lesson.experiments.engines.trial import (
     restored,
 )
 from lesson.learn.device import device_of
+from lesson.learn.lanes.backend import NoLaneError
 from lesson.learn.process import configure_process, main_hidden
 from lesson.learn.task import Task
 from lesson.runs.trackers import Tracker
 from lesson.settings.settings import Settings
 
 TELL_EVERY_S = 0.2
-MAX_ON_GPU = 8
+MAX_LANES = 32
 END_S = 60.0
 MAX_WAIT_S = 3600.0  # poll() accepts at most 2³¹ ms; the loop waits again
 ENDED: Line = {"ended": True}
@@ -54,6 +59,10 @@ class LocalEngine:
     """Time by time.monotonic() after which no run starts and current runs are interrupted, with a checkpoint."""
     task: Task | None = None
     """Your own task, which replaces the one in the settings."""
+    num_lanes: int | None = None
+    """Number of runs that each GPU trains at a time; by default, two per core, but at most MAX_LANES."""
+    lanes_on_cpu: bool = False
+    """Whether runs on the CPU are lanes, too. This is slow, but needs no GPU."""
 
     @property
     def left_s(self) -> float:
@@ -78,12 +87,20 @@ class _Workers:
                 remedy = "define it in a module, or use a single process"
                 raise InputError(f"strategy {settings.strategy.name} cannot be imported by other processes; {remedy}")
         self._waiting = deque(plan.items())
-        self._size = min(engine.num_processes, len(plan))
-        if any(device_of(settings.run)[0] == "cuda" for settings in plan.values()):
-            self._size = min(self._size, MAX_ON_GPU)
-        num_threads = max(1, num_cores() // self._size)
+        self._alone = deque[tuple[Path, Settings]]()
+        """Runs on a GPU that cannot be lanes; they are executed one at a time when all others have ended."""
         content = copied(trackers, engine.task, cloudpickle.dumps)
+        on_gpu = any(device_of(settings.run)[0] == "cuda" for settings in plan.values())
+        self._gpus: GpuProcesses | None = None
+        num_processes = engine.num_processes
+        if on_gpu or engine.lanes_on_cpu:
+            num_lanes = engine.num_lanes or min(MAX_LANES, 2 * num_cores())
+            self._gpus = GpuProcesses("cuda" if on_gpu else "cpu", num_lanes, content, engine.data_dir)
+            num_processes = num_lanes * self._gpus.count
+        self._size = min(num_processes, len(plan))
+        num_threads = max(1, num_cores() // self._size)
         self._engine, self._how = engine, (engine.data_dir, num_threads, content)
+        self._num_begun = 0
         self._restarts = Counter[Path]()
         self._busy: dict[Connection, _Worker] = {}
         self._dismissed: list[_Worker] = []
@@ -99,6 +116,11 @@ class _Workers:
                     line = self._lost(worker)
                 elif line.get("kind") == LackOfMemoryError.__name__ and worker.had_company:
                     line = self._postpone(worker)
+                elif line.get("kind") == NoLaneError.__name__:
+                    self._alone.append((path, worker.settings))
+                    del self._busy[worker.pipe]
+                    self._begin(worker)
+                    line = {"alone": line["error"]}
                 elif "done" in line or "error" in line:
                     del self._busy[worker.pipe]
                     if line.get("kind") in (None, *FORESEEN):
@@ -107,6 +129,10 @@ class _Workers:
                         self._dismiss(worker)
                         self._begin()
                 hear(path, line)
+            if not self._busy and self._alone:
+                self._close_gpus()
+                self._waiting, self._alone, self._size = self._alone, deque(), 1
+                self._begin()
 
     def close(self) -> None:
         """Interrupt all runs, which write a checkpoint, and end the processes."""
@@ -121,11 +147,21 @@ class _Workers:
             worker.process.join(END_S)
             worker.process.kill()
             worker.process.join()
+        self._close_gpus()
+
+    def _close_gpus(self) -> None:
+        if self._gpus is not None:
+            self._gpus.close()
+            self._gpus = None
 
     def _begin(self, free: "_Worker | None" = None) -> None:
         """Start as many of the waiting runs as there is room and time for, the first one in a process that is free."""
         while self._waiting and len(self._busy) < self._size and self._engine.left_s > 0:
-            worker, free = free or _Worker(*self._how), None
+            if free is None:
+                address = None if self._gpus is None else self._gpus.address(self._num_begun)
+                self._num_begun += 1
+                free = _Worker(*self._how, address)
+            worker, free = free, None
             self._busy[worker.pipe] = worker
             worker.had_company = any(one.process.is_alive() for one in self._dismissed)
             for one in self._busy.values() if len(self._busy) > 1 else ():
@@ -176,10 +212,12 @@ class _Worker:
     had_company: bool
     """Whether other processes may have used memory during the current run."""
 
-    def __init__(self, data_dir: Path | str | None, num_threads: int, content: bytes) -> None:
-        context = get_context("spawn")
+    def __init__(self, data_dir: Path | str | None, num_threads: int, content: bytes, address: str | None) -> None:
+        context: Any = get_context("spawn" if address is None else "forkserver")
+        if address is not None:
+            context.set_forkserver_preload([__name__])  # imported once, as lanes are many
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_work, args=(theirs, os.getpid(), data_dir, num_threads, content))
+        self.process = context.Process(target=_work, args=(theirs, data_dir, num_threads, content, address))
         resource_tracker.ensure_running()  # otherwise the first process starts it, which undoes the next line
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited: the child delays Ctrl-C
         try:
@@ -210,14 +248,15 @@ class _Worker:
         self.pipe.close()
 
 
-def _work(pipe: Connection, parent: int, data_dir: Path | str | None, num_threads: int, content: bytes) -> None:
+def _work(pipe: Connection, data_dir: Path | str | None, num_threads: int, content: bytes, address: str | None) -> None:
     """Execute runs from the pipe and send their lines, until the pipe is closed or the parent process has ended.
 
-    `content` is what `copied` returned; an error in unpickling it is reported as a run's error.
+    `content` is what `copied` returned; an error in unpickling it is reported as a run's error. If there is an
+    `address`, the process there trains the runs.
     """
     os.setsid()  # Ctrl-C reaches the parent process, which passes it on
     configure_process()
-    told, own = 0.0, None
+    told, own, parent = 0.0, None, os.getppid()
 
     def tell(line: Line) -> None:
         nonlocal told
@@ -238,5 +277,6 @@ def _work(pipe: Connection, parent: int, data_dir: Path | str | None, num_thread
                 except InputError as error:
                     pipe.send(failed(error))
                     continue
-            parts = {"data_dir": data_dir, "num_threads": num_threads, "task": own[1]}
+            parts: dict[str, Any] = {"data_dir": data_dir, "num_threads": num_threads, "task": own[1]}
+            parts |= {} if address is None else {"make": partial(build_in_lane, address)}
             pipe.send(execute_trial(path, settings, progress=tell, trackers=own[0], **parts))

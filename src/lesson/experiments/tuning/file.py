@@ -114,6 +114,10 @@ class Rules(Checked):
             raise InputError(f"{run.name}: {problem}; set metric and higher_is_better in [rules]")
         return run
 
+    def seeds_of(self, group: "Group") -> tuple[int, ...]:
+        """Return the seeds of the final runs of a group."""
+        return self.seeds if group.seeds is None else group.seeds
+
     def limits(self, seed: int) -> dict[str, Any]:
         """Return task, seed and length of a run by section.key; tuning runs and final runs may differ in length."""
         time_s = self.tuning_s if seed in self.tuning_seeds else self.final_s
@@ -133,6 +137,8 @@ class Group(Checked):
     title: Annotated[Text, Field(min_length=1)]
     references: Several[Text]
     """Candidates for the reference, which is the one that is fastest to the last target."""
+    seeds: Several[Seed] | None = None
+    """Seeds of the final runs; None for those of the rules."""
     levels: dict[str, Point] = Field(default_factory=dict)
     """Settings by the name of the level; every entry of the group runs at each level."""
 
@@ -202,6 +208,8 @@ class Tuning:
         if both := set(names) & set(groups):
             raise InputError(f"an entry must not have the name of a group, got '{min(both)}'")
         for group in self.groups:
+            if seen := set(self.rules.tuning_seeds) & set(self.rules.seeds_of(group)):
+                raise InputError(f"group '{group.name}': seeds must not include any of tuning_seeds, got {min(seen)}")
             for name in group.references:
                 if name not in names:
                     raise unknown("entry", name, names)

@@ -72,7 +72,7 @@ class TunedStudy(Study):
         rows = []
         for group, beta in itertools.product(self.groups_shown, self.rules.betas):
             reference = self._reference(group, beta)
-            rows += [self._row(entry, beta, group.name, reference) for entry in self._complete(group.name)]
+            rows += [self._row(entry, beta, group.name, reference) for entry in self._complete(group)]
         return pd.DataFrame([row for row in rows if row])
 
     def compare(self, entry: str, than: str, beta: float, target: float | None = None) -> dict[str, Estimate]:
@@ -121,11 +121,12 @@ class TunedStudy(Study):
             found.setdefault((run.labels["entry"], run.settings.data.beta), []).append(run)
         return found
 
-    def _complete(self, group: str) -> list[str]:
-        """Return the entries of a group that have all seeds at every β, so that comparisons are paired."""
-        names = dict.fromkeys(run.labels["entry"] for run in self.runs if run.labels["group"] == group)
-        most = max((len(runs) for runs in self._by_entry.values()), default=0)
-        return [name for name in names if all(len(self._of(name, beta)) == most for beta in self.rules.betas)]
+    def _complete(self, group: Group) -> list[str]:
+        """Return the entries of a group that have all its seeds at every β, so that comparisons are paired."""
+        names = dict.fromkeys(run.labels["entry"] for run in self.runs if run.labels["group"] == group.name)
+        seeds = set(self.rules.seeds_of(group)) & {run.seed for run in self.runs}  # those of a filtered study
+        pairs = {(run.labels["entry"], run.settings.data.beta, run.seed) for run in self.runs}
+        return [name for name in names if pairs.issuperset(itertools.product([name], self.rules.betas, seeds))]
 
     def _lost(self, runs: Sequence[Run]) -> list[bool]:
         return [has_collapsed(run, self.rules.final_s) for run in runs]
@@ -175,7 +176,7 @@ class TunedStudy(Study):
         If no candidate reaches it with every seed, return the one with the fewest collapsed runs; the final metric
         decides ties.
         """
-        complete = {name for one in self.groups_shown for name in self._complete(one.name)}
+        complete = {name for one in self.groups_shown for name in self._complete(one)}
 
         def rank(name: str) -> tuple[float, int, float]:
             runs = self._of(name, beta)

@@ -88,12 +88,13 @@ class _Planner:
                 if self._chosen & {entry.name, entry.group} and runs.setdefault(name, settings) != settings:
                     raise InputError(f"two runs would have the same name, {name}; write their values differently")
 
+        seeds = {group.name: rules.seeds_of(group) for group in self._tuning.groups}
         for entry in self._tuning.entries:
             for beta in rules.betas:
                 for place in range(len(entry.points)) if len(entry.points) > 1 else ():
                     add(entry, beta, place, rules.tuning_seeds, "tuning")
                 if (best := self._best(entry, beta, done)) is not None:
-                    add(entry, beta, best, rules.seeds, "final")
+                    add(entry, beta, best, seeds[entry.group], "final")
         return StudyPlan(KIND, runs, ("entry", "group", "data.beta"), labels, self._tuning.toml, archived=True)
 
     def _best(self, entry: Entry, beta: float, done: Mapping[str, Run]) -> int | None:

@@ -13,6 +13,7 @@ from lesson.learn.cuda.batched import CudaBatchedTrainer
 from lesson.learn.cuda.evaluate import PART_SAMPLES, CudaScorer
 from lesson.learn.cuda.fused import CudaFusedTrainer
 from lesson.learn.cuda.graphs import Precision, arithmetic
+from lesson.learn.memory import TensorMemory
 from lesson.learn.reference import ReferenceTrainer
 from lesson.learn.scores import Score, make_score, part_sums, part_tasks, sample_scores
 from lesson.learn.task import Arrays
@@ -35,6 +36,10 @@ class CudaBackend:
         """Chunks of fixed size, because the composition of a batch can affect rounding on a GPU."""
         one_by_one = bool(why_not(self._workload, "batched", one_step=False))
         return ChunkRule(MAX_STEPS_ONE_BY_ONE if one_by_one else MAX_CHUNK_STEPS, ends_anywhere=False)
+
+    @property
+    def memory(self) -> TensorMemory:
+        return TensorMemory("cuda")
 
     def trainer(self, name: TrainerName) -> Trainer:
         """Return a new trainer; raise InputError if it cannot be recorded for this task."""
@@ -67,12 +72,12 @@ class CudaBackend:
         score = make_score(work, parts)
         return lambda: score
 
-    def sample_scores(self, vector: Tensor, inputs: Arrays, targets: Arrays) -> Tensor:
-        """Return the scores of these samples for the model with these exchanged values, shape (num, 2).
+    def sample_scores(self, vector: Tensor, samples: Tensor | None) -> Tensor:
+        """Return the scores of training samples, or of the test data, for a model, shape (num, 2).
 
         All of them are NaN if any value of the model is not finite.
         """
-        scores = torch.cat(self._evaluate(sample_scores, vector, inputs, targets))
+        scores = torch.cat(self._evaluate(sample_scores, vector, *self._workload.raw_samples(samples)))
         return torch.where(vector.isfinite().all(), scores, torch.nan)
 
     def close(self) -> None:

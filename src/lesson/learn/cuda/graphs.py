@@ -22,15 +22,23 @@ _RECORDING = threading.Lock()  # threads share the stream on which graphs are re
 
 
 class Graph(Generic[Result]):
-    """A recorded computation. Graphs that never run concurrently may share a memory pool."""
+    """A recorded computation. Graphs that never run concurrently may share a memory pool.
 
-    def __init__(self, body: Callable[[], Result], precision: Precision, pool: Any = None) -> None:
+    On a CPU, nothing is recorded: the function is called each time.
+    """
+
+    def __init__(
+        self, body: Callable[[], Result], precision: Precision, pool: Any = None, device: str = "cuda"
+    ) -> None:
         self._body = body  # keeps tensors alive that the graph knows only by address
+        self._graph: torch.cuda.CUDAGraph | None = None
+        if device == "cpu":
+            self.out = body()
+            return
         with _RECORDING:
             self._prepare(body, precision, pool)
 
     def _prepare(self, body: Callable[[], Result], precision: Precision, pool: Any) -> None:
-        self._graph = torch.cuda.CUDAGraph()
         stream = _recording_stream()
         stream.wait_stream(torch.cuda.current_stream())
         try:
@@ -49,6 +57,7 @@ class Graph(Generic[Result]):
     def _record(self, body: Callable[[], Result], pool: Any) -> Result:
         gc.collect()  # freeing a graph during the capture of another would invalidate it
         torch._C._cuda_clearCublasWorkspaces()  # so that the graph allocates a workspace of its own
+        self._graph = torch.cuda.CUDAGraph()
         self._graph.capture_begin(pool=pool, capture_error_mode="thread_local")
         try:
             return body()
@@ -58,12 +67,16 @@ class Graph(Generic[Result]):
 
     def replay(self) -> None:
         """Run the computation on the current stream, with the current values of its input tensors."""
-        self._graph.replay()
+        if self._graph is None:
+            self.out = self._body()
+        else:
+            self._graph.replay()
 
     def close(self) -> None:
         """Free the memory after the GPU has finished."""
-        torch.cuda.synchronize()
-        self._graph.reset()
+        if self._graph is not None:
+            torch.cuda.synchronize()
+            self._graph.reset()
         del self._body, self.out
 
 
@@ -76,26 +89,28 @@ def _recording_stream() -> torch.cuda.Stream:
 class GraphInputs:
     """Copies numbers to a tensor that a graph reads, through a ring of pinned buffers, without waiting for the GPU."""
 
-    def __init__(self, to: Tensor) -> None:
+    def __init__(self, to: Tensor, num_buffers: int = NUM_BUFFERS) -> None:
         self._to = to
-        self._buffers = cycle([_PinnedBuffer(to.shape) for _ in range(NUM_BUFFERS)])
+        self._buffers = cycle([_Buffer(to) for _ in range(num_buffers if to.is_cuda else 1)])
 
     def send(self, write: Callable[[IntArray, FloatArray], None]) -> None:
         """Call `write` with the next buffer, viewed as integers and as floats, and start its copy to the GPU."""
         buffer = next(self._buffers)
-        buffer.copied.synchronize()  # its last copy; returns at once unless the GPU is far behind
+        if buffer.copied is not None:
+            buffer.copied.synchronize()  # its last copy; returns at once unless the GPU is far behind
         write(buffer.whole, buffer.real)
         self._to.copy_(buffer.numbers, non_blocking=True)
-        buffer.copied.record()
+        if buffer.copied is not None:
+            buffer.copied.record()
 
 
-class _PinnedBuffer:
-    """Pinned memory, and the event of its last copy to the GPU."""
+class _Buffer:
+    """Memory for numbers, and the event of its last copy to the GPU; on a GPU, the memory is pinned."""
 
-    def __init__(self, shape: torch.Size) -> None:
-        self.numbers = torch.zeros(shape, dtype=torch.int64, pin_memory=True)
+    def __init__(self, to: Tensor) -> None:
+        self.numbers = torch.zeros(to.shape, dtype=torch.int64, pin_memory=to.is_cuda)
         self.whole, self.real = self.numbers.numpy(), self.numbers.view(torch.float64).numpy()
-        self.copied = torch.cuda.Event()
+        self.copied = torch.cuda.Event() if to.is_cuda else None
 
 
 @contextlib.contextmanager

@@ -5,11 +5,14 @@ The draws of counters.py, minibatch.py and dropout.py use the same counters and 
 ReLU is for layers.py.
 """
 
+from collections.abc import Sequence
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+Key = tuple[int, int] | tuple[Tensor, Tensor]
 _BLOCK = 256
 
 
@@ -24,8 +27,10 @@ def _philox(a, b, c, d, left, right):
 
 
 @triton.jit
-def _word(block, row, first, second, third, left, right, lane):
-    """Return the word number `lane` of the four random words of each row's block."""
+def _word(block, row, first, second, third, left, right, lane, keyed: tl.constexpr):
+    """Return the word number `lane` of the four random words of each row's block; `keyed` rows have their own keys."""
+    if keyed:
+        left, right = tl.load(left + row), tl.load(right + row)
     b = tl.load(first + row).to(tl.uint32)
     c = tl.load(second + row).to(tl.uint32)
     d = tl.load(third + row).to(tl.uint32)
@@ -34,20 +39,22 @@ def _word(block, row, first, second, third, left, right, lane):
 
 
 @triton.jit
-def _words_kernel(out, first, second, third, left, right, count, total, size: tl.constexpr):
+def _words_kernel(out, first, second, third, left, right, count, total, size: tl.constexpr, keyed: tl.constexpr):
     place = tl.program_id(0).to(tl.int64) * size + tl.arange(0, size)
     inside = place < total
     row, word = tl.where(inside, place // count, 0), place % count
-    drawn = _word(word // 4, row, first, second, third, left, right, word % 4)
+    drawn = _word(word // 4, row, first, second, third, left, right, word % 4, keyed)
     tl.store(out + place, drawn.to(tl.int64), mask=inside)
 
 
 @triton.jit
-def _dropout_kernel(out, first, second, third, left, right, num_units, num_words, total, size: tl.constexpr):
+def _dropout_kernel(
+    out, first, second, third, left, right, num_units, num_words, total, size: tl.constexpr, keyed: tl.constexpr
+):
     place = tl.program_id(0).to(tl.int64) * size + tl.arange(0, size)
     inside = place < total
     row, word = tl.where(inside, place // num_words, 0), place % num_words
-    drawn = _word(word // 4, row, first, second, third, left, right, word % 4)
+    drawn = _word(word // 4, row, first, second, third, left, right, word % 4, keyed)
     unit = tl.arange(0, 16)
     factor = tl.where(((drawn[:, None] >> (2 * unit)[None, :].to(tl.uint32)) & 3) == 0, 4.0, 0.0)
     column = word[:, None] * 16 + unit[None, :]
@@ -56,14 +63,14 @@ def _dropout_kernel(out, first, second, third, left, right, num_units, num_words
 
 
 @triton.jit
-def _draws_kernel(out, step, index, client, sizes, left, right, batch_size, lanes: tl.constexpr):
+def _draws_kernel(out, step, index, client, sizes, left, right, batch_size, lanes: tl.constexpr, keyed: tl.constexpr):
     """Floyd's algorithm, turn by turn, with one program per minibatch."""
     row = tl.program_id(0)
     turn = tl.arange(0, lanes)
     size = tl.load(sizes + row)
     batch = tl.minimum(size, batch_size)
     bound = size - batch + turn
-    word = _word(turn // 4, row + 0 * turn, step, index, client, left, right, turn % 4)
+    word = _word(turn // 4, row + 0 * turn, step, index, client, left, right, turn % 4, keyed)
     drawn = ((word.to(tl.uint64) * (bound + 1).to(tl.uint64)) >> 32).to(tl.int64)
     chosen = tl.full((lanes,), -1, tl.int64)
     for this in range(batch):
@@ -116,25 +123,64 @@ def _unpool_kernel(gradient, code, out, height, width, channels, total, size: tl
         tl.store(out + first + ((other // 2) * width + other % 2) * channels, part, mask=inside)
 
 
-def words(key: tuple[int, int], count: int, *ids: Tensor) -> Tensor:
+@triton.jit
+def _add_weighted_kernel(sums, models, weights, rows, bounds, length, size: tl.constexpr):
+    """Add Σ weight · model to a sum, over some rows."""
+    place = tl.program_id(0).to(tl.int64) * size + tl.arange(0, size)
+    inside = place < length
+    there = sums + tl.program_id(1) * length + place
+    total = tl.load(there, mask=inside).to(tl.float64)
+    for term in range(tl.load(bounds + tl.program_id(1)), tl.load(bounds + tl.program_id(1) + 1)):
+        row = tl.load(rows + term)
+        total += tl.load(weights + row) * tl.load(models + row * length + place, mask=inside).to(tl.float64)
+    tl.store(there, total.to(tl.float32), mask=inside)
+
+
+@triton.jit
+def _descend_kernel(parameters, gradients, lr, stride, length, size: tl.constexpr):
+    """Take a step of SGD with the parameters of one model, which has a step size of its own."""
+    row = tl.program_id(1).to(tl.int64)
+    place = tl.program_id(0) * size + tl.arange(0, size)
+    inside = place < length
+    there = parameters + row * stride + place
+    moved = tl.load(there, mask=inside) - tl.load(lr + row) * tl.load(gradients + row * length + place, mask=inside)
+    tl.store(there, moved, mask=inside)
+
+
+def add_weighted(sums: Tensor, models: Tensor, weights: Tensor, rows: Tensor, bounds: Tensor) -> None:
+    """Add Σ weight · model to each sum i, over the rows[bounds[i] : bounds[i + 1]], in double precision."""
+    grid = triton.cdiv(models.shape[1], 1024), len(sums)
+    _add_weighted_kernel[grid](sums, models, weights, rows, bounds, models.shape[1], 1024)
+
+
+def descend(parameters: Tensor, gradients: Tensor, lr: Tensor) -> None:
+    """Subtract lr[i] · gradients[i] from parameters[i], in place; all but the first axis must be contiguous."""
+    length = parameters[0].numel()
+    grid = triton.cdiv(length, 1024), len(parameters)
+    _descend_kernel[grid](parameters, gradients, lr, parameters.stride(0), length, 1024)
+
+
+def words(key: Key, count: int, *ids: Tensor) -> Tensor:
     """Return `count` random 32-bit words for each element of 1 to 3 id tensors of one shape, (*shape, count)."""
     shape = ids[0].shape
     rows = _three(ids)
     out = torch.empty(*shape, count, dtype=torch.int64, device=ids[0].device)
     if out.numel():
         grid = (triton.cdiv(out.numel(), _BLOCK),)
-        _words_kernel[grid](out, *rows, *_signed(key), count, out.numel(), _BLOCK)
+        _words_kernel[grid](out, *rows, *_words_of(key, shape), count, out.numel(), _BLOCK, _is_keyed(key))
     return out
 
 
-def dropout_factors(key: tuple[int, int], num_units: int, *ids: Tensor) -> Tensor:
+def dropout_factors(key: Key, num_units: int, *ids: Tensor) -> Tensor:
     """Return the dropout factors of each row, 4 or 0, shape (num_rows, num_units)."""
     rows = _three(ids)
     out = torch.empty(len(ids[0]), num_units, device=ids[0].device)
     num_words = -(-num_units // 16)
     total = len(out) * num_words
     if total:
-        _dropout_kernel[(triton.cdiv(total, _BLOCK),)](out, *rows, *_signed(key), num_units, num_words, total, _BLOCK)
+        _dropout_kernel[(triton.cdiv(total, _BLOCK),)](
+            out, *rows, *_words_of(key, ids[0].shape), num_units, num_words, total, _BLOCK, _is_keyed(key)
+        )
     return out
 
 
@@ -143,17 +189,25 @@ def _three(ids: tuple[Tensor, ...]) -> list[Tensor]:
     return rows + [torch.zeros_like(rows[0])] * (3 - len(rows))
 
 
-def _signed(key: tuple[int, int]) -> tuple[int, int]:
-    """Return the key as signed 32-bit integers, so that a kernel is compiled once for all keys."""
-    left, right = (word - (1 << 32) if word >= 1 << 31 else word for word in key)
-    return left, right
+def _words_of(key: Key, shape: torch.Size) -> Sequence[int | Tensor]:
+    """Return the words of a key: signed 32-bit integers, so that a kernel is compiled once, or one per element."""
+    return [
+        word.expand(shape).contiguous() if isinstance(word, Tensor) else word - (1 << 32) if word >= 1 << 31 else word
+        for word in key
+    ]
 
 
-def draws(key: tuple[int, int], batch_size: int, step: Tensor, index: Tensor, client: Tensor, sizes: Tensor) -> Tensor:
+def _is_keyed(key: Key) -> bool:
+    return isinstance(key[0], Tensor)
+
+
+def draws(key: Key, batch_size: int, step: Tensor, index: Tensor, client: Tensor, sizes: Tensor) -> Tensor:
     """Draw positions without replacement, shape (*shape, batch_size); short minibatches are padded with −1."""
     rows = [part.contiguous().flatten() for part in (step, index, client, sizes)]
     out = torch.empty(*step.shape, batch_size, dtype=torch.int64, device=step.device)
-    _draws_kernel[(len(rows[0]),)](out, *rows, *_signed(key), batch_size, triton.next_power_of_2(batch_size))
+    _draws_kernel[(len(rows[0]),)](
+        out, *rows, *_words_of(key, step.shape), batch_size, triton.next_power_of_2(batch_size), _is_keyed(key)
+    )
     return out
 
 
