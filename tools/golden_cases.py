@@ -230,6 +230,8 @@ TRAINING = {
         f"{DROPOUTS} faults.offline_forever=0.3 faults.detection_delay_s=5.0 strategy.name=fedavg", "lost"
     ),
     "guard norm": Case("guards.norm_limit=1.2", "rejected"),
+    "compression": Case("upload.compression=qsgd upload.level=4 run.rounds=6"),
+    "compression with error feedback": Case("upload.compression=topk upload.level=0.02 strategy.fit_upload=true"),
     "exclusion": Case("guards.norm_limit=1.0 guards.exclude_after_rejections=1", "rejected excluded"),
     **{
         f"resume, {name}": Case(
@@ -245,6 +247,11 @@ TRAINING = {
     "resume, SNR trace": Case(FOLLOWING, like="SNR trace", resumed_after=5),
     "resume, throughput of phones": Case(PHONES, like="throughput of phones", resumed_after=5),
     "resume, dropouts": Case(DROPOUTS, like="dropouts", resumed_after=4),
+    "resume, compression": Case(
+        "upload.compression=topk upload.level=0.02 strategy.fit_upload=true",
+        like="compression with error feedback",
+        resumed_after=5,
+    ),
     "resume, guard norm": Case("guards.norm_limit=1.2", like="guard norm", resumed_after=5),
 }
 

@@ -13,7 +13,7 @@ from .fleet.fleet import Fleet, draw_fleet
 from .fleet.population import Population, draw_population
 from .fleet.tiers import assign_tiers, due_round
 from .flight.replay import Replay, replay
-from .learn.compression.base import Compressor, Layout, Sent
+from .learn.compression.base import Compressor, MessagePart, UpdateLayout
 from .learn.task import Task
 from .learn.tasks import load_task
 from .planning.plan import Plan
@@ -75,11 +75,11 @@ __all__ = [
     "FedQueue",
     "Fleet",
     "InputError",
-    "Layout",
     "Lesson",
     "LessonFilled",
     "Malenia",
     "Merge",
+    "MessagePart",
     "Oort",
     "Plan",
     "Population",
@@ -93,7 +93,6 @@ __all__ = [
     "RunStoppedError",
     "Safa",
     "SemiSyncSteps",
-    "Sent",
     "ServerView",
     "Settings",
     "Strategy",
@@ -101,6 +100,7 @@ __all__ = [
     "Task",
     "TiFL",
     "Tracker",
+    "UpdateLayout",
     "Updates",
     "__version__",
     "assign_tiers",

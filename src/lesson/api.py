@@ -34,7 +34,7 @@ from lesson.planning.plan import Plan, make_plan, propose_deadline_s
 from lesson.report.paper.write import Reproduction, write_reproduction
 from lesson.report.progress import RunProgress, StudyProgress
 from lesson.runs.execute import execute
-from lesson.runs.resolve import resolve, with_upload_bits
+from lesson.runs.resolve import resolve, upload_ratios, with_upload_bits
 from lesson.runs.trackers import Tracker, checked_trackers
 from lesson.settings.settings import Settings
 
@@ -278,6 +278,7 @@ def plan(
     deadline_s: float | Literal["auto"] | None = None,
     *,
     num_rounds: int = 12,
+    compressors: bool = False,
     settings: Settings | None = None,
     **changes: Any,
 ) -> Plan:
@@ -288,6 +289,7 @@ def plan(
         deadline_s: Deadline in seconds, > 0; may be inf. "auto" proposes one that about a quarter of the clients meet.
             By default, the one in the settings.
         num_rounds: Number of rounds to schedule.
+        compressors: Whether `uploads` also lists what each built-in compressor would do to the tiers.
         settings: Settings of the fleet; by default, `Settings()`. They may make times vary; disconnections are
             ignored.
         **changes: Settings by name, such as `num_clients=200`, which override those in `settings`.
@@ -303,7 +305,14 @@ def plan(
         base = base.with_changes(deadline_s=propose_deadline_s(fleet))
     elif deadline_s is not None:
         base = base.with_changes(deadline_s=deadline_s)
-    return make_plan(fleet, base.strategy.deadline_s, num_rounds=num_rounds, settings=base, seed=base.run.seed)
+    return make_plan(
+        fleet,
+        base.strategy.deadline_s,
+        num_rounds=num_rounds,
+        settings=base,
+        seed=base.run.seed,
+        upload_ratios=upload_ratios(base) if compressors else None,
+    )
 
 
 S = TypeVar("S", bound=Study)

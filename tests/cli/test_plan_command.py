@@ -1,6 +1,7 @@
 """`lesson plan` on drawn, measured and recorded clients."""
 
 import json
+import math
 import socket
 from pathlib import Path
 from typing import Any
@@ -42,10 +43,28 @@ def test_auto_proposes_a_deadline(plan: Any, capsys: pytest.CaptureFixture[str])
     assert shown.err == ""
 
 
+def test_compressors_are_listed(plan: Any) -> None:
+    """LeNet-5 has 61,706 values in 10 arrays; qsgd sends 8 bits of each, and 32 for each of 121 buckets of 512."""
+    found = {row["compression"]: row["bits"] for row in plan("--clients", "5", "--compressors")["uploads"]}
+    whole = 100e3 / (32 * 61_706)
+    assert list(found) == ["none", "float16 16", "qsgd 8", "randk 0.01", "sign 1", "topk 0.01", "uniform 8"]
+    assert found["qsgd 8"] == pytest.approx(whole * (8 * 61_706 + 32 * 121))
+    assert found["uniform 8"] == pytest.approx(whole * (8 * 61_706 + 10 * 64))
+    ours = plan("--clients", "5", "--set", "compression=qsgd", "--set", "level=4", "--set", "model_bits=actual")
+    assert [(row["compression"], row["bits"]) for row in ours["uploads"]] == [("qsgd 4", 4 * 61_706 + 32 * 121)]
+
+
 def test_json_of_a_drawn_fleet(plan: Any) -> None:
     found = plan("--clients", "20", "--seed", "3", "--rounds", "5", "--deadline", "15")
     assert len(found["clients"]) == 20
-    assert list(found["clients"][0]) == ["client", "compute_s", "upload_s", "latency_s", "tier"]
+    client = found["clients"][0]
+    times, link = ["client", "compute_s", "upload_s", "latency_s"], ["distance_km", "gain_db", "snr_db", "rate_bps"]
+    assert list(client) == [*times, "compute_j", "transmit_j", *link, "upload_bits", "tier"]
+    # Eq. (5): 128.1 + 37.6·log10(d) dB; 0.1 W and −100 dBm of noise, on 30 kHz
+    assert client["gain_db"] == pytest.approx(-(128.1 + 37.6 * math.log10(client["distance_km"])))
+    assert client["snr_db"] == pytest.approx(20 + 100 + client["gain_db"])
+    assert client["rate_bps"] == pytest.approx(30e3 * math.log2(1 + 10 ** (client["snr_db"] / 10)))
+    assert client["upload_bits"] == 100e3
     assert {row["on_time"] for row in [*found["tiers"], *found["deadlines"]]} == {1.0}
     assert list(found["round_s"]) == ["lesson", "fedavg", "fedcs"]
     assert [record["end_s"] for record in found["rounds"]] == [15.0, 30.0, 45.0, 60.0, 75.0]

@@ -52,6 +52,7 @@ PLANS: dict[str, list[Any]] = {
     ],
     "RoundPlan.tiers": [replace(PLAN, tiers=[1, 2])],
     "RoundPlan.drops": [replace(PLAN, drops=drops) for drops in (None, [7], [0])],
+    "RoundPlan.compression": [replace(PLAN, compression=level) for level in (4.0, -1.0, np.nan, [8.0, 8.0], "8")],
     "RoundPlan.uploads": [replace(PLAN, uploads="turns")],
 }
 MERGES: dict[str, list[Any]] = {

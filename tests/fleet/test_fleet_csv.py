@@ -47,6 +47,16 @@ def test_all_columns_in_any_order_with_empty_cells() -> None:
     assert fleet.model_bits == 8e4
 
 
+def test_compression_shortens_measured_uploads() -> None:
+    """Uploads in the file are those of whole models: a quarter of 4 s is left of a's, and of its 2 J."""
+    sizes = {"compression": "qsgd", "level": 8.0, "level_bits": {"32.0": 100.0, "8.0": 25.0}, "model_bits": 100.0}
+    header = "client,latency_s,compute_s,upload_s,transmit_j\n"
+    fleet = read(f"{header}a,10,6,4,2\nb,inf,,,\n", upload=sizes)
+    assert (fleet.upload_s[0], fleet.latency_s.tolist(), fleet.transmit_j[0]) == (1.0, [7.0, math.inf], 0.5)
+    with pytest.raises(InputError, match="upload_s"):
+        read("client,latency_s\na,10\n", upload=sizes)
+
+
 def test_local_training_that_overflows_is_an_error() -> None:
     with pytest.raises(InputError, match=r"local_epochs \* num_samples must be at most"):
         read("client,latency_s,num_samples\na,5,1000000000000\n", local_epochs=10**9)

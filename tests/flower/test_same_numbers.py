@@ -17,9 +17,10 @@ from helpers.any_tasks import Mlp, feature_task
 from helpers.flower_runs import KilledError, kill_after
 from helpers.local_grid import MakeGrid
 from lesson import Settings, Task
-from lesson.fleet.fleet import draw_fleet
+from lesson.fleet.fleet import Fleet, draw_fleet, make_fleet
 from lesson.flower import LessonStrategy, RunFolder, evaluate_on_server, initial_arrays
 from lesson.runs.execute import execute
+from lesson.runs.resolve import resolve
 from lesson.strategies import make_strategy
 
 CLIENTS = 4
@@ -105,6 +106,56 @@ def test_virtual_clock_is_bit_identical_to_the_simulator(
     assert any("rejections" in line for line in flower) == (strategy == "lesson")
     models = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("flower", "simulated")]
     assert models[0] == models[1]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "upload"),
+    [
+        ({"name": "lesson", "fit_upload": True}, {"compression": "qsgd", "level": 4.0, "bucket": 50}),
+        ({"name": "fedbuff", "buffer_size": 2, "concurrency": 3}, {"compression": "topk", "level": 0.1}),
+    ],
+)
+def test_compressed_uploads_are_those_of_the_simulator(
+    make_grid: MakeGrid, tmp_path: Path, strategy: dict[str, Any], upload: dict[str, Any]
+) -> None:
+    """Decoded updates, error feedback and levels are the same. A message takes the bytes of its bits, and 128 more for
+    the header of the array; so does each of the other arrays, the buffers of the normalization."""
+    drawn, path = draw_fleet(Settings(), CLIENTS, 0), tmp_path / "latencies.csv"
+    rows = zip(range(CLIENTS), drawn.latency_s.tolist(), drawn.compute_s.tolist(), drawn.upload_s.tolist(), strict=True)
+    path.write_text("\n".join(["client,latency_s,compute_s,upload_s", *(",".join(map(repr, row)) for row in rows), ""]))
+    sections = {"upload": {"model_bits": "actual"} | upload, "strategy": {"deadline_s": 15.0} | strategy}
+    settings = settings_of(strategy["name"], 9, path, **sections)
+    summary = execute(settings, tmp_path / "simulated")
+    fleet = resolve(settings).build().fleet
+    chosen = LessonStrategy(
+        15.0,
+        make_strategy(strategy["name"], 15.0, settings.strategy.options),
+        clock="virtual",
+        latency_s=fleet.latency_s,
+        upload=settings.upload,
+        fraction_evaluate=0.0,
+        sends_index=True,
+        folder=RunFolder(tmp_path / "flower"),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lesson.flower.participants.make_fleet", partial(with_times, fleet))
+        chosen.start(
+            make_grid(client_app.app, CLIENTS, CONFIG),
+            initial_arrays(settings),
+            9,
+            train_config=ConfigRecord({"lr": CONFIG["learning-rate"], "local-steps": CONFIG["local-steps"]}),
+        )
+    assert lines(tmp_path / "flower") == lines(tmp_path / "simulated")
+    models = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("flower", "simulated")]
+    assert models[0] == models[1]
+    sent = json.loads((tmp_path / "flower" / "summary.json").read_text())
+    buffers = len(resolve(settings).build().evaluator.workload.template.traits.buffers)
+    assert sent["bytes_up"] - summary["bytes_up"] == summary["uploads"] * 128 * (1 + buffers)
+
+
+def with_times(fleet: Fleet, settings: Settings, names: Any, samples: Any, *_: Any) -> Fleet:
+    """Return clients with known compute and upload times, in place of latencies alone."""
+    return make_fleet(settings, names, samples, fleet.compute_s, fleet.upload_s, fleet.latency_s)
 
 
 def test_killed_run_resumes_bit_identically(

@@ -26,6 +26,12 @@ from lesson import Lesson, Settings, Task, draw_fleet, make_loop
 from lesson.core.errors import DivergedError
 from lesson.learn import counters, dropout
 from lesson.learn.cohort import Cohort
+from lesson.learn.compression.half import Float16
+from lesson.learn.compression.qsgd import QSGD
+from lesson.learn.compression.sign import Sign
+from lesson.learn.compression.sparse import TopK
+from lesson.learn.compression.transform import CompressUploads
+from lesson.learn.compression.uniform import Uniform
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.cuda import batched
 from lesson.learn.cuda.backend import CudaBackend
@@ -367,6 +373,35 @@ def test_reference_trains_what_graphs_cannot_record(task: Any, expected: list[st
         clients.close()
         assert clients.trainers[-1] == name
         assert [reason in note for note in clients.notes] == ([True] if reason else [])
+
+
+# Compression
+
+
+@on_gpu
+@pytest.mark.parametrize("kind", [Uniform, Sign, TopK, Float16])
+def test_compression_agrees_with_the_cpu(kind: Any) -> None:
+    """Also what error feedback adds to the second updates. Few values may round to a neighbor."""
+    seen = list[Tensor]()
+    for device in ("cpu", "cuda"):
+        compress, random = CompressUploads(kind(error_feedback=True), [900, 100], 0), torch.Generator().manual_seed(0)
+        for _ in range(2):
+            base, models = torch.randn(1000, generator=random), torch.randn(20, 1000, generator=random)
+            cohort = make_cohort(base.to(device), 20)
+            (one,), _ = compress([replace(cohort, level=np.full(20, kind.level), trained=models.to(device))])
+            seen.append(one.models.cpu())
+    for ours, theirs in zip(seen[:2], seen[2:], strict=True):
+        assert float(((ours - theirs).abs() > 1e-4).double().mean()) < 0.01
+
+
+@on_gpu
+def test_qsgd_on_a_gpu_is_unbiased() -> None:
+    """The mean of 10,000 roundings to steps of 2/2 is within five standard errors of at most 1/2 / 100."""
+    update = torch.linspace(-1, 1, 50, device="cuda")
+    cohort = make_cohort(torch.zeros(50, device="cuda"), 10_000)
+    trained = replace(cohort, level=np.full(10_000, 2.0), trained=update.expand(10_000, 50).clone())
+    (one,), _ = CompressUploads(QSGD(), [50], 0)([trained])
+    assert float((one.models.mean(0) - update).abs().max()) < 5 * 0.5 / 100
 
 
 # Scores

@@ -1,5 +1,6 @@
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -25,7 +26,33 @@ def test_plan_by_hand() -> None:
         {"round": 3, "end_s": 30.0, "tiers": [1, 3], "clients": [0, 2]},
         {"round": 4, "end_s": 40.0, "tiers": [1, 2, 4], "clients": [0, 1, 3]},
     ]
-    assert found["clients"][1] == {"client": 1, "compute_s": 8.0, "upload_s": 8.0, "latency_s": 16.0, "tier": 2}
+    # 100 kbit in 8 s
+    known = {"client": 1, "compute_s": 8.0, "upload_s": 8.0, "latency_s": 16.0, "compute_j": 2.0, "transmit_j": 20.0}
+    known |= {"rate_bps": 12_500.0, "upload_bits": 100e3, "tier": 2}
+    assert found["clients"][1] == known | dict.fromkeys(("distance_km", "gain_db", "snr_db"))
+
+
+def test_uploads_by_hand() -> None:
+    """Deadline 10 s for 5, 16, 30 and 38 s, of which uploads are half: 2.5, 8, 15 and 19 s. A tenth of the size takes
+    0.25 to 1.9 s, and latencies are then 2.75, 8.8, 16.5 and 20.9 s."""
+    rows = make_plan(make_fleet([5.0, 16.0, 30.0, 38.0, math.inf]), 10.0, upload_ratios={"sign 1": 0.1}).uploads
+    assert [vars(row) for row in rows] == [
+        {
+            "compression": name,
+            "bits": bits,
+            "fastest_s": pytest.approx(times_s[0]),
+            "median_s": pytest.approx(times_s[1]),
+            "slowest_s": pytest.approx(times_s[2]),
+            "tiers": tiers,
+            "fedavg_round_s": pytest.approx(slowest_s),
+        }
+        for name, bits, times_s, tiers, slowest_s in (
+            ("none", 100e3, (2.5, 11.5, 19), {1: 1, 2: 1, 3: 1, 4: 1}, 38.0),
+            ("sign 1", 10e3, (0.25, 1.15, 1.9), {1: 2, 2: 1, 3: 1}, 20.9),
+        )
+    ]
+    unknown = replace(make_fleet([5.0, 16.0]), upload_s=np.full(2, np.nan))
+    assert make_plan(unknown, 10.0).uploads == []
 
 
 def test_deadline_by_hand() -> None:

@@ -20,18 +20,19 @@ FILES = {
     "helper.py": "NAME = 'mine'\n",
     "mytask.py": "from helpers.small_tasks import tiny_task\n\n\ndef make():\n    return tiny_task()\n",
     "other.py": "print('this script has nothing to do with the others')\n",
-    "lab.csv": "client,latency_s\n0,12\n1,25\n2,40\n",
+    "squeeze.py": "from lesson.learn.compression.sign import Sign\n\n\nclass Squeeze(Sign):\n    pass\n",
+    "lab.csv": "client,latency_s,upload_s\n0,12,2\n1,25,5\n2,40,10\n",
     "work.csv": "client,round,compute_s,upload_s\n0,1,10,2\n1,1,20,5\n2,1,30,10\n",
 }
 FLAGS = ["--latencies", "lab.csv", "--set", "trace=work.csv", "--task", "mytask:make", "--rounds", "2"]
-FLAGS += ["--device", "cpu", "--set", "batch_size=5", "--set", "split=iid"]
+FLAGS += ["--device", "cpu", "--set", "batch_size=5", "--set", "split=iid", "--set", "compression=squeeze:Squeeze"]
 RUN = ["run", "--strategy", "mine:Mine", "--out", "run", *FLAGS]
 COMPARE = ["compare", "--strategies", "mine:Mine", "--seeds", "2", "--out", "study", *FLAGS]
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with a finished run and a finished comparison of a custom strategy on a custom task."""
+    """A folder with a finished run and a finished comparison of a custom strategy, task and compressor."""
     folder = tmp_path_factory.mktemp("finished")
     for name, text in FILES.items():
         (folder / name).write_text(text)
@@ -41,11 +42,11 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         assert main(RUN) == 0
         assert main(COMPARE) == 0
         yield folder
-    for name in ("mine", "helper", "mytask"):
+    for name in ("mine", "helper", "mytask", "squeeze"):
         del sys.modules[name]
 
 
-@pytest.mark.parametrize("name", ["mine.py", "helper.py", "mytask.py", "lab.csv", "work.csv"])
+@pytest.mark.parametrize("name", ["mine.py", "helper.py", "mytask.py", "squeeze.py", "lab.csv", "work.csv"])
 def test_changed_input_is_named(finished: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     (finished / name).write_text(FILES[name].replace("12", "13").replace("0,1,10", "0,1,11") + "\n")
     try:

@@ -83,6 +83,10 @@ def test_clients_are_recorded(finished: Path) -> None:
     assert columns["latency_s"] == fleet.latency_s.tolist()
     assert columns["x_km"] == fleet.population.x_km.tolist()
     assert columns["num_samples"] == holdings.num_samples.tolist()
+    assert columns["distance_km"] == fleet.population.distance_km.tolist()
+    rates = np.array(columns["upload_bits"]) / columns["upload_s"]
+    assert columns["rate_bps"] == pytest.approx(30e3 * np.log2(1 + 10 ** (np.array(columns["snr_db"]) / 10)))
+    assert columns["rate_bps"] == pytest.approx(rates)
     # A client's accuracy weights the accuracy on each class by the class's share of its data.
     labels = tiny_data().train_targets[holdings[3]]
     assert columns["accuracy"][3] == pytest.approx(np.mean([saved["class_accuracy"][label] for label in labels]))

@@ -251,6 +251,7 @@ def test_strategies_are_made_by_name() -> None:
         "participation": None,
         "scaling": True,
         "close_early": True,
+        "fit_upload": False,
     }
 
 

@@ -65,6 +65,9 @@ class PlanCommand:
         metavar="SHARE",
         help="With --deadline auto: raise the proposal until this share of updates arrives on time, such as 0.9.",
     )
+    compressors: bool = _schedule(
+        "--compressors", is_flag=True, help="Also show what each compressor of uploads would do to the tiers."
+    )
     rounds: int = _schedule("--rounds", type=WHOLE, default=12, help="Number of rounds to schedule.")
     figure: Path | None = _output(
         "--figure", type=FILE, help="Also draw a map, the latency density and the schedule: .png, .pdf or .svg."
@@ -88,7 +91,14 @@ class PlanCommand:
             fleet, fit_notes = self._make_fleet(settings)
             deadline_s = self._deadline_s(fleet, settings, status)
             status.update("Computing the plan")
-            plan = make_plan(fleet, deadline_s, num_rounds=self.rounds, settings=settings, seed=settings.run.seed)
+            plan = make_plan(
+                fleet,
+                deadline_s,
+                num_rounds=self.rounds,
+                settings=settings,
+                seed=settings.run.seed,
+                upload_ratios=self._upload_ratios(settings),
+            )
             source = file or f"{self.scenario}, seed {settings.run.seed}"
             deadline = f"deadline {deadline_s:g} s" if deadline_s < math.inf else "no deadline"
             title = f"{count(len(fleet), 'client')} ({source}), {deadline}"
@@ -122,6 +132,14 @@ class PlanCommand:
             *fitted.notes,
             "latencies are the medians of the recording; lesson replay simulates how they vary",
         ]
+
+    def _upload_ratios(self, settings: Settings) -> dict[str, float] | None:
+        """Return the sizes of compressed uploads relative to a model, if they are to be shown."""
+        if not self.compressors:
+            return None
+        from lesson.runs.resolve import upload_ratios  # it imports torch, which takes seconds
+
+        return upload_ratios(settings)
 
     def _flags_of_run(self) -> str | None:
         """Return the flags of `lesson run` for the same clients, without the deadline; None for a recording."""
@@ -158,6 +176,8 @@ class PlanCommand:
             settings.check_excluded("latencies", "a recording")
             if settings.fleet.latencies:
                 raise InputError("--flight cannot be combined with [fleet] latencies: both list the clients")
+            if settings.upload.compression != "none":
+                raise InputError("--flight cannot be combined with [upload] compression: its upload times are measured")
         if settings.upload.model_bits == "actual" or settings.upload.compression != "none":
             from lesson.runs.resolve import with_upload_bits  # it imports torch, which takes seconds
 
@@ -167,6 +187,12 @@ class PlanCommand:
     def _caveats(self, settings: Settings) -> list[str]:
         """Return what the plan does not show."""
         caveats = settings.caveats()
+        is_usual = not settings.is_given("upload.model_bits") and "upload.model_bits" not in settings.derived
+        if is_usual and not settings.fleet.latencies and self.flight is None:
+            size = f"{settings.upload.whole_bits / 1e3:g} kbit"
+            caveats.append(
+                f"a model has {size}, as in the paper; model_bits = actual charges the size of the task's own"
+            )
         if settings.faults.disconnects:
             caveats.append("a plan does not include injected disconnections")
         if settings.server.overhead_s:

@@ -127,6 +127,10 @@ class Ledger:
         """Return whether this update of a client, or a newer one, has been received before."""
         return bool(index <= self._newest[client])
 
+    def last_received(self, client: int) -> int:
+        """Return the index of the newest update of a client that has been received; −1 if there is none."""
+        return int(self._newest[client])
+
     # Updates
 
     def new_updates(self, clients: IntArray, round: int, now_s: float, **columns: Any) -> Updates:

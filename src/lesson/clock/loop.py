@@ -120,7 +120,7 @@ class RoundLoop:
         self.fleet, self._tell = fleet, tell
         self.ledger = Ledger(world.connected, exclude_after)
         self.round, self.now_s, self.stop_reason = 0, 0.0, ""
-        self.model_bytes, self._upload_bytes = math.ceil(fleet.model_bits / 8), fleet.upload_bits / 8
+        self.model_bytes = math.ceil(fleet.model_bits / 8)
         self._no_energies = bool(np.isnan(fleet.compute_j).all() or np.isnan(fleet.transmit_j).all())
         """Whether the compute energy or the transmit energy is unknown for all clients."""
         self._known: dict[str, Any] = {name: read_only(getattr(fleet, name)) for name in _SHOWN}
@@ -221,12 +221,8 @@ class RoundLoop:
         starts, in_turn, batches = plan.starts, plan.uploads == "in-turn", plan.batches
         steps, expected_s = fleet.local_steps[starts], fleet.latency_s[starts]
         compute_scale: FloatArray | float = 1.0
-        upload_scale: FloatArray | float = 1.0
-        level: FloatArray | float = fleet.level if plan.compression is None else plan.compression
-        if plan.compression is not None:
-            upload_scale = (
-                np.array([fleet.level_bits[one] for one in np.atleast_1d(level).tolist()]) / fleet.upload_bits
-            )
+        level = fleet.level if plan.compression is None else plan.compression
+        upload_scale = 1.0 if plan.compression is None else fleet.bits_at(level) / fleet.upload_bits
         if plan.local_steps is not None or batches is not None or in_turn or plan.compression is not None:
             usual_steps, steps = steps, steps if plan.local_steps is None else plan.local_steps
             compute_scale = steps * (1 if batches is None else batches) / usual_steps
@@ -244,7 +240,7 @@ class RoundLoop:
             local_steps=steps,
             batches=1 if batches is None else batches,
             tier=UNREACHABLE if plan.tiers is None else plan.tiers,
-            level=fleet.level if plan.compression is None else plan.compression,
+            level=level,
             compute_scale=compute_scale,
             upload_scale=upload_scale,
             in_turn=in_turn,
@@ -354,7 +350,7 @@ class RoundLoop:
         arrived = Updates.join(round.collected.arrived, round.collected.unfit)
         compute_j, transmit_j = self._energy_j(round, arrived)
         bytes_up, bytes_down = round.collected.num_bytes or (
-            int(np.ceil(self._upload_bytes * arrived.upload_scale).sum()),
+            self._bytes_up(arrived),
             len(round.plan.starts) * self.model_bytes,
         )
         return RoundRecord(
@@ -382,6 +378,12 @@ class RoundLoop:
             retiered=round.retiered if varies else None,
             lost=len(round.collected.lost) if varies else None,
         )
+
+    def _bytes_up(self, arrived: Updates) -> int:
+        """Return the size of these uploads in bytes."""
+        if not self.fleet.level_bits:
+            return len(arrived) * self.model_bytes
+        return int(np.ceil(self.fleet.bits_at(arrived.level) / 8).sum())
 
     def _energy_j(self, round: Round, arrived: Updates) -> tuple[float | None, float | None]:
         """Return the compute and transmit energy of all updates that ended in this round; None if unknown."""

@@ -60,6 +60,8 @@ class Fleet:
         level_bits: Size of an upload in bits at each compression level that a plan may name, from the least to the most
             compression; empty without compression.
         population: Positions and CPUs of drawn clients; None if latencies were measured.
+        gain_db: Gain of the channel to the base station, without fading; None unless it follows from positions.
+        snr_db: Signal-to-noise ratio of an upload on the client's own band at this gain; None like `gain_db`.
         ensure_first_tier: Whether `at_deadline` promotes the fastest client if no client meets the deadline.
         promoted: The promoted client and its actual latency; None if there is none.
     """
@@ -80,6 +82,8 @@ class Fleet:
     level: float = math.nan
     level_bits: Mapping[float, float] = field(default_factory=dict)
     population: Population | None = None
+    gain_db: FloatArray | None = None
+    snr_db: FloatArray | None = None
     ensure_first_tier: bool = False
     promoted: Promotion | None = None
 
@@ -91,14 +95,21 @@ class Fleet:
         """Size of the usual upload in bits."""
         return self.level_bits.get(self.level, self.model_bits)
 
-    def upload_scale(self, levels: FloatArray | float) -> FloatArray:
-        """Return the size of uploads at these levels divided by that of the usual one, shape (len(levels),)."""
-        return np.array([self.level_bits[level] for level in np.atleast_1d(levels).tolist()]) / self.upload_bits
+    def bits_at(self, levels: FloatArray | float) -> FloatArray:
+        """Return the size of uploads at these levels in bits, shape (len(levels),)."""
+        different, places = np.unique(levels, return_inverse=True)
+        return np.array([self.level_bits.get(level, self.model_bits) for level in different.tolist()])[places]
 
     @property
     def upload_ratio(self) -> float:
         """Size of the usual upload divided by that of a model that is not compressed."""
         return self.upload_bits / self.model_bits
+
+    @property
+    def rate_bps(self) -> FloatArray:
+        """Data rate of an upload on each client's own band in bit/s, shape (num_clients,)."""
+        with np.errstate(divide="ignore"):
+            return self.upload_bits * self.assumed_latency_ratio / self.upload_s
 
     @property
     def reachable(self) -> BoolArray:
@@ -143,6 +154,24 @@ class Fleet:
             population=None if self.population is None else self.population.first(count),
             promoted=self.promoted if self.promoted is not None and self.promoted.client < count else None,
             **cut,
+        )
+
+    def with_payload(self, bits: float) -> "Fleet":
+        """Return the fleet with uploads of this size: their times and energies change in proportion."""
+        ratio = bits / self.upload_bits
+        upload_s = ratio * self.upload_s
+        with np.errstate(invalid="ignore"):  # inf − inf for unreachable clients
+            latency_s = np.where(self.reachable, self.latency_s - self.upload_s + upload_s, np.inf)
+        return replace(
+            self,
+            upload_s=upload_s,
+            shared_upload_s=ratio * self.shared_upload_s,
+            latency_s=latency_s,
+            transmit_j=ratio * self.transmit_j,
+            shared_transmit_j=ratio * self.shared_transmit_j,
+            model_bits=bits,
+            level=math.nan,
+            level_bits={},
         )
 
     def at_deadline(self, deadline_s: float) -> "Fleet":
@@ -307,7 +336,8 @@ def _drawn_fleet(settings: Settings, population: Population) -> Fleet:
         charged = np.full(len(population), settings.training.latency_samples)
     cycles = latency.num_cycles(settings.training.local_iterations, population.cycles_per_sample, charged)
     compute_s = latency.compute_s(cycles, population.cpu_hz)
-    upload_s, shared_s, download_s = _sent_s(settings, population)
+    gain = _gain(settings, population)
+    upload_s, shared_s, download_s = _sent_s(settings, population, gain)
     shared_s = np.nan_to_num(shared_s, nan=np.inf, posinf=np.inf)
     fleet = make_fleet(
         settings,
@@ -322,10 +352,22 @@ def _drawn_fleet(settings: Settings, population: Population) -> Fleet:
         transmit_j=latency.transmit_j(population.power_w, upload_s),
         shared_transmit_j=latency.transmit_j(population.power_w, shared_s),
     )
-    return replace(fleet, population=population)
+    if gain is None:
+        return replace(fleet, population=population)
+    snr = link.signal_to_noise(population.power_w, gain, link.watts(settings.radio.noise_dbm))
+    return replace(fleet, population=population, gain_db=10 * np.log10(gain), snr_db=10 * np.log10(snr))
 
 
-def _sent_s(settings: Settings, population: Population) -> tuple[FloatArray, FloatArray, FloatArray]:
+def _gain(settings: Settings, population: Population) -> FloatArray | None:
+    """Return the channel gain of each client at its position; None if data rates do not depend on positions."""
+    if not settings.uses_positions:
+        return None
+    return link.gain(Channel(settings, population.seed).loss_db(population.x_km, population.y_km))
+
+
+def _sent_s(
+    settings: Settings, population: Population, gain: FloatArray | None
+) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return each client's upload time, that alone on the combined band of all clients, and its download time.
 
     Bandwidth b and noise N0 grow with the number of bands, the power p does not. Times are those at the mean channel:
@@ -338,7 +380,7 @@ def _sent_s(settings: Settings, population: Population) -> tuple[FloatArray, Flo
     elif (phones := phone_rates_of(settings, len(population), population.seed)) is not None:
         up_bps, shared_bps, down_bps = phones.mean_bps("up"), phones.mean_bps("up"), phones.mean_bps("down")
     else:
-        gain = link.gain(Channel(settings, population.seed).loss_db(population.x_km, population.y_km))
+        assert gain is not None, "rates depend on positions"
 
         def rate_bps(power_w: FloatArray, num_bands: int = 1) -> FloatArray:
             noise_w = num_bands * link.watts(settings.radio.noise_dbm)
@@ -379,6 +421,19 @@ def reach_of(seconds: FloatArray) -> float:
 
 
 Columns = dict[str, list[Any] | None]
+
+
+def links_of(fleet: Fleet, chosen: IntArray) -> Columns:
+    """Return the links of the chosen clients to the base station as columns, with None as in `columns_of`."""
+    placed = fleet.population if fleet.population is not None and fleet.population.is_placed else None
+    links = {
+        "distance_km": None if placed is None else placed.distance_km,
+        "gain_db": fleet.gain_db,
+        "snr_db": fleet.snr_db,
+        "rate_bps": None if np.isnan(fleet.upload_s).all() else fleet.rate_bps,
+        "upload_bits": np.full(len(fleet), fleet.upload_bits),
+    }
+    return {name: None if values is None else finite_or_none(values[chosen]) for name, values in links.items()}
 
 
 def columns_of(fleet: Fleet, chosen: IntArray) -> Columns:

@@ -5,6 +5,7 @@ from .recorder import Recorder, RecordingGrid
 from .strategy import LessonStrategy
 from .tasks import TaskClient, evaluate_on_server, initial_arrays
 from .times import report_times
+from .uploads import compress_uploads
 
 __all__ = [
     "LessonStrategy",
@@ -12,6 +13,7 @@ __all__ = [
     "RecordingGrid",
     "RunFolder",
     "TaskClient",
+    "compress_uploads",
     "evaluate_on_server",
     "initial_arrays",
     "report_times",

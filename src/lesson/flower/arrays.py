@@ -1,5 +1,7 @@
 """Conversion of a model between Flower's arrays by name and the vector that the server aggregates."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +33,17 @@ class Layout:
         large = any(array.dtype.kind in "iu" and array.size and np.abs(array).max() >= 2**24 for array in arrays)
         return cls(tuple(record), shapes, types, large or np.dtype(np.float64) in types)
 
+    @property
+    def sizes(self) -> list[int]:
+        """Number of values of each array."""
+        return [math.prod(shape) for shape in self.shapes]
+
+    def only(self, names: Sequence[str]) -> "Layout":
+        """Return the layout of some of the arrays."""
+        places = [self.names.index(name) for name in names]
+        shapes, types = tuple(self.shapes[place] for place in places), tuple(self.types[place] for place in places)
+        return Layout(tuple(names), shapes, types, self.precise)
+
     def vector(self, record: ArrayRecord) -> Vector:
         """Return all values as one vector, float64 if `precise`, else float32.
 
@@ -43,12 +56,11 @@ class Layout:
             values = _values(name, record[name])
             check_shape(name, values.shape, shape)
             parts.append(check_values(name, values, kind))
-        return np.concatenate(parts)
+        return np.concatenate(parts) if parts else np.empty(0, dtype=kind)
 
     def record(self, vector: Vector) -> ArrayRecord:
         """Return the arrays of a vector; values of integer arrays, such as counters, are rounded."""
-        sizes = [int(np.prod(shape)) for shape in self.shapes]
-        parts = np.split(vector, np.cumsum(sizes)[:-1])
+        parts = np.split(vector, np.cumsum(self.sizes)[:-1])
         arrays = {}
         for name, shape, kind, part in zip(self.names, self.shapes, self.types, parts, strict=True):
             values = part if kind.kind == "f" else np.rint(part)

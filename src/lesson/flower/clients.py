@@ -14,11 +14,13 @@ from lesson.clock.worlds.clients import TOO_LATE, Key
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.errors import InputError
 from lesson.flower.arrays import Layout, Vector
+from lesson.flower.codec import Uploads
 from lesson.flower.identity import Node, Roster, names_of
 from lesson.flower.mailbox import Answer, Mailbox
 from lesson.flower.recorder import LOOK_EVERY_S
 from lesson.flower.replies import FieldNames, content_bytes, fault_of, read_arrays, read_report, warn
 from lesson.flower.times import read_times
+from lesson.flower.uploads import ASKED
 from lesson.learn.guards import InvalidUpdateError
 from lesson.learn.lane import Lane
 from lesson.learn.remote import Received
@@ -49,9 +51,15 @@ class GridClients:
     """Returns the latency to assume for a client of the roster until it is measured, in seconds."""
     sends_index: bool = False
     """Whether clients get `update`, the index of a local training among those of the client, from 0."""
+    uploads: Uploads | None = None
+    """Compression of the updates; None if clients send their models."""
+    last_received: Callable[[int], int] = lambda _: -1
+    """Returns the index of the last update of a client that has been received."""
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
+        self._started = dict[Key, tuple[Vector, float]]()
+        """Model from which each compressed update starts, and its level; until its reply arrives."""
         self._given_up = set[Key]()
         """Updates that the server no longer waits for."""
         self.events = list[Event]()
@@ -84,6 +92,10 @@ class GridClients:
             )
             arrays = bases[int(updates.base_version[row])]
             content, ttl = RecordDict({self.fields.arrays: arrays, self.fields.config: config}), float(patience_s[row])
+            if self.uploads is not None:
+                level, base = float(updates.level[row]), self.lane.versions[int(updates.base_version[row])]
+                self._started[client, index] = base.cpu().numpy(), level
+                content[ASKED] = self.uploads.ask(level, client, index, self.last_received(client))
             messages.append(Message(content, self.node_of[client], MessageType.TRAIN, ttl=ttl, group_id=str(round)))
         sent = self.mailbox.send(messages, [partial(self._reply, update) for update in updates.keys])
         for update, is_sent in zip(updates.keys, sent, strict=True):
@@ -113,6 +125,8 @@ class GridClients:
         """Stop waiting for these updates; those that still arrive are reported as too late, without their models."""
         keys = set(updates.keys)
         self._given_up |= keys - self.received.held.keys()
+        for key in keys:
+            self._started.pop(key, None)
         for place, event in enumerate(self.events):
             if isinstance(event, Reply) and event.key in keys and not event.fault:  # not returned by `poll` yet
                 self.events[place] = replace(event, fault=TOO_LATE, detail=GIVEN_UP)
@@ -147,6 +161,7 @@ class GridClients:
         """Convert the answer to a request to train. Anything wrong with it becomes a fault of this reply."""
         content = None if isinstance(answer, Exception) or not answer.has_content() else answer.content
         size = 0
+        started = self._started.pop(update, None)
         try:
             size = 0 if content is None else content_bytes(content)
             if update in self._given_up:
@@ -156,7 +171,7 @@ class GridClients:
                 return
             weight, metrics = read_report(answer, self.fields)
             assert content is not None, "otherwise, there is no report"
-            vector, times = self.layout.vector(read_arrays(content)), read_times(content)
+            vector, times = self._vector(read_arrays(content), started), read_times(content)
         except Exception as error:
             fault = fault_of(error)
             reply = Reply(*update, fault=fault.reason, detail=fault.detail, num_bytes=size, received=received_s)
@@ -165,6 +180,12 @@ class GridClients:
             compute_s = times.compute_s if times is not None and times.compute_s >= 0 else None
             reply = Reply(*update, weight, metrics, num_bytes=size, received=received_s, compute_s=compute_s)
         self.events.append(reply)
+
+    def _vector(self, arrays: ArrayRecord, started: tuple[Vector, float] | None) -> Vector:
+        """Return the model of a reply; `started` is what `_started` has if it is compressed."""
+        if self.uploads is None or started is None:
+            return self.layout.vector(arrays)
+        return self.uploads.codec.decode(arrays, *started)
 
     def _warn_capped(self, updates: Updates, rates: Sequence[float]) -> None:
         """Log that lr_cap limits the step size of a client, once for each factor, which is the tier for LESSON."""

@@ -27,7 +27,7 @@ from lesson.runs.execute import execute_in
 from lesson.runs.read_back import each_line
 from lesson.runs.summary import OWN_APP
 from lesson.runs.trackers import Tracker, checked_trackers
-from lesson.settings.sections import GuardSettings, ServerSettings
+from lesson.settings.sections import GuardSettings, ServerSettings, UploadSettings
 from lesson.settings.settings import Settings, without_none
 from lesson.strategies import STRATEGIES, option_values
 from lesson.strategies.base import Strategy
@@ -162,7 +162,7 @@ def app_settings(
     lr: float,
     lr_cap: float,
     local_steps: int,
-    model_bits: float,
+    upload: UploadSettings,
     server: ServerSettings,
     guards: GuardSettings,
 ) -> Settings:
@@ -172,7 +172,7 @@ def app_settings(
         fleet={"num_clients": num_clients},
         training={"learning_rate": lr, "lr_cap": lr_cap, "local_steps": local_steps, "weighting": "samples"},
         data={"dataset": OWN_APP, "split": "natural"},
-        upload={"model_bits": model_bits},
+        upload=upload.model_dump(exclude_none=True),
         server=server.model_dump(exclude_none=True),
         strategy={"name": name, "deadline_s": deadline_s, **options},
         run={

@@ -23,6 +23,7 @@ from lesson.fleet.fleet import Fleet
 from lesson.flower.app_run import AppRun, EvaluateFn
 from lesson.flower.arrays import Layout, num_bytes
 from lesson.flower.clients import LOCAL_STEPS, GridClients
+from lesson.flower.codec import Uploads
 from lesson.flower.evaluation import FederatedEvaluation
 from lesson.flower.folder import OpenFolder, RunFolder, app_settings
 from lesson.flower.identity import Node
@@ -30,13 +31,14 @@ from lesson.flower.mailbox import Mailbox
 from lesson.flower.participants import Participants, checked_latencies, in_simulated_time, on_the_wall, wait_for_nodes
 from lesson.flower.replies import FieldNames, logger, tell, tell_clients, warn
 from lesson.flower.watch import MAX_ROUNDS_WITHOUT_UPDATE, UpdateWatch
+from lesson.learn.compression import level_of, make_compressor
 from lesson.learn.executor import Executor
 from lesson.learn.guards import InvalidUpdateError
 from lesson.learn.lane import Lane
 from lesson.learn.optimizers import ServerOptimizer
 from lesson.learn.pipeline import Pipeline
 from lesson.learn.remote import Received, as_tensor
-from lesson.settings.sections import GuardSettings, ServerSettings, TrainingSettings
+from lesson.settings.sections import GuardSettings, ServerSettings, TrainingSettings, UploadSettings
 from lesson.strategies.base import Merge, RoundPlan, ServerView, Strategy, Updates
 from lesson.strategies.fedavg import FedAvg
 from lesson.strategies.lesson import Lesson
@@ -86,6 +88,8 @@ class LessonStrategy(FlowerStrategy):
         lr_cap: Largest step size of a client; by default, that of tier 4.
         server: Server optimizer, and how updates are aggregated.
         guards: Which updates are rejected, and when clients are excluded.
+        upload: Compression of updates, which clients need the mod `compress_uploads` for; `model_bits` has no effect,
+            because bytes are measured. By default, clients send their models.
         min_available_nodes: Number of nodes to wait for before the first round.
         fraction_evaluate: Share of the connected clients that evaluate the model; 0 turns federated evaluation off, and
             with it the warm-up.
@@ -115,6 +119,7 @@ class LessonStrategy(FlowerStrategy):
         lr_cap: float | None = None,
         server: ServerSettings | None = None,
         guards: GuardSettings | None = None,
+        upload: UploadSettings | None = None,
         min_available_nodes: int = 2,
         fraction_evaluate: float = 1.0,
         evaluate_every: int = 0,
@@ -142,6 +147,7 @@ class LessonStrategy(FlowerStrategy):
         for name, given, kind in (
             ("server", server, ServerSettings),
             ("guards", guards, GuardSettings),
+            ("upload", upload, UploadSettings),
             ("folder", folder, RunFolder),
         ):
             if not isinstance(given, kind | None):
@@ -152,6 +158,9 @@ class LessonStrategy(FlowerStrategy):
         self.first_round_timeout_s = first_round_timeout_s
         self.lr_cap = None if lr_cap is None else float(lr_cap)
         self.server, self.guards = server or ServerSettings(), guards or GuardSettings()
+        self.upload = upload or UploadSettings()
+        if (compressor := make_compressor(self.upload)) is not None:
+            level_of(compressor, self.upload)  # raises for a level that it does not have
         self.min_available_nodes = min_available_nodes
         self.fraction_evaluate, self.evaluate_every = float(fraction_evaluate), evaluate_every
         self.keep_best, self.sends_index, self.seed, self.folder = keep_best, sends_index, seed, folder
@@ -244,7 +253,7 @@ class LessonStrategy(FlowerStrategy):
             lr=lr,
             lr_cap=self._cap(lr),
             local_steps=local_steps,
-            model_bits=8.0 * num_bytes(arrays),
+            upload=self.upload.model_copy(update={"model_bits": 8.0 * num_bytes(arrays)}),
             server=self.server,
             guards=self.guards,
         )
@@ -280,6 +289,7 @@ class LessonStrategy(FlowerStrategy):
         lane = Lane(initial, TrainingSettings(learning_rate=lr, lr_cap=self._cap(lr)), optimizer, self.guards)
         if optimizer.note:
             tell(f"note: {optimizer.note}")
+        uploads = Uploads.of(self.upload, self.seed, layout)
         clients = GridClients(
             mailbox,
             participants.node_of,
@@ -292,13 +302,18 @@ class LessonStrategy(FlowerStrategy):
             participants.roster,
             participants.assumed_s,
             self.sends_index,
+            uploads,
         )
-        fleet = replace(participants.fleet(config.get(LOCAL_STEPS, 1)), model_bits=8.0 * num_bytes(arrays))
+        model_bits = 8.0 * num_bytes(arrays)
+        fleet = replace(participants.fleet(config.get(LOCAL_STEPS, 1)), model_bits=model_bits)
+        if uploads is not None:
+            fleet = replace(fleet, level=uploads.level, level_bits=uploads.level_bits(model_bits))
         strategy, world = self.strategy, self._world(fleet, clients, timeout_s)
         if self.clock == "wall" and self.latency_s is None:
             strategy = MeasuredFirst(strategy)
         exclude_after = self.guards.exclude_after_rejections
         loop = RoundLoop(strategy, world, seed=self.seed, exclude_after=exclude_after, tell=warn)
+        clients.last_received = loop.ledger.last_received
         return Pipeline(loop, lane, Executor(received, None)), clients
 
     def _world(self, fleet: Fleet, clients: GridClients, timeout_s: float) -> WallWorld | RemoteWorld:

@@ -81,7 +81,7 @@ def build(
     initial = workload.initial_vector()
     if connect is not None:
         (initial,) = backend.memory.put([initial.numpy()])
-    compression = _compression(workload, settings)
+    compression = _compression(workload, settings, num_threads)
     lane = Lane(initial, settings.training, optimizer, settings.guards, compression, backend.memory)
     executor = Executor(SimulatedClients(workload, backend, settings.run.trainer), evaluator, backend.rule)
     fleet = fleet_of(settings, clients, workload.holdings.num_samples)
@@ -90,14 +90,12 @@ def build(
     return TrainingRun(Pipeline(loop, lane, executor), evaluator, fleet)
 
 
-def _compression(workload: Workload, settings: Settings) -> list[CompressUploads]:
+def _compression(workload: Workload, settings: Settings, num_threads: int | None) -> list[CompressUploads]:
     """Return the compression of uploads, if there is one."""
-    compressor, wanted = make_compressor(settings.upload), settings.upload.error_feedback
+    compressor = make_compressor(settings.upload)
     if compressor is None:
         return []
-    feeds_back = compressor.error_feedback if wanted is None else wanted
-    sizes = workload.template.parameter_sizes
-    return [CompressUploads(compressor, sizes, settings.run.seed, error_feedback=feeds_back)]
+    return [CompressUploads(compressor, workload.template.parameter_sizes, settings.run.seed, num_threads)]
 
 
 def _backend(workload: Workload, settings: Settings, num_threads: int | None) -> Backend:

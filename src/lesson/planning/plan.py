@@ -1,7 +1,7 @@
 """How a deadline affects a fleet, without training: tiers, round lengths, the first rounds, and other deadlines."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from lesson.clock.records import RoundRecord
 from lesson.clock.simulate import simulate
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.errors import InputError
-from lesson.fleet.fleet import Fleet
+from lesson.fleet.fleet import Fleet, columns_of, links_of
 from lesson.fleet.tiers import UNREACHABLE, assign_tiers, check_deadline
 from lesson.planning.on_time import OnTime, simulate_fedavg_round_s, simulate_on_time
 from lesson.settings.settings import Settings
@@ -74,6 +74,29 @@ class DeadlineRow:
     on_time: float | None
 
 
+@dataclass(frozen=True)
+class UploadRow:
+    """What uploads of one size would do to the tiers of a fleet.
+
+    Attributes:
+        compression: Compressor and level, such as "qsgd 8"; "none" for a model that is not compressed.
+        bits: Size of an upload.
+        fastest_s: Upload time of the client with the fastest link in seconds.
+        median_s: Median upload time of reachable clients.
+        slowest_s: Upload time of the reachable client with the slowest link.
+        tiers: Number of clients by tier.
+        fedavg_round_s: Round length of FedAvg in seconds.
+    """
+
+    compression: str
+    bits: float
+    fastest_s: float
+    median_s: float
+    slowest_s: float
+    tiers: Mapping[int, int]
+    fedavg_round_s: float
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """What a deadline does to a fleet, as returned by `lesson.plan` and shown by `lesson plan`.
@@ -87,6 +110,8 @@ class Plan:
             vary, those of LESSON and FedAvg are simulated means; FedAvg's is None if no simulated round ends.
         rounds: Records of LESSON's first rounds.
         deadlines: LESSON's long-run performance with this deadline and with others, in increasing order.
+        uploads: The upload of the settings and, if asked for, that of each compressor; empty if upload times are
+            unknown.
         varying: Settings that make times vary; if there are any, latencies and tiers are the first estimates, on
             which update rates, staleness and energy are based.
     """
@@ -98,6 +123,7 @@ class Plan:
     round_s: dict[str, float | None]
     rounds: Sequence[RoundRecord]
     deadlines: Sequence[DeadlineRow]
+    uploads: Sequence[UploadRow] = ()
     varying: Sequence[str] = ()
 
     @property
@@ -118,17 +144,15 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as values for strict JSON; unknown and infinite numbers are None."""
-        fleet, names = self.fleet, self.fleet.names
+        fleet, names, everybody = self.fleet, self.fleet.names, np.arange(len(self.fleet))
+        columns = columns_of(fleet, everybody) | links_of(fleet, everybody)
+        values = {name: column or [None] * len(fleet) for name, column in columns.items()}
         return {
             "deadline_s": _finite(self.deadline_s),
             "clients": [
-                {
-                    "client": names[client],
-                    "compute_s": _finite(fleet.compute_s[client]),
-                    "upload_s": _finite(fleet.upload_s[client]),
-                    "latency_s": _finite(fleet.latency_s[client]),
-                    "tier": int(self.tiers[client]) or None,
-                }
+                {"client": names[client]}
+                | {name: column[client] for name, column in values.items() if name not in ("name", "x_km", "y_km")}
+                | {"tier": int(self.tiers[client]) or None}
                 for client in range(len(fleet))
             ],
             "unreachable": [names[client] for client in np.flatnonzero(self.tiers == UNREACHABLE).tolist()],
@@ -150,6 +174,10 @@ class Plan:
                 for record in self.rounds
             ],
             "deadlines": [{name: _finite(value) for name, value in vars(row).items()} for row in self.deadlines],
+            "uploads": [
+                vars(row) | {"tiers": [{"tier": tier, "num_clients": number} for tier, number in row.tiers.items()]}
+                for row in self.uploads
+            ],
         }
 
 
@@ -160,8 +188,12 @@ def make_plan(
     num_rounds: int = 12,
     settings: Settings | None = None,
     seed: int = 0,
+    upload_ratios: Mapping[str, float] | None = None,
 ) -> Plan:
-    """Return the plan of a fleet for one deadline. `settings` may make times vary; disconnections are ignored."""
+    """Return the plan of a fleet for one deadline. `settings` may make times vary; disconnections are ignored.
+
+    `upload_ratios` names compressors, and the size of their uploads divided by that of a model.
+    """
     settings = None if settings is None else settings.without_faults()
     check_deadline(deadline_s)
     if not 1 <= num_rounds <= MAX_ROUNDS:
@@ -190,6 +222,7 @@ def make_plan(
         },
         rounds=rounds,
         deadlines=sorted([*others, *([here] if math.isfinite(deadline_s) else [])], key=lambda row: row.deadline_s),
+        uploads=_upload_rows(fleet, deadline_s, _usual_upload(fleet, settings) | dict(upload_ratios or {})),
         varying=[] if settings is None else settings.varying,
     )
 
@@ -287,6 +320,29 @@ def mean_staleness(tiers: IntArray, num_clients: IntArray) -> float:
     missed = np.searchsorted(versions, slots * tiers, "right") / np.maximum(slots, 1) - 1
     missed = np.where(slots > 0, missed, (tiers - 1) * (len(versions) / horizon))
     return float(np.sum(rates * missed) / np.sum(rates))
+
+
+def _usual_upload(fleet: Fleet, settings: Settings | None) -> dict[str, float]:
+    """Return the name of the fleet's compressor and level, and the size of its uploads divided by that of a model."""
+    name = "none" if settings is None or not fleet.level_bits else f"{settings.upload.compression} {fleet.level:g}"
+    return {name: fleet.upload_ratio}
+
+
+def _upload_rows(fleet: Fleet, deadline_s: float, ratios: Mapping[str, float]) -> list[UploadRow]:
+    if np.any(np.isnan(fleet.upload_s[fleet.reachable])):
+        return []
+    rows = []
+    for name, ratio in ratios.items():
+        sized = fleet.with_payload(ratio * fleet.model_bits)
+        upload_s, tiers = (
+            sized.upload_s[sized.reachable],
+            assign_tiers(sized.at_deadline(deadline_s).latency_s, deadline_s),
+        )
+        found, counts = np.unique(tiers[tiers != UNREACHABLE], return_counts=True)
+        times_s = float(upload_s.min()), float(np.median(upload_s)), float(upload_s.max())
+        by_tier = dict(zip(found.tolist(), counts.tolist(), strict=True))
+        rows.append(UploadRow(name, sized.model_bits, *times_s, by_tier, sized.slowest_s))
+    return rows
 
 
 def _tier_rows(fleet: Fleet, tiers: IntArray, round_s: float, on_time: OnTime) -> list[TierRow]:

@@ -19,11 +19,10 @@ _IMPORTED: dict[str, tuple[ModuleSpec | None, str]] = {}
 
 
 def input_digests(settings: Settings) -> dict[str, str]:
-    """Return a digest of each input file, and of each source file of a custom strategy or task, by file name."""
+    """Return a digest of each input file, and of each source file of custom code, by file name."""
     digests = {path: _digest(_content(Path(path))) for path in settings.input_files.values()}
-    for name in (settings.strategy.name, settings.data.dataset):
-        if ":" in name:
-            digests |= code_digests(name)
+    for name in _custom(settings):
+        digests |= code_digests(name)
     return digests
 
 
@@ -54,12 +53,12 @@ def code_digests(name: str) -> dict[str, str]:
 
 
 def check_imported(settings: Settings) -> None:
-    """Raise InputError if this process has imported an earlier version of a custom strategy or task.
+    """Raise InputError if this process has imported an earlier version of custom code.
 
     Python imports a module once, so the edited file would be recorded for a run that executes the earlier code.
     """
-    for name in (settings.strategy.name, settings.data.dataset):
-        for file, digest in code_digests(name).items() if ":" in name else ():
+    for name in _custom(settings):
+        for file, digest in code_digests(name).items():
             module = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
             if (imported := sys.modules.get(module)) is None:
                 continue
@@ -69,6 +68,12 @@ def check_imported(settings: Settings) -> None:
             elif known[1] != digest:
                 remedy = f"restart Python or, in a notebook, call importlib.reload on {module}"
                 raise InputError(f"{file} has changed since this process imported it; {remedy}")
+
+
+def _custom(settings: Settings) -> list[str]:
+    """Return the names of the custom strategy, task and compressor, as far as there are any."""
+    names = settings.strategy.name, settings.data.dataset, settings.upload.compression
+    return [name for name in names if ":" in name]
 
 
 def _root_of(module: str) -> Path | None:

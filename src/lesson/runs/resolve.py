@@ -12,7 +12,7 @@ from lesson.core.errors import InputError
 from lesson.fleet.measured import listed_clients, samples_note
 from lesson.learn.backend import Backend
 from lesson.learn.build import TrainingRun, build
-from lesson.learn.compression import level_bits, level_of, make_compressor
+from lesson.learn.compression import COMPRESSORS, level_bits, level_of, make_compressor
 from lesson.learn.device import device_of
 from lesson.learn.task import Task
 from lesson.learn.tasks import BITS_PER_VALUE, Exchanged, count_values, task_of
@@ -76,9 +76,17 @@ def resolve(
 def with_upload_bits(settings: Settings) -> Settings:
     """Return the settings with the size of an upload as a number, for a plan, which has no run."""
     if settings.upload.model_bits != "actual" and settings.upload.compression == "none":
-        make_compressor(settings.upload)  # raises for unknown settings
         return settings
     return settings.with_derived(_upload(settings, count_values(settings)))
+
+
+def upload_ratios(settings: Settings) -> dict[str, float]:
+    """Return the size of an upload with each built-in compressor at its usual level, divided by that of a model."""
+    exchanged, ratios = count_values(settings), {"none": 1.0}
+    for name, kind in COMPRESSORS.items():
+        sizes = level_bits(kind(), exchanged.parameters, exchanged.buffers, kind.level, 1.0)
+        ratios[f"{name} {kind.level:g}"] = sizes[str(float(kind.level))]
+    return ratios
 
 
 def _upload(given: Settings, exchanged: Exchanged) -> dict[str, Any]:

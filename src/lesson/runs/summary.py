@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from lesson.fleet.fleet import Fleet, columns_of, finite_or_none, sample_by_latency
+from lesson.fleet.fleet import Fleet, columns_of, finite_or_none, links_of, sample_by_latency
 from lesson.learn.evaluation import Evaluator
 from lesson.learn.lane import GlobalModel
 from lesson.learn.metric import Metric
@@ -174,6 +174,7 @@ def clients_of(fleet: Fleet, evaluator: Evaluator | None, model: GlobalModel) ->
         "clients": {
             "number": chosen.tolist(),
             **columns_of(fleet, chosen),
+            **links_of(fleet, chosen),
             "num_samples": fleet.num_samples[chosen].tolist(),
             **by_client,
         },

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from lesson.core.errors import InputError
+from lesson.core.errors import InputError, unknown
 from lesson.core.validation import (
     BelowOne,
     Checked,
@@ -375,14 +375,15 @@ class UploadSettings(_WithOptions):
         "default, 8 bits or 1 %",
         requires="compression",
     )
-    error_feedback: Flag | None = setting(
-        None,
-        "whether clients add what compression left out to their next update; by default for topk, randk and sign",
-        requires="compression",
-    )
     level_bits: dict[str, Positive] = setting(
         {}, "levels that strategies may choose, and the size of an upload in bits at each; follows from the model"
     )
+
+    @model_validator(mode="after")
+    def _check_unknown(self) -> Self:
+        for name in self.options if self.compression == "none" else ():
+            raise unknown("setting", name, type(self).model_fields)
+        return self
 
     @property
     def whole_bits(self) -> float:
@@ -402,8 +403,8 @@ class UploadSettings(_WithOptions):
 
     @property
     def bits_of(self) -> dict[float, float]:
-        """Size of an upload in bits by level, from the least to the most compression."""
-        return {float(level): bits for level, bits in self.level_bits.items()}
+        """Size of an upload in bits by level, from the least to the most compression; empty without compression."""
+        return {float(level): bits for level, bits in self.level_bits.items() if self.compression != "none"}
 
 
 class TaskSettings(_WithOptions):

@@ -84,6 +84,8 @@ class Lesson(CheckedOptions):
         if not view.level_bits:
             raise InputError("fit_upload needs compressed uploads: set [upload] compression")
         upload_s, levels = view.upload_s[clients], np.array(list(view.level_bits))
+        if np.any(np.isnan(upload_s) & np.isfinite(latency_s)):
+            raise InputError("fit_upload needs upload_s of every client, but only the latency is known")
         scale = np.array(list(view.level_bits.values()))[:, None] / view.upload_bits
         with np.errstate(invalid="ignore"):  # inf − inf for unreachable clients
             possible_s = np.nan_to_num(latency_s - upload_s + scale * upload_s, nan=np.inf, posinf=np.inf)

@@ -21,7 +21,7 @@ from pydantic import Field
 from lesson.core.arrays import IntArray
 from lesson.core.errors import InputError
 from lesson.core.validation import Flag
-from lesson.fleet.tiers import TOLERANCE, assign_tiers
+from lesson.fleet.tiers import TOLERANCE
 from lesson.strategies.base import Merge, RoundPlan, ServerView, Updates, shares
 from lesson.strategies.lesson import Lesson
 
@@ -41,7 +41,7 @@ class LessonFilled(Lesson):
                 "lesson-filled takes one step on several minibatches: set local_steps = 1 and local_epochs = 0"
             )
         plan = super().open_round(view, rng)
-        return replace(plan, batches=self._fitting(view, plan.starts))
+        return replace(plan, batches=self._fitting(view, plan))
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
         due, drops = self._due(view, arrived)
@@ -50,10 +50,15 @@ class LessonFilled(Lesson):
         weights = view.client_weight[due.client] * np.float_power(slower, -self.discount)
         return Merge(due.id, shares(weights), of="updates", drops=drops)
 
-    def _fitting(self, view: ServerView, clients: IntArray) -> IntArray:
+    def _fitting(self, view: ServerView, plan: RoundPlan) -> IntArray:
         """Return how many minibatches fit into each client's slot: at least 1, at most its number of samples."""
-        slots_s = assign_tiers(view.latency_s[clients], self.deadline_s) * self.deadline_s
+        clients = plan.starts
+        assert plan.tiers is not None, "plans of LESSON have tiers"
+        upload_s = view.upload_s[clients]
+        if isinstance(plan.compression, np.ndarray):
+            bits = np.array([view.level_bits[level] for level in plan.compression.tolist()])
+            upload_s = bits / view.upload_bits * upload_s
         with np.errstate(divide="ignore"):
-            rooms = (slots_s - view.upload_s[clients] - view.download_s[clients]) / view.compute_s[clients]
+            rooms = (plan.tiers * self.deadline_s - upload_s - view.download_s[clients]) / view.compute_s[clients]
         fitting = np.clip(np.nan_to_num(rooms * (1 + TOLERANCE), nan=1.0), 1, np.maximum(1, view.num_samples[clients]))
         return np.floor(fitting).astype(np.int64)

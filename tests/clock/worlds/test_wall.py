@@ -268,6 +268,21 @@ def test_measured_latency_keeps_the_proportions_of_its_parts(parts_s: tuple[floa
     assert fleet.latency_s.tolist() == [10.0]
 
 
+def test_measured_latency_is_that_of_the_usual_upload() -> None:
+    """Half of 10 s is the upload. At level 32, four times as long, 25 s are as usual; if the client reports 5 s of
+    compute time, so are 5 + 4 · 7 s for an upload of 7 s."""
+    fleet = replace(make_fleet([10.0]), level=8.0, level_bits={32.0: 400.0, 8.0: 100.0})
+    plans = [RoundPlan(ids(0), AllOf(ids(0)), compression=32.0)] * 2
+    federation, clients = on_the_wall(Scripted(*plans), fleet, [[25.0, 33.0]])
+    federation.step()
+    assert [federation.fleet.compute_s[0], federation.fleet.upload_s[0]] == pytest.approx([5.0, 5.0])
+    clients.receive = lambda reply: replace(reply, compute_s=5.0)  # type: ignore[misc]
+    federation.step()
+    now = federation.fleet
+    assert now.latency_s[0] == pytest.approx(10.0)  # of two, the shorter
+    assert now.upload_s[0] / now.compute_s[0] == pytest.approx(7 / 5)
+
+
 def test_latency_without_known_parts_is_upload_time() -> None:
     federation, _ = on_the_wall(FedAvg(), make_fleet([0.0]), [[20.0]])
     federation.step()

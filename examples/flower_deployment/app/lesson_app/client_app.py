@@ -6,10 +6,10 @@ from typing import Any
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from lesson.flower import TaskClient, report_times
+from lesson.flower import TaskClient, compress_uploads, report_times
 from lesson_app.task import settings_of
 
-app = ClientApp(mods=[report_times])
+app = ClientApp(mods=[report_times, compress_uploads])
 
 
 @app.train()

@@ -6,6 +6,7 @@ from flwr.app import ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
 from lesson.flower import LessonStrategy, RunFolder, evaluate_on_server, initial_arrays
+from lesson.settings.sections import UploadSettings
 from lesson.strategies import make_strategy
 from lesson_app.task import settings_of
 
@@ -24,6 +25,7 @@ def main(grid: Grid, context: Context) -> None:
         config["deadline"],
         make_strategy(config["strategy"], config["deadline"]),
         clock=config["clock"],
+        upload=UploadSettings(compression=config["compression"]),
         min_available_nodes=config["min-nodes"],
         evaluate_every=config["eval-every"],
         keep_best=config["keep-best"],

@@ -290,18 +290,23 @@ class WallWorld:
     def _measure(self, reply: Reply, ledger: Ledger, now_s: float) -> None:
         """Update a client's latency estimate with the time since its start, scaled to the usual local training.
 
-        Unless the client reports its compute time, this keeps its share of the estimated latency.
+        Unless the client reports its compute time, this keeps its share of the estimated latency. All other time counts
+        as upload time.
         """
         client, fleet = reply.client, self.fleet
         update = ledger.updates_of(np.array([client]))
-        took_s, scale = max(now_s - update.started_s[0], 1e-3), update.compute_scale[0]
+        took_s, scale, upload_scale = (
+            max(now_s - update.started_s[0], 1e-3),
+            update.compute_scale[0],
+            update.upload_scale[0],
+        )
         if reply.compute_s is not None:
             compute_s = min(reply.compute_s, took_s)
         else:
             estimated_s = fleet.download_s[client] + fleet.compute_s[client] + fleet.upload_s[client]
             share = fleet.compute_s[client] / estimated_s if estimated_s != 0 else 0.0
-            compute_s = took_s * scale * share / (1 + share * (scale - 1))
-        usual_s = took_s if scale == 1 else took_s - compute_s * (1 - 1 / scale)
+            compute_s = took_s * scale * share / (scale * share + upload_scale * (1 - share))
+        usual_s = took_s if scale == upload_scale == 1 else compute_s / scale + (took_s - compute_s) / upload_scale
         self._num_timeouts[client] = 0
         fleet.latency_s[client] = self._measured.see(client, usual_s, float(fleet.latency_s[client]))
         self._divide(client, compute_s / scale / usual_s)

@@ -6,7 +6,7 @@ from typing import Any
 
 from lesson.core.errors import InputError, unknown
 from lesson.core.plugins import load_named
-from lesson.learn.compression.base import FLOAT_BITS, Compressor, Layout, message_bits
+from lesson.learn.compression.base import FLOAT_BITS, Compressor, UpdateLayout, message_bits
 from lesson.learn.compression.half import Float16
 from lesson.learn.compression.qsgd import QSGD
 from lesson.learn.compression.sign import Sign
@@ -33,14 +33,14 @@ def find_compressor(name: str) -> type[Compressor]:
     kind: Any = load_named("compression", name)
     if not (isinstance(kind, type) and issubclass(kind, Compressor)):
         raise InputError(f"compression '{name}' must be a class derived from lesson.Compressor")
+    if not (hasattr(kind, "level") and hasattr(kind, "levels")):
+        raise InputError(f"compression '{name}' must have the attributes level and levels")
     return kind
 
 
 def make_compressor(upload: UploadSettings) -> Compressor | None:
     """Return the compressor of these settings, with its options; None without compression."""
     if upload.compression == "none":
-        for option in upload.options:
-            raise unknown("setting", option, type(upload).model_fields, section="upload")
         return None
     kind = find_compressor(upload.compression)
     allowed = [field.name for field in dataclasses.fields(kind)]
@@ -60,7 +60,7 @@ def level_of(compressor: Compressor, upload: UploadSettings) -> float:
         compressor.check(level)
     except InputError as error:
         raise InputError(f"[upload] level of {upload.compression} {error}") from None
-    return level
+    return float(level)
 
 
 def level_bits(
@@ -74,5 +74,7 @@ def level_bits(
     levels = {float(one) for one in (compressor.uncompressed, *compressor.levels, level)}
     num_values = sum(sizes) + num_buffer_values
     scale = model_bits / (FLOAT_BITS * num_values)
-    sent = {one: message_bits(compressor, Layout(sizes, one)) + FLOAT_BITS * num_buffer_values for one in levels}
-    return {str(one): scale * bits for one, bits in sorted(sent.items(), key=lambda pair: -pair[1])}
+    sent = {one: message_bits(compressor, UpdateLayout(sizes, one)) + FLOAT_BITS * num_buffer_values for one in levels}
+    # Without compression comes first even if a level has a longer message, such as topk with 90 % of the values.
+    order = sorted(sent, key=lambda one: (one != compressor.uncompressed, -sent[one]))
+    return {str(one): scale * sent[one] for one in order}

@@ -15,22 +15,25 @@ import torch
 from torch import Tensor
 
 from lesson.core.errors import InputError
-from lesson.core.validation import CheckedArguments
+from lesson.core.validation import CheckedArguments, Flag
 
 FLOAT_BITS = 32
 BitArray = npt.NDArray[np.uint8]
 _WORD = np.dtype(">u4")
 Random = Callable[[int], Tensor]
-"""Returns that many uniform random numbers from [0, 1) for each update, shape (num_updates, count)."""
+"""Returns that many uniform random numbers from [0, 1) for each update, shape (num_updates, count): 16 bits or more."""
 
 
-class Sent(NamedTuple):
-    """One part of the messages of several updates."""
+class MessagePart(NamedTuple):
+    """One part of the messages of several updates.
+
+    Attributes:
+        values: Shape (num_updates, count): floats, sent as they are, or whole numbers from 0 to 2^bits − 1.
+        bits: Bits sent for each value.
+    """
 
     values: Tensor
-    """Shape (num_updates, count): floats, sent as they are, or whole numbers from 0 to 2^bits − 1."""
     bits: int
-    """Bits sent for each value."""
 
 
 def _no_random(_: int) -> Tensor:
@@ -38,7 +41,7 @@ def _no_random(_: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Layout:
+class UpdateLayout:
     """What the messages of updates depend on besides their values.
 
     Attributes:
@@ -59,19 +62,21 @@ class Layout:
 
 @dataclass(frozen=True)
 class Compressor(CheckedArguments):
-    """Base class of compressors; one with options is a frozen dataclass, with a field for each option.
+    """Base class of compressors. Options are fields of a frozen dataclass; users set them in [upload].
 
     The level, a number such as bits per value, says how much is sent of an update.
+
+    Attributes:
+        error_feedback: Whether a client adds what its messages have left out so far to its next update.
+        uncompressed: Level at which updates are sent as they are.
+        levels: Other levels that strategies may choose.
+        level: Level unless [upload] level sets another one.
     """
 
+    error_feedback: Flag = False
     uncompressed: ClassVar[float] = float(FLOAT_BITS)
-    """Level at which updates are sent as they are."""
     levels: ClassVar[Sequence[float]]
-    """Levels that strategies may choose besides."""
     level: ClassVar[float]
-    """Level unless [upload] level sets another one."""
-    error_feedback: ClassVar[bool] = False
-    """Whether clients use error feedback unless [upload] error_feedback says otherwise."""
 
     def check(self, level: float) -> None:
         """Raise InputError unless the compressor has this level."""
@@ -79,70 +84,85 @@ class Compressor(CheckedArguments):
             allowed = ", ".join(f"{one:g}" for one in (self.uncompressed, *self.levels))
             raise InputError(f"must be one of {allowed}, got {level:g}")
 
-    def bits(self, layout: Layout) -> int:
+    def bits(self, layout: UpdateLayout) -> int:
         """Return the length of the message of one update in bits."""
         raise NotImplementedError
 
-    def encode(self, updates: Tensor, layout: Layout) -> list[Sent]:
-        """Return the messages of updates, shape (num_updates, num_values)."""
+    def encode(self, updates: Tensor, layout: UpdateLayout) -> list[MessagePart]:
+        """Return the messages of updates, shape (num_updates, num_values), which must not be changed."""
         raise NotImplementedError
 
-    def decode(self, fields: Sequence[Sent], layout: Layout) -> Tensor:
+    def decode(self, message: Sequence[MessagePart], layout: UpdateLayout) -> Tensor:
         """Return the updates of messages, shape (num_updates, num_values)."""
         raise NotImplementedError
 
 
-def message_bits(compressor: Compressor, layout: Layout) -> int:
+def uniforms(generators: Sequence[np.random.Generator], count: int) -> Tensor:
+    """Return random numbers for the encoder on a CPU, one row per generator: multiples of 2^−16."""
+    numbers = np.empty((len(generators), count), dtype=np.float32)
+    for row, generator in zip(numbers, generators, strict=True):
+        words = generator.integers(0, 2**64 - 1, -(-count // 4), dtype=np.uint64, endpoint=True)
+        np.multiply(words.astype("<u8", copy=False).view("<u2")[:count], np.float32(2.0**-16), out=row)
+    return torch.from_numpy(numbers)
+
+
+def message_bits(compressor: Compressor, layout: UpdateLayout) -> int:
     """Return the length of the message of one update in bits, also for the level without compression."""
     return FLOAT_BITS * layout.num_values if layout.level == compressor.uncompressed else compressor.bits(layout)
 
 
-def encoded(compressor: Compressor, updates: Tensor, layout: Layout) -> list[Sent]:
+def encoded(compressor: Compressor, updates: Tensor, layout: UpdateLayout) -> list[MessagePart]:
     """Return the messages of updates; raise InputError if they are not as long as the compressor says."""
-    fields = compressor.encode(updates, layout)
-    used, said = sum(field.values.shape[1] * field.bits for field in fields), compressor.bits(layout)
+    if layout.level == compressor.uncompressed:
+        return [MessagePart(updates, FLOAT_BITS)]
+    message = compressor.encode(updates, layout)
+    used, said = sum(part.values.shape[1] * part.bits for part in message), compressor.bits(layout)
     if used != said:
         raise InputError(
             f"{type(compressor).__name__}.bits must return the length of a message, which is {used} bits at level "
             f"{layout.level:g}, got {said}"
         )
-    return fields
+    return message
 
 
-def pack(fields: Sequence[Sent]) -> bytes:
-    """Return the message of one update as bytes: all fields without gaps, padded with zero bits at the end."""
-    parts = [_to_bits(field) for field in fields]
-    return np.packbits(np.concatenate(parts) if parts else np.empty(0, dtype=np.uint8)).tobytes()
+def decoded(compressor: Compressor, message: Sequence[MessagePart], layout: UpdateLayout) -> Tensor:
+    """Return the updates of messages, shape (num_updates, num_values)."""
+    return message[0].values if layout.level == compressor.uncompressed else compressor.decode(message, layout)
 
 
-def unpack(message: bytes, like: Sequence[Sent]) -> list[Sent]:
-    """Return the fields of a packed message, which have the shapes, types and bits of the fields in `like`.
+def pack(message: Sequence[MessagePart]) -> bytes:
+    """Return the message of one update as bytes: all parts without gaps, padded with zero bits at the end."""
+    return np.packbits(np.concatenate([_to_bits(part) for part in message])).tobytes()
 
-    Raises InputError if the message does not have the right length.
+
+def unpack(packed: bytes, like: Sequence[MessagePart]) -> list[MessagePart]:
+    """Return a packed message, whose parts have the shapes, types and bits of the parts in `like`.
+
+    Raises InputError if it does not have the right length.
     """
-    counts = [field.values.shape[1] * field.bits for field in like]
-    if len(message) != -(-sum(counts) // 8):
-        raise InputError(f"the message must have {-(-sum(counts) // 8)} bytes, got {len(message)}")
-    bits = np.unpackbits(np.frombuffer(message, dtype=np.uint8), count=sum(counts))
-    parts = np.split(bits, np.cumsum(counts)[:-1])
-    return [Sent(_from_bits(part, field), field.bits) for part, field in zip(parts, like, strict=True)]
+    counts = [part.values.shape[1] * part.bits for part in like]
+    if len(packed) != -(-sum(counts) // 8):
+        raise InputError(f"the message must have {-(-sum(counts) // 8)} bytes, got {len(packed)}")
+    bits = np.unpackbits(np.frombuffer(packed, dtype=np.uint8), count=sum(counts))
+    pieces = np.split(bits, np.cumsum(counts)[:-1])
+    return [MessagePart(_from_bits(piece, part), part.bits) for piece, part in zip(pieces, like, strict=True)]
 
 
-def _to_bits(field: Sent) -> BitArray:
-    values = field.values[0].cpu()
-    if _is_sent_as_is(field):
+def _to_bits(part: MessagePart) -> BitArray:
+    values = part.values[0].cpu()
+    if _is_sent_as_is(part):
         return np.unpackbits(values.numpy().view(np.uint8))
     numbers = values.to(torch.int64).numpy().astype(_WORD)
-    return np.unpackbits(numbers.view(np.uint8).reshape(-1, 4), axis=1)[:, -field.bits :].reshape(-1)
+    return np.unpackbits(numbers.view(np.uint8).reshape(-1, 4), axis=1)[:, -part.bits :].reshape(-1)
 
 
-def _from_bits(bits: BitArray, field: Sent) -> Tensor:
-    if _is_sent_as_is(field):
-        return torch.frombuffer(bytearray(np.packbits(bits).tobytes()), dtype=field.values.dtype)[None]
-    columns = np.pad(bits.reshape(-1, field.bits), ((0, 0), (32 - field.bits, 0)))
+def _from_bits(bits: BitArray, part: MessagePart) -> Tensor:
+    if _is_sent_as_is(part):
+        return torch.frombuffer(bytearray(np.packbits(bits).tobytes()), dtype=part.values.dtype)[None]
+    columns = np.pad(bits.reshape(-1, part.bits), ((0, 0), (32 - part.bits, 0)))
     numbers = np.packbits(columns, axis=1).view(_WORD).reshape(-1)
-    return torch.from_numpy(numbers.astype(np.int64)).to(field.values.dtype)[None]
+    return torch.from_numpy(numbers.astype(np.int64)).to(part.values.dtype)[None]
 
 
-def _is_sent_as_is(field: Sent) -> bool:
-    return field.values.is_floating_point() and field.bits == 8 * field.values.element_size()
+def _is_sent_as_is(part: MessagePart) -> bool:
+    return part.values.is_floating_point() and part.bits == 8 * part.values.element_size()

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lesson.learn.compression.base import Compressor, Layout, Sent
+from lesson.learn.compression.base import Compressor, MessagePart, UpdateLayout
 
 LARGEST = torch.finfo(torch.float16).max
 
@@ -19,11 +19,11 @@ class Float16(Compressor):
     levels: ClassVar[Sequence[float]] = (16,)
     level: ClassVar[float] = 16
 
-    def bits(self, layout: Layout) -> int:
+    def bits(self, layout: UpdateLayout) -> int:
         return 16 * layout.num_values
 
-    def encode(self, updates: Tensor, layout: Layout) -> list[Sent]:
-        return [Sent(updates.clamp(-LARGEST, LARGEST).half(), 16)]
+    def encode(self, updates: Tensor, layout: UpdateLayout) -> list[MessagePart]:
+        return [MessagePart(updates.clamp(-LARGEST, LARGEST).half(), 16)]
 
-    def decode(self, fields: Sequence[Sent], layout: Layout) -> Tensor:
-        return fields[0].values.float()
+    def decode(self, message: Sequence[MessagePart], layout: UpdateLayout) -> Tensor:
+        return message[0].values.float()

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from lesson.core.validation import Count
-from lesson.learn.compression.base import FLOAT_BITS, Compressor, Layout, Sent
+from lesson.learn.compression.base import FLOAT_BITS, Compressor, MessagePart, UpdateLayout
 
 
 @dataclass(frozen=True)
@@ -26,26 +26,35 @@ class QSGD(Compressor):
     bucket: Count = 512
     """Number of values in a bucket."""
 
-    def bits(self, layout: Layout) -> int:
+    def bits(self, layout: UpdateLayout) -> int:
         return int(layout.level) * layout.num_values + FLOAT_BITS * -(-layout.num_values // self.bucket)
 
-    def encode(self, updates: Tensor, layout: Layout) -> list[Sent]:
-        size, steps = layout.num_values, _steps(layout)
-        buckets = pad(updates, (0, -size % self.bucket)).unflatten(1, (-1, self.bucket))
-        largest = buckets.abs().amax(dim=2)
+    def encode(self, updates: Tensor, layout: UpdateLayout) -> list[MessagePart]:
+        size, steps, whole = layout.num_values, _steps(layout), layout.num_values // self.bucket * self.bucket
+        buckets = updates[:, :whole].unflatten(1, (whole // self.bucket, self.bucket))
+        parts = [buckets.abs().amax(dim=2)] if whole else []
+        parts += [updates[:, whole:].abs().amax(dim=1, keepdim=True)] if whole < size else []
+        largest = torch.cat(parts, dim=1)
         # The codes 0 … steps stand for the values from −M to M.
-        scaled = (buckets * (steps / 2 / largest.clamp(min=1e-30))[:, :, None]).flatten(1)[:, :size]
+        scaled = self._multiplied(updates, steps / 2 / largest.clamp(min=1e-30))
         codes = scaled.add_(steps / 2).add_(layout.random(size)).floor_().clamp_(0, steps)
-        return [Sent(largest, FLOAT_BITS), Sent(codes, int(layout.level))]
+        return [MessagePart(largest, FLOAT_BITS), MessagePart(codes, int(layout.level))]
 
-    def decode(self, fields: Sequence[Sent], layout: Layout) -> Tensor:
-        (largest, _), (codes, _) = fields
+    def decode(self, message: Sequence[MessagePart], layout: UpdateLayout) -> Tensor:
+        (largest, _), (codes, _) = message
         steps = _steps(layout)
-        signed = pad(codes - steps / 2, (0, -layout.num_values % self.bucket)).unflatten(1, (-1, self.bucket))
-        updates: Tensor = (signed * (2 * largest / steps)[:, :, None]).flatten(1)[:, : layout.num_values]
-        return updates
+        return self._multiplied(codes - steps / 2, 2 * largest / steps)
+
+    def _multiplied(self, values: Tensor, factors: Tensor) -> Tensor:
+        """Return the values of each bucket times its factor."""
+        num, products = values.shape[1] // self.bucket, torch.empty_like(values)
+        shape, whole = (num, self.bucket), num * self.bucket
+        inner, outer = values[:, :whole].unflatten(1, shape), products[:, :whole].unflatten(1, shape)
+        torch.mul(inner, factors[:, :num, None], out=outer)
+        torch.mul(values[:, whole:], factors[:, num:], out=products[:, whole:])
+        return products
 
 
-def _steps(layout: Layout) -> int:
+def _steps(layout: UpdateLayout) -> int:
     """Return the number of steps between −M and M: even, so that 0 can be sent, except with one bit."""
     return max(1, (1 << int(layout.level)) - 2)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lesson.core.errors import InputError
 from lesson.core.validation import Flag
-from lesson.learn.compression.base import FLOAT_BITS, Compressor, Layout, Sent
+from lesson.learn.compression.base import FLOAT_BITS, Compressor, MessagePart, UpdateLayout
 
 
 @dataclass(frozen=True)
@@ -19,25 +19,25 @@ class _Sparse(Compressor):
     uncompressed: ClassVar[float] = 1.0
     levels: ClassVar[Sequence[float]] = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
     level: ClassVar[float] = 0.01
-    error_feedback: ClassVar[bool] = True
+    error_feedback: Flag = True
 
     def check(self, level: float) -> None:
         if not 0 < level <= 1:
             raise InputError(f"must be a fraction, above 0 and at most 1, got {level:g}")
 
-    def bits(self, layout: Layout) -> int:
+    def bits(self, layout: UpdateLayout) -> int:
         return _count(layout) * (FLOAT_BITS + _place_bits(layout))
 
-    def encode(self, updates: Tensor, layout: Layout) -> list[Sent]:
+    def encode(self, updates: Tensor, layout: UpdateLayout) -> list[MessagePart]:
         ranks = self._ranks(updates, layout)
         places = ranks.topk(_count(layout), dim=1, sorted=False).indices
-        return [Sent(updates.gather(1, places), FLOAT_BITS), Sent(places, _place_bits(layout))]
+        return [MessagePart(updates.gather(1, places), FLOAT_BITS), MessagePart(places, _place_bits(layout))]
 
-    def decode(self, fields: Sequence[Sent], layout: Layout) -> Tensor:
-        (values, _), (places, _) = fields
+    def decode(self, message: Sequence[MessagePart], layout: UpdateLayout) -> Tensor:
+        (values, _), (places, _) = message
         return values.new_zeros(len(values), layout.num_values).scatter_(1, places, values)
 
-    def _ranks(self, updates: Tensor, layout: Layout) -> Tensor:
+    def _ranks(self, updates: Tensor, layout: UpdateLayout) -> Tensor:
         """Return a number for each value; those with the largest numbers are sent."""
         raise NotImplementedError
 
@@ -49,7 +49,7 @@ class TopK(_Sparse):
     Each takes 32 bits, and its place ⌈log2 n⌉ bits. Without error feedback, the others are lost.
     """
 
-    def _ranks(self, updates: Tensor, layout: Layout) -> Tensor:
+    def _ranks(self, updates: Tensor, layout: UpdateLayout) -> Tensor:
         return updates.abs()
 
 
@@ -57,23 +57,22 @@ class TopK(_Sparse):
 class RandK(_Sparse):
     """Sends values chosen at random: level is the fraction that is sent.
 
-    Each takes 32 bits, and its place ⌈log2 n⌉ bits. Without error feedback, the others are lost.
+    Each takes 32 bits, and its place ⌈log2 n⌉ bits. Without error feedback, the server multiplies the k values that it
+    receives by n / k, so that all are right on average.
     """
 
-    unbiased: Flag = False
-    """Whether the values are divided by the fraction, so that they are right on average; not with error feedback."""
+    def decode(self, message: Sequence[MessagePart], layout: UpdateLayout) -> Tensor:
+        decoded = super().decode(message, layout)
+        return decoded if self.error_feedback else decoded * (layout.num_values / _count(layout))
 
-    def decode(self, fields: Sequence[Sent], layout: Layout) -> Tensor:
-        decoded = super().decode(fields, layout)
-        return decoded * (layout.num_values / _count(layout)) if self.unbiased else decoded
-
-    def _ranks(self, updates: Tensor, layout: Layout) -> Tensor:
-        return layout.random(layout.num_values)
+    def _ranks(self, updates: Tensor, layout: UpdateLayout) -> Tensor:
+        coarse, fine = layout.random(2 * layout.num_values).chunk(2, dim=1)
+        return coarse + fine * 2.0**-16  # 16 bits alone would repeat in a large model
 
 
-def _count(layout: Layout) -> int:
+def _count(layout: UpdateLayout) -> int:
     return max(1, math.ceil(layout.level * layout.num_values * (1 - 1e-12)))
 
 
-def _place_bits(layout: Layout) -> int:
+def _place_bits(layout: UpdateLayout) -> int:
     return max(1, (layout.num_values - 1).bit_length())

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lesson.learn.compression.base import FLOAT_BITS, Compressor, Layout, Sent
+from lesson.learn.compression.base import FLOAT_BITS, Compressor, MessagePart, UpdateLayout
 
 
 @dataclass(frozen=True)
@@ -20,10 +20,10 @@ class Uniform(Compressor):
     levels: ClassVar[Sequence[float]] = tuple(range(16, 0, -1))
     level: ClassVar[float] = 8
 
-    def bits(self, layout: Layout) -> int:
+    def bits(self, layout: UpdateLayout) -> int:
         return int(layout.level) * layout.num_values + 2 * FLOAT_BITS * len(layout.sizes)
 
-    def encode(self, updates: Tensor, layout: Layout) -> list[Sent]:
+    def encode(self, updates: Tensor, layout: UpdateLayout) -> list[MessagePart]:
         arrays, steps = updates.split(list(layout.sizes), dim=1), 2 ** int(layout.level) - 1
         ends = [array.aminmax(dim=1, keepdim=True) for array in arrays]
         codes = [
@@ -31,10 +31,10 @@ class Uniform(Compressor):
             for array, (low, high) in zip(arrays, ends, strict=True)
         ]
         sent = torch.cat([one for pair in ends for one in pair], dim=1)
-        return [Sent(sent, FLOAT_BITS), Sent(torch.cat(codes, dim=1), int(layout.level))]
+        return [MessagePart(sent, FLOAT_BITS), MessagePart(torch.cat(codes, dim=1), int(layout.level))]
 
-    def decode(self, fields: Sequence[Sent], layout: Layout) -> Tensor:
-        (ends, _), (codes, _) = fields
+    def decode(self, message: Sequence[MessagePart], layout: UpdateLayout) -> Tensor:
+        (ends, _), (codes, _) = message
         arrays = codes.split(list(layout.sizes), dim=1)
         lows, highs = ends[:, 0::2].split(1, dim=1), ends[:, 1::2].split(1, dim=1)
         steps = 2 ** int(layout.level) - 1

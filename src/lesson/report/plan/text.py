@@ -7,12 +7,13 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from lesson.clock.records import first_tier_note
-from lesson.planning.plan import DeadlineRow, Plan, TierRow
+from lesson.planning.plan import DeadlineRow, Plan, TierRow, UploadRow
 from lesson.report.palette import tier_colors
 from lesson.report.table import Column, Table
 from lesson.report.words import ROUNDING, digits, percent
 
 MAX_TIERS_SHOWN = 14
+FEW_TIERS = 3
 MIN_ROUND_WIDTH, MAX_ROUND_WIDTH = 3, 9
 MIN_WIDTH = 80
 WIDEST = 1000
@@ -20,9 +21,9 @@ WIDEST = 1000
 
 def print_plan(plan: Plan, title: str, notes: list[str], console: Console) -> None:
     """Print a plan and notes about it. Lines wrap in narrow terminals, but numbers are never cut off."""
-    tiers, deadlines = tier_table(plan).to_rich(), deadline_table(plan).to_rich()
+    tiers, deadlines, uploads = (make(plan).to_rich() for make in (tier_table, deadline_table, upload_table))
     widest = console.options.update(width=WIDEST)
-    widths = [console.measure(table, options=widest).maximum for table in (tiers, deadlines)]
+    widths = [console.measure(table, options=widest).maximum for table in (tiers, deadlines, uploads)]
     console.width = max(console.width, MIN_WIDTH, *widths)
     console.print(Text(title, style="bold"))
     console.print()
@@ -32,6 +33,10 @@ def print_plan(plan: Plan, title: str, notes: list[str], console: Console) -> No
     console.print(_schedule(plan, console))
     console.print()
     console.print(deadlines)
+    if plan.uploads:
+        console.print()
+        console.print(uploads)
+        console.print(_rates(plan))
     for note in notes:
         console.print(Text.assemble(("note: ", "yellow"), note))
 
@@ -76,6 +81,32 @@ def deadline_table(plan: Plan) -> Table:
     ]
     style = lambda row: "bold" if row.deadline_s == plan.deadline_s else ""  # noqa: E731
     return Table(columns, plan.deadlines, "Other deadlines", row_style=style)
+
+
+def upload_table(plan: Plan) -> Table:
+    """Return a row per size of an upload: its time, and the number of clients in each tier."""
+
+    def in_tier(tier: int) -> Column:
+        return Column(f"tier {tier}", lambda row: row.tiers.get(tier, 0))
+
+    def later(row: UploadRow) -> int:
+        return sum(number for tier, number in row.tiers.items() if tier > FEW_TIERS)
+
+    columns = [
+        Column("compression", lambda row: row.compression, align="left"),
+        Column("payload (kbit)", lambda row: row.bits / 1e3, digits),
+        Column("upload (s)", lambda row: f"{digits(row.fastest_s)} – {digits(row.slowest_s)}"),
+        *map(in_tier, range(1, FEW_TIERS + 1)),
+        Column("later", later),
+        Column("FedAvg (s)", lambda row: row.fedavg_round_s, digits),
+    ]
+    return Table(columns, plan.uploads, "Uploads")
+
+
+def _rates(plan: Plan) -> Text:
+    """Return the range of data rates on the clients' own bands."""
+    kbps = plan.fleet.rate_bps[plan.fleet.reachable] / 1e3
+    return Text(f"Data rates of uploads: {digits(kbps.min())} – {digits(kbps.max())} kbit/s", style="dim")
 
 
 def _on_time_if_varying(plan: Plan) -> list[Column]:
