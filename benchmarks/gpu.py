@@ -322,11 +322,11 @@ class Trials:
         """Return the updates per second that were reported while all runs were being executed."""
         begun = max(rounds[0][0] for rounds in self.rounds.values())
         merged = sum(num_merged(path, self._last(path, begun), self._last(path, self.ended)) for path in self.rounds)
-        return merged / (self.ended - begun)
+        return merged / abs(self.ended - begun)  # negative in the quick case, whose runs do not overlap
 
     def _last(self, path: Path, time_s: float) -> int:
         """Return the last round of a run that had been reported by then."""
-        return max(number for when, number in self.rounds[path] if when <= time_s)
+        return max((number for when, number in self.rounds[path] if when <= time_s), default=0)
 
 
 def num_merged(folder: Path, after: int, until: int) -> int:
