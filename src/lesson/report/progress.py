@@ -80,6 +80,8 @@ class StudyProgress:
         self._active: dict[str, _ActiveRun] = {}
         self._ended: dict[str, str] = {}
         self.restarts = Counter[str]()
+        self._alone = False
+        """Whether it was noted that a GPU cannot train some runs together with others."""
         console = Console(stderr=True)
         self._live = Live(console=console, get_renderable=self.render, transient=True, refresh_per_second=4)
         self._shown = console.is_terminal
@@ -109,12 +111,9 @@ class StudyProgress:
             self._ended[name] = line.get("error", "")
             if not self._shown:
                 self._print(name, line)
-        elif "killed" in line:
+        elif "round" not in line:
             self._active.pop(name, None)
-            self.restarts[name] = line["killed"]
-        elif "postponed" in line:
-            self._active.pop(name, None)
-            self._tell(f"note: {name} ran out of memory; it resumes when another run has ended")
+            self._note(name, line)
         else:
             share = self._limits[name].share_done(line["round"], line["time_s"])
             metric = Metric.of(line)
@@ -122,6 +121,16 @@ class StudyProgress:
             active.line, active.share = line, share
             if metric.name in line:
                 active.score = metric_number(metric, line[metric.name], 3)
+
+    def _note(self, name: str, line: dict[str, Any]) -> None:
+        """Note why a run that has not ended waits."""
+        if "killed" in line:
+            self.restarts[name] = line["killed"]
+        elif "postponed" in line:
+            self._tell(f"note: {name} ran out of memory; it resumes when another run has ended")
+        elif not self._alone:  # others probably have the same reason
+            self._tell(f"note: {name} is executed on its own after the others, because {line['alone']}")
+            self._alone = True
 
     def _print(self, name: str, line: dict[str, Any]) -> None:
         """Print how a run ended, unless it had already finished before this call."""

@@ -68,7 +68,7 @@ def build_in_lane(address: str, resolved: Resolved, _: int | None) -> TrainingRu
     """Return a run that is trained by another process; raise NoLaneError if it cannot be."""
     settings, needs = resolved.settings, resolved.strategy.needs
     if settings.guards.limits_norms or settings.upload.compression != "none":
-        raise NoLaneError("the model of each client is needed")
+        raise NoLaneError("the server needs the model of each client")
     if "update_deviation" in needs:
         raise NoLaneError("the strategy compares the models of clients")
     if settings.run.trainer == "reference":
