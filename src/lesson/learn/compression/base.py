@@ -21,7 +21,8 @@ FLOAT_BITS = 32
 BitArray = npt.NDArray[np.uint8]
 _WORD = np.dtype(">u4")
 Random = Callable[[int], Tensor]
-"""Returns that many uniform random numbers from [0, 1) for each update, shape (num_updates, count): 16 bits or more."""
+"""Returns that many uniform random numbers from [0, 1) for each update, shape (num_updates, count): 16 bits or more.
+Each call returns others."""
 
 
 class MessagePart(NamedTuple):

@@ -1,5 +1,6 @@
 """What the server decodes from simulated uploads, in place of the trained models."""
 
+import itertools
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -107,7 +108,13 @@ class CompressUploads:
         """
         if cohort.base.is_cuda:
             ids = [to_device(column, cohort.base.device.type) for column in (cohort.client, cohort.index)]
-            return lambda count: (words(self._key, count, *ids) >> 8).to(torch.float32) * 2.0**-24
+            calls = itertools.count()
+
+            def draw(count: int) -> Tensor:
+                call = torch.full_like(ids[0], next(calls))
+                return (words(self._key, count, *ids, call) >> 8).to(torch.float32) * 2.0**-24
+
+            return draw
         updates = zip(cohort.client.tolist(), cohort.index.tolist(), strict=True)
         streams = [stream(self._seed, "compression", client, index) for client, index in updates]
         return lambda count: uniforms(streams, count)
