@@ -12,7 +12,7 @@ from lesson.core.errors import InputError
 from lesson.fleet.measured import listed_clients, samples_note
 from lesson.learn.backend import Backend
 from lesson.learn.build import TrainingRun, build
-from lesson.learn.compression import COMPRESSORS, level_bits, level_of, make_compressor
+from lesson.learn.compression import COMPRESSORS, check_custom, level_bits, level_of, make_compressor
 from lesson.learn.device import device_of
 from lesson.learn.task import Task
 from lesson.learn.tasks import BITS_PER_VALUE, Exchanged, count_values, task_of
@@ -99,6 +99,8 @@ def _upload(given: Settings, exchanged: Exchanged) -> dict[str, Any]:
         level = level_of(compressor, upload)
         if upload.level is None:
             values["upload.level"] = level
+        if ":" in upload.compression:
+            check_custom(compressor, exchanged.parameters, level)
         sizes = exchanged.parameters, exchanged.buffers
         values["upload.level_bits"] = level_bits(compressor, *sizes, level, model_bits)
     return values
