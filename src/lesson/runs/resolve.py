@@ -92,6 +92,8 @@ def upload_ratios(settings: Settings) -> dict[str, float]:
 def _upload(given: Settings, exchanged: Exchanged) -> dict[str, Any]:
     """Return the size of a model if it is "actual", and the compressor's level and the sizes of its uploads."""
     upload, values = given.upload, dict[str, Any]()
+    if upload.level_bits:
+        raise InputError("[upload] level_bits follows from the model; remove it")
     model_bits = upload.model_bits
     if model_bits == "actual":
         values["upload.model_bits"] = model_bits = float(exchanged.bits)
@@ -149,8 +151,9 @@ def _size_note(settings: Settings, num_bits: int) -> list[str]:
         return []
     measured = settings.fleet.latencies or (settings.fleet.trace and not settings.radio.download)
     does = "counted" if measured else "charged"
+    what = "an upload" if settings.upload.compression == "none" else "an uncompressed upload"
     return [
-        f"{'the traffic of ' if measured else ''}an upload is {does} as {charged_bits / 1e3:,g} kbit, but the "
+        f"{'the traffic of ' if measured else ''}{what} is {does} as {charged_bits / 1e3:,g} kbit, but the "
         f"{num_bits / BITS_PER_VALUE:,.0f} values that clients exchange have {num_bits / 1e3:,.1f} kbit; with "
         f'model_bits = "actual", their actual size is {does}'
     ]

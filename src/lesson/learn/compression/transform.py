@@ -27,9 +27,9 @@ class CompressUploads:
     """Compresses updates, with error feedback if the compressor has it.
 
     With error feedback, a client adds what its earlier messages left out, its residual, to its next update. Residuals
-    exist only for clients whose updates have been aggregated. An upload that is lost or dropped leaves its client's
+    exist only for clients whose updates have been decoded. An upload that is lost or dropped leaves its client's
     residual as it was: what the message would have sent of it is sent later. The local training is lost, as it is
-    without compression.
+    without compression. A rejection by NormGuard, which comes later, does not restore the residual.
 
     Only trained parameters are compressed: buffers, such as the variances of BatchNorm, come after them and are sent as
     they are.
