@@ -54,6 +54,13 @@ def test_compressors_are_listed(plan: Any) -> None:
     assert [(row["compression"], row["bits"]) for row in ours["uploads"]] == [("qsgd 4", 4 * 61_706 + 32 * 121)]
 
 
+def test_compressors_need_upload_times(plan: Any, tmp_path: Path) -> None:
+    (tmp_path / "fleet.csv").write_text("client,latency_s\na,40\nb,10\n")
+    found = plan("--latencies", str(tmp_path / "fleet.csv"), "--compressors")
+    assert found["uploads"] == []
+    assert "upload times are unknown" in found["notes"][-1]
+
+
 def test_json_of_a_drawn_fleet(plan: Any) -> None:
     found = plan("--clients", "20", "--seed", "3", "--rounds", "5", "--deadline", "15")
     assert len(found["clients"]) == 20

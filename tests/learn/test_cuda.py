@@ -395,6 +395,12 @@ def test_compression_agrees_with_the_cpu(kind: Any) -> None:
 
 
 @on_gpu
+def test_each_draw_of_a_compressor_on_a_gpu_is_another_one() -> None:
+    random = CompressUploads(QSGD(), [50], 0)._random(make_cohort(torch.zeros(50, device="cuda"), 3))
+    assert not torch.equal(random(50), random(50))
+
+
+@on_gpu
 def test_qsgd_on_a_gpu_is_unbiased() -> None:
     """The mean of 10,000 roundings to steps of 2/2 is within five standard errors of at most 1/2 / 100."""
     update = torch.linspace(-1, 1, 50, device="cuda")

@@ -61,6 +61,12 @@ def test_notes_on_clients_and_the_size_of_uploads() -> None:
         assert text in note
     for download, does in ((False, "counted"), (True, "charged")):
         assert does in resolve(Settings(trace="trace.csv", download=download)).notes[-1]
+    assert "an uncompressed upload is charged" in resolve(Settings(compression="qsgd")).notes[-1]
+
+
+def test_sizes_of_uploads_cannot_be_given() -> None:
+    with pytest.raises(InputError, match="level_bits follows from the model"):
+        resolve(Settings(upload={"compression": "qsgd", "level_bits": {"8": 3.0}}))
 
 
 def test_settings_remember_which_values_were_given(tmp_path: Path) -> None:

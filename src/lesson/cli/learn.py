@@ -119,7 +119,8 @@ class RunCommand(_Learning):
         except (InputError, RunStoppedError):
             raise
         except (Exception, SystemExit) as error:
-            custom = [name for name in (strategy, settings.data.dataset) if ":" in name]
+            names = strategy, settings.data.dataset, settings.upload.compression
+            custom = [name for name in names if ":" in name]
             if not custom:
                 raise
             raise RunStoppedError(f"{' on '.join(custom)}: {describe(error)}") from error

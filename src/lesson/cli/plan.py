@@ -113,6 +113,10 @@ class PlanCommand:
                 origin = Origin(seen, self._flags_of_run(), None if self.flight is None else str(self.flight))
                 write_plan_page(self.html, fleet, deadline_s, origin, page_notes, self._advice(plan, fleet))
             notes = plan_notes(plan) + caveats
+            if self.compressors and not plan.uploads:
+                notes.append(
+                    "compressors are not shown: upload times are unknown; a file of latencies can list upload_s"
+                )
             if self.json:
                 status.update("Writing JSON")
                 print(json.dumps(plan.to_dict() | {"notes": notes}, allow_nan=False))

@@ -12,7 +12,7 @@ from lesson.core.errors import InputError
 from lesson.fleet.measured import listed_clients, samples_note
 from lesson.learn.backend import Backend
 from lesson.learn.build import TrainingRun, build
-from lesson.learn.compression import COMPRESSORS, level_bits, level_of, make_compressor
+from lesson.learn.compression import COMPRESSORS, check_custom, level_bits, level_of, make_compressor
 from lesson.learn.device import device_of
 from lesson.learn.task import Task
 from lesson.learn.tasks import BITS_PER_VALUE, Exchanged, count_values, task_of
@@ -92,6 +92,8 @@ def upload_ratios(settings: Settings) -> dict[str, float]:
 def _upload(given: Settings, exchanged: Exchanged) -> dict[str, Any]:
     """Return the size of a model if it is "actual", and the compressor's level and the sizes of its uploads."""
     upload, values = given.upload, dict[str, Any]()
+    if upload.level_bits:
+        raise InputError("[upload] level_bits follows from the model; remove it")
     model_bits = upload.model_bits
     if model_bits == "actual":
         values["upload.model_bits"] = model_bits = float(exchanged.bits)
@@ -99,6 +101,8 @@ def _upload(given: Settings, exchanged: Exchanged) -> dict[str, Any]:
         level = level_of(compressor, upload)
         if upload.level is None:
             values["upload.level"] = level
+        if ":" in upload.compression:
+            check_custom(compressor, exchanged.parameters, level)
         sizes = exchanged.parameters, exchanged.buffers
         values["upload.level_bits"] = level_bits(compressor, *sizes, level, model_bits)
     return values
@@ -147,8 +151,9 @@ def _size_note(settings: Settings, num_bits: int) -> list[str]:
         return []
     measured = settings.fleet.latencies or (settings.fleet.trace and not settings.radio.download)
     does = "counted" if measured else "charged"
+    what = "an upload" if settings.upload.compression == "none" else "an uncompressed upload"
     return [
-        f"{'the traffic of ' if measured else ''}an upload is {does} as {charged_bits / 1e3:,g} kbit, but the "
+        f"{'the traffic of ' if measured else ''}{what} is {does} as {charged_bits / 1e3:,g} kbit, but the "
         f"{num_bits / BITS_PER_VALUE:,.0f} values that clients exchange have {num_bits / 1e3:,.1f} kbit; with "
         f'model_bits = "actual", their actual size is {does}'
     ]

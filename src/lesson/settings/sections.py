@@ -382,7 +382,7 @@ class UploadSettings(_WithOptions):
     @model_validator(mode="after")
     def _check_unknown(self) -> Self:
         for name in self.options if self.compression == "none" else ():
-            raise unknown("setting", name, type(self).model_fields)
+            raise InputError(f"{unknown('setting', name, type(self).model_fields)}; options require compression")
         return self
 
     @property

@@ -316,7 +316,7 @@ def section_of(name: str) -> str:
     sections = NAMES.get(name, ())
     if not sections:
         hint = suggestion(name, NAMES, cutoff=0.7)
-        option = "" if hint else f"; an option of a strategy is named strategy.{name}"
+        option = "" if hint else f"; options are named strategy.{name} for a strategy, upload.{name} for a compressor"
         raise InputError(f"unknown setting '{name}'; {hint}'lesson settings' lists all{option}")
     if len(sections) > 1:
         both = " and ".join(f"[{section}]" for section in sections)

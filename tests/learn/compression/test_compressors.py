@@ -1,6 +1,7 @@
 """Built-in compressors: the length of their messages and what the server decodes, by hand and as properties."""
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lesson import Compressor, InputError, MessagePart, UpdateLayout
-from lesson.learn.compression import COMPRESSORS, level_bits, make_compressor
+from lesson.learn.compression import COMPRESSORS, check_custom, level_bits, make_compressor
 from lesson.learn.compression.base import decoded, encoded, pack, unpack
 from lesson.learn.compression.half import Float16
 from lesson.learn.compression.qsgd import QSGD
@@ -134,15 +135,74 @@ def test_bits_are_charged_in_proportion_to_the_size_of_the_model() -> None:
     assert most[:3] == ["1.0", "0.9", "0.5"]  # 0.9 has a longer message than no compression at all
 
 
-class Wrong(Compressor):
-    levels = (4,)
-    level = 4
+class Whole(Compressor):
+    """Sends the integer part of values from 0 to 15, in 4 bits."""
 
+    level, levels = 4, (4,)
+
+    def bits(self, layout: UpdateLayout) -> int:
+        return 4 * layout.num_values
+
+    def encode(self, updates: Tensor, layout: UpdateLayout) -> list[MessagePart]:
+        return [MessagePart(updates.floor().clamp(0, 15), 4)]
+
+    def decode(self, message: Sequence[MessagePart], layout: UpdateLayout) -> Tensor:
+        return message[0].values
+
+
+class WrongBits(Whole):
     def bits(self, layout: UpdateLayout) -> int:
         return 3
 
+
+class WrongCodes(Whole):
     def encode(self, updates: Tensor, layout: UpdateLayout) -> list[MessagePart]:
-        return [MessagePart(updates, 32)]
+        return [MessagePart(updates.floor() - 1, 4)]
+
+
+class WrongShape(Whole):
+    def decode(self, message: Sequence[MessagePart], layout: UpdateLayout) -> Tensor:
+        return message[0].values[:, :1]
+
+
+class Overwrites(Whole):
+    def encode(self, updates: Tensor, layout: UpdateLayout) -> list[MessagePart]:
+        return [MessagePart(updates.zero_(), 4)]
+
+
+class Fails(Whole):
+    def encode(self, updates: Tensor, layout: UpdateLayout) -> list[MessagePart]:
+        raise KeyError("mine")
+
+
+class NoBits(Whole):
+    def bits(self, layout: UpdateLayout) -> int:
+        return 0
+
+
+class NoNumber(Whole):
+    level, levels = 4, 4  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    ("kind", "word"),
+    [
+        (WrongBits, r"WrongBits\.bits .* 8 bits .* got 3"),
+        (WrongCodes, "whole numbers from 0"),
+        (WrongShape, r"decode .* got \(1, 1\)"),
+        (Overwrites, "must not change"),
+        (Fails, "KeyError: 'mine'"),
+    ],
+)
+def test_custom_compressor_is_checked_before_a_run(kind: type[Compressor], word: str) -> None:
+    check_custom(Whole(), [2], 4)
+    with pytest.raises(InputError, match=word):
+        check_custom(kind(), [2], 4)
+
+
+def test_bits_must_be_a_whole_number() -> None:
+    with pytest.raises(InputError, match=r"NoBits\.bits .* got 0"):
+        level_bits(NoBits(), [2], 0, 4, 64.0)
 
 
 @pytest.mark.parametrize(
@@ -153,14 +213,10 @@ class Wrong(Compressor):
         ({"compression": "qsgd", "buckets": 3}, "bucket"),
         ({"compression": "none", "bucket": 3}, "bucket"),
         ({"compression": "torch:Tensor"}, "lesson.Compressor"),
-        ({"compression": "lesson:Compressor"}, "level"),
+        ({"compression": "lesson:Compressor"}, "lacks level, levels, bits, encode, decode"),
+        ({"compression": f"{__name__}:NoNumber"}, "numbers as levels"),
     ],
 )
 def test_invalid_compressors_are_errors(settings: dict[str, Any], word: str) -> None:
     with pytest.raises(InputError, match=word):
         make_compressor(UploadSettings(**settings))
-
-
-def test_length_that_differs_from_the_message_is_an_error() -> None:
-    with pytest.raises(InputError, match=r"Wrong\.bits .* 64 bits .* got 3"):
-        encoded(Wrong(), torch.zeros(1, 2), UpdateLayout([2], 4))

@@ -1,5 +1,6 @@
 """What compression does to the updates of a run, with and without error feedback."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -10,14 +11,16 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from helpers.fleets import traced
 from helpers.resuming import check_resumes
 from helpers.runs import PARTS, settings
 from helpers.trainers import one_row
-from lesson import Compressor, InputError, Settings
+from lesson import Compressor, InputError, MessagePart, Settings, UpdateLayout
 from lesson.learn.cohort import Cohort
 from lesson.learn.compression.qsgd import QSGD
+from lesson.learn.compression.remote import encode_update
 from lesson.learn.compression.sign import Sign
 from lesson.learn.compression.sparse import TopK
 from lesson.learn.compression.transform import CompressUploads
@@ -97,6 +100,28 @@ def test_random_numbers_depend_on_client_and_update_alone() -> None:
     assert sent(CompressUploads(QSGD(), [1000], seed=4), cohort_of(rows[1:2], [3], 2)) == together[1:2]
     again = cohort_of(rows[1:2], [3], 2)
     assert sent(CompressUploads(QSGD(), [1000], seed=4), replace(again, index=again.index + 1)) != together[1:2]
+
+
+class DrawsTwice(Compressor):
+    """Sends 16 bits of two random numbers in place of an update of two values."""
+
+    level, levels = 1, (1,)
+
+    def bits(self, layout: UpdateLayout) -> int:
+        return 32
+
+    def encode(self, updates: Tensor, layout: UpdateLayout) -> list[MessagePart]:
+        return [MessagePart(torch.cat([layout.random(1), layout.random(1)], dim=1) * 2**16, 16)]
+
+    def decode(self, message: Sequence[MessagePart], layout: UpdateLayout) -> Tensor:
+        return message[0].values
+
+
+def test_each_draw_is_another_one_and_remote_clients_have_the_same() -> None:
+    ((first, second),) = sent(CompressUploads(DrawsTwice(), [2], seed=4), cohort_of([[0, 0]], [3], 1))
+    assert first != second
+    _, decoded = encode_update(DrawsTwice(), np.zeros(2, dtype=np.float32), [2], 1, (4, 3, 0))
+    assert decoded.tolist() == [first, second]
 
 
 def run_settings(**upload: Any) -> Settings:

@@ -4,9 +4,21 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from lesson.core.errors import InputError, unknown
+import numpy as np
+import torch
+
+from lesson.core.errors import InputError, describe, unknown
 from lesson.core.plugins import load_named
-from lesson.learn.compression.base import FLOAT_BITS, Compressor, UpdateLayout, message_bits
+from lesson.learn.compression.base import (
+    FLOAT_BITS,
+    Compressor,
+    UpdateLayout,
+    can_be_sent,
+    decoded,
+    encoded,
+    message_bits,
+    uniforms,
+)
 from lesson.learn.compression.half import Float16
 from lesson.learn.compression.qsgd import QSGD
 from lesson.learn.compression.sign import Sign
@@ -23,6 +35,9 @@ COMPRESSORS: dict[str, type[Compressor]] = {
     "uniform": Uniform,
 }
 
+NEEDED = ("level", "levels", "bits", "encode", "decode")
+"""What a custom compressor must define."""
+
 
 def find_compressor(name: str) -> type[Compressor]:
     """Return the compressor class registered under a name, or given as module:Class."""
@@ -33,8 +48,13 @@ def find_compressor(name: str) -> type[Compressor]:
     kind: Any = load_named("compression", name)
     if not (isinstance(kind, type) and issubclass(kind, Compressor)):
         raise InputError(f"compression '{name}' must be a class derived from lesson.Compressor")
-    if not (hasattr(kind, "level") and hasattr(kind, "levels")):
-        raise InputError(f"compression '{name}' must have the attributes level and levels")
+    missing = [one for one in NEEDED if getattr(kind, one, None) is getattr(Compressor, one, None)]
+    if missing:
+        raise InputError(f"compression '{name}' must define {', '.join(NEEDED)}; it lacks {', '.join(missing)}")
+    try:
+        [float(level) for level in (kind.level, *kind.levels)]
+    except (TypeError, ValueError):
+        raise InputError(f"compression '{name}' must have a number as level, and numbers as levels") from None
     return kind
 
 
@@ -61,6 +81,27 @@ def level_of(compressor: Compressor, upload: UploadSettings) -> float:
     except InputError as error:
         raise InputError(f"[upload] level of {upload.compression} {error}") from None
     return float(level)
+
+
+def check_custom(compressor: Compressor, sizes: Sequence[int], level: float) -> None:
+    """Raise InputError unless a custom compressor encodes and decodes an update of arrays of these sizes correctly."""
+    name, source = type(compressor).__name__, [np.random.default_rng(0)]
+    layout = UpdateLayout(sizes, level, lambda count: uniforms(source, count))
+    update = uniforms(source, layout.num_values) - 0.5
+    given = update.clone()
+    try:
+        message = encoded(compressor, update, layout)
+        is_sendable, shape = all(map(can_be_sent, message)), decoded(compressor, message, layout).shape
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"{name} cannot compress an update: {describe(error)}") from error
+    if not is_sendable:
+        raise InputError(f"{name}.encode must return floats in 32 bits or whole numbers from 0 to 2^bits - 1")
+    if not torch.equal(update, given):
+        raise InputError(f"{name}.encode must not change the updates; use a copy")
+    if shape != update.shape:
+        raise InputError(f"{name}.decode must return the shape {tuple(update.shape)}, got {tuple(shape)}")
 
 
 def level_bits(

@@ -21,7 +21,8 @@ FLOAT_BITS = 32
 BitArray = npt.NDArray[np.uint8]
 _WORD = np.dtype(">u4")
 Random = Callable[[int], Tensor]
-"""Returns that many uniform random numbers from [0, 1) for each update, shape (num_updates, count): 16 bits or more."""
+"""Returns that many uniform random numbers from [0, 1) for each update, shape (num_updates, count): 16 bits or more.
+Each call returns others."""
 
 
 class MessagePart(NamedTuple):
@@ -108,7 +109,12 @@ def uniforms(generators: Sequence[np.random.Generator], count: int) -> Tensor:
 
 def message_bits(compressor: Compressor, layout: UpdateLayout) -> int:
     """Return the length of the message of one update in bits, also for the level without compression."""
-    return FLOAT_BITS * layout.num_values if layout.level == compressor.uncompressed else compressor.bits(layout)
+    if layout.level == compressor.uncompressed:
+        return FLOAT_BITS * layout.num_values
+    bits = compressor.bits(layout)
+    if not (isinstance(bits, int) and bits > 0):
+        raise InputError(f"{type(compressor).__name__}.bits must return a whole number > 0, got {bits!r}")
+    return bits
 
 
 def encoded(compressor: Compressor, updates: Tensor, layout: UpdateLayout) -> list[MessagePart]:
@@ -128,6 +134,12 @@ def encoded(compressor: Compressor, updates: Tensor, layout: UpdateLayout) -> li
 def decoded(compressor: Compressor, message: Sequence[MessagePart], layout: UpdateLayout) -> Tensor:
     """Return the updates of messages, shape (num_updates, num_values)."""
     return message[0].values if layout.level == compressor.uncompressed else compressor.decode(message, layout)
+
+
+def can_be_sent(part: MessagePart) -> bool:
+    """Return whether the values of a part are floats of this length or whole numbers that fit into the bits."""
+    values = part.values
+    return _is_sent_as_is(part) or bool(((values >= 0) & (values < 1 << part.bits) & (values == values.floor())).all())
 
 
 def pack(message: Sequence[MessagePart]) -> bytes:

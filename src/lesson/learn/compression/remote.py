@@ -17,7 +17,8 @@ def encode_update(
 ) -> tuple[bytes, Values]:
     """Return the message of an update, and what the server decodes; `key` is the seed, the client and the index."""
     seed, client, index = key
-    layout = UpdateLayout(sizes, level, lambda count: uniforms([stream(seed, "compression", client, index)], count))
+    streams = [stream(seed, "compression", client, index)]
+    layout = UpdateLayout(sizes, level, lambda count: uniforms(streams, count))
     message = encoded(compressor, torch.from_numpy(update)[None], layout)
     return pack(message), decoded(compressor, message, layout)[0].numpy()
 

@@ -1,5 +1,6 @@
 """What the server decodes from simulated uploads, in place of the trained models."""
 
+import itertools
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -26,9 +27,9 @@ class CompressUploads:
     """Compresses updates, with error feedback if the compressor has it.
 
     With error feedback, a client adds what its earlier messages left out, its residual, to its next update. Residuals
-    exist only for clients whose updates have been aggregated. An upload that is lost or dropped leaves its client's
+    exist only for clients whose updates have been decoded. An upload that is lost or dropped leaves its client's
     residual as it was: what the message would have sent of it is sent later. The local training is lost, as it is
-    without compression.
+    without compression. A rejection by NormGuard, which comes later, does not restore the residual.
 
     Only trained parameters are compressed: buffers, such as the variances of BatchNorm, come after them and are sent as
     they are.
@@ -107,7 +108,13 @@ class CompressUploads:
         """
         if cohort.base.is_cuda:
             ids = [to_device(column, cohort.base.device.type) for column in (cohort.client, cohort.index)]
-            return lambda count: (words(self._key, count, *ids) >> 8).to(torch.float32) * 2.0**-24
+            calls = itertools.count()
+
+            def draw(count: int) -> Tensor:
+                call = torch.full_like(ids[0], next(calls))
+                return (words(self._key, count, *ids, call) >> 8).to(torch.float32) * 2.0**-24
+
+            return draw
         updates = zip(cohort.client.tolist(), cohort.index.tolist(), strict=True)
         streams = [stream(self._seed, "compression", client, index) for client, index in updates]
         return lambda count: uniforms(streams, count)
