@@ -114,7 +114,7 @@ def compare(
         options: Options of individual strategies, such as `{"fedbuff": {"concurrency": 5}}`.
         resume: Whether to resume unfinished runs in the folder; otherwise, they are an error.
         num_processes: Number of processes; by default, one per core.
-        num_lanes: Number of runs that a GPU trains at a time; by default, two per core, at most 32, and fewer if its
+        num_lanes: Number of runs that each GPU trains at a time; by default, two per core, at most 32. Fewer if its
             memory does not suffice.
         data_dir: Folder for data sets; by default, LESSON_DATA_DIR or a folder in the user's cache.
         task: Your own task: a `Task`, a function that returns one, or "module:function"; by default, the task of the
@@ -250,7 +250,7 @@ def reproduce(
         quick: Whether to take a quick look in minutes: MNIST only and short runs. This is not a valid reproduction.
         num_seeds: Number of seeds; by default 5, or 2 for a quick look.
         eval_jitter: Largest share of the interval by which evaluations are moved at random, 0 to 1.
-        num_lanes: Number of runs that a GPU trains at a time; see `compare`.
+        num_lanes: Number of runs that each GPU trains at a time; see `compare`.
         out: Output folder; by default, runs/paper or runs/paper-quick.
         data_dir: Folder for data sets; by default, LESSON_DATA_DIR or a folder in the user's cache.
 
@@ -289,7 +289,7 @@ def plan(
         deadline_s: Deadline in seconds, > 0; may be inf. "auto" proposes one that about a quarter of the clients meet.
             By default, the one in the settings.
         num_rounds: Number of rounds to schedule.
-        compressors: Whether `uploads` also lists what each built-in compressor would do to the tiers.
+        compressors: Whether `uploads` also lists the tiers that result from each built-in compressor.
         settings: Settings of the fleet; by default, `Settings()`. They may make times vary; disconnections are
             ignored.
         **changes: Settings by name, such as `num_clients=200`, which override those in `settings`.

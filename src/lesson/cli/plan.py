@@ -66,7 +66,7 @@ class PlanCommand:
         help="With --deadline auto: raise the proposal until this share of updates arrives on time, such as 0.9.",
     )
     compressors: bool = _schedule(
-        "--compressors", is_flag=True, help="Also show what each compressor of uploads would do to the tiers."
+        "--compressors", is_flag=True, help="Also show the tiers that result from each compressor of uploads."
     )
     rounds: int = _schedule("--rounds", type=WHOLE, default=12, help="Number of rounds to schedule.")
     figure: Path | None = _output(

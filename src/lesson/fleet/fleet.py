@@ -55,7 +55,7 @@ class Fleet:
         num_samples: Number of training samples.
         client_weight: Aggregation weight before normalization: the number of samples, or 1.
         local_steps: Number of minibatches in one local training, for all of which `compute_s` is charged.
-        model_bits: Size of a model that is not compressed in bits.
+        model_bits: Size of an uncompressed model in bits.
         level: Compression level of the usual upload; NaN without compression.
         level_bits: Size of an upload in bits at each compression level that a plan may name, from the least to the most
             compression; empty without compression.
@@ -102,7 +102,7 @@ class Fleet:
 
     @property
     def upload_ratio(self) -> float:
-        """Size of the usual upload divided by that of a model that is not compressed."""
+        """Size of the usual upload divided by that of an uncompressed model."""
         return self.upload_bits / self.model_bits
 
     @property

@@ -88,8 +88,8 @@ class LessonStrategy(FlowerStrategy):
         lr_cap: Largest step size of a client; by default, that of tier 4.
         server: Server optimizer, and how updates are aggregated.
         guards: Which updates are rejected, and when clients are excluded.
-        upload: Compression of updates, which clients need the mod `compress_uploads` for; `model_bits` has no effect,
-            because bytes are measured. By default, clients send their models.
+        upload: Compression of updates; clients need the mod `compress_uploads`. `model_bits` has no effect, because
+            bytes are measured. By default, clients send their models.
         min_available_nodes: Number of nodes to wait for before the first round.
         fraction_evaluate: Share of the connected clients that evaluate the model; 0 turns federated evaluation off, and
             with it the warm-up.

@@ -79,7 +79,7 @@ class UploadRow:
     """What uploads of one size would do to the tiers of a fleet.
 
     Attributes:
-        compression: Compressor and level, such as "qsgd 8"; "none" for a model that is not compressed.
+        compression: Compressor and level, such as "qsgd 8"; "none" for an uncompressed model.
         bits: Size of an upload.
         fastest_s: Upload time of the client with the fastest link in seconds.
         median_s: Median upload time of reachable clients.

@@ -366,7 +366,7 @@ class UploadSettings(_WithOptions):
     """The size of an upload, and its compression; further keys are the compressor's own options."""
 
     model_bits: Positive | Literal["actual"] = setting(
-        100e3, "size s of a model that is not compressed; actual: 32 bits for each value that clients exchange"
+        100e3, "size s of an uncompressed model; actual: 32 bits for each value that clients exchange"
     )
     compression: Text = setting("none", "what compresses uploads: none, a built-in compressor or module:Class")
     level: Positive | None = setting(
@@ -376,7 +376,7 @@ class UploadSettings(_WithOptions):
         requires="compression",
     )
     level_bits: dict[str, Positive] = setting(
-        {}, "levels that strategies may choose, and the size of an upload in bits at each; follows from the model"
+        {}, "size of an upload at each level that strategies may choose; follows from the model"
     )
 
     @model_validator(mode="after")
