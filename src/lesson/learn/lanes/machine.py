@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, NoReturn, Self
 
 import numpy as np
 import torch
@@ -145,7 +145,10 @@ class Machine:
 
     def _begin_score(self, lane: OpenLane, slot: int) -> Callable[[], Score]:
         (copied,) = self.get(lane, np.array([slot]))  # the slot may be filled again before the evaluation begins
-        return self.backend.begin_score(copied)
+        try:
+            return self.backend.begin_score(copied)
+        except Exception as error:  # metrics of a task may raise anything; other lanes go on
+            return partial(_raise, error)
 
     # Training
 
@@ -349,6 +352,10 @@ def _backend(workload: Workload, precision: Precision) -> Backend:
     if gpu_kernels() is None:
         raise InputError("Triton is unavailable")
     return CudaBackend(workload, precision)
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
 
 
 def event(device: str) -> Any:
