@@ -94,6 +94,8 @@ def _serve(
         use_gpu(gpu)
 
     def make(settings: Settings) -> Workload:
+        if settings.run.device != device:
+            raise NoLaneError(f"its device is {settings.run.device}, and that of other runs is {device}")
         _, task = restored(content)
         nobody = Partition(np.arange(2), np.array([0, 2]))
         return Workload(task or task_of(settings, data_dir), nobody, settings.training, settings.run.seed, device)

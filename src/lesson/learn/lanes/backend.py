@@ -34,6 +34,8 @@ class Opening(NamedTuple):
 
     settings: Settings
     holdings: Holdings
+    shared_digest: str
+    """Lanes share a model only if its values that are not exchanged are the same, see `Template.shared_digest`."""
 
 
 class Reply:
@@ -103,7 +105,8 @@ class LaneBackend:
         self.optimizers: Mapping[str, Optimizer] = self._recorder.optimizers
         self._channel = Channel(address)
         try:
-            self._channel.request("open", Opening(settings, workload.holdings)).wait()
+            opening = Opening(settings, workload.holdings, workload.template.shared_digest)
+            self._channel.request("open", opening).wait()
         except BaseException:
             self._channel.close()
             raise

@@ -170,7 +170,8 @@ class Server:
     def _open(self, run: Connected, opening: Opening) -> None:
         settings = opening.settings
         training = settings.training.model_dump(exclude=set(OF_THE_RUN))
-        key = repr((settings.data.dataset, settings.task.options, training, settings.run.precision))
+        task, how = (settings.data.dataset, settings.task.options), (settings.run.device, settings.run.precision)
+        key = repr((task, training, how, opening.shared_digest))
         if key not in self._machines:
             for name in [name for name, machine in self._machines.items() if machine.is_empty]:
                 self._machines.pop(name).release()
