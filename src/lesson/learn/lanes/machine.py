@@ -159,19 +159,21 @@ class Machine:
             for rows in wave.rows:
                 kinds.setdefault((wave.kind, rows.scale.shape[1]), []).append((lane, rows))
         begun, used = event(self.workload.device), 0
-        for (kind, size), parts in kinds.items():
-            whole = _Joined.of(parts)
-            if kind == "models":
-                order = np.argsort(-whole.numbers[3, :, 0], kind="stable")
-                self._train_models(whole[order], [lane for lane, _ in parts])
-                continue
-            for begin in range(0, len(whole), self._rows_in(size)):
-                turn = begin // self._rows_in(size) % NUM_STREAMS
-                part = whole[begin : begin + self._rows_in(size)]
-                used = max(used, turn)
-                with self.on_stream(turn, begun):
-                    self.packed(size, turn).run(part)
-        self.join(used)
+        try:
+            for (kind, size), parts in kinds.items():
+                whole = _Joined.of(parts)
+                if kind == "models":
+                    order = np.argsort(-whole.numbers[3, :, 0], kind="stable")
+                    self._train_models(whole[order], [lane for lane, _ in parts])
+                    continue
+                for begin in range(0, len(whole), self._rows_in(size)):
+                    turn = begin // self._rows_in(size) % NUM_STREAMS
+                    part = whole[begin : begin + self._rows_in(size)]
+                    used = max(used, turn)
+                    with self.on_stream(turn, begun):
+                        self.packed(size, turn).run(part)
+        finally:  # after an error, too: the slots that are being written may soon belong to other lanes
+            self.join(used)
 
     def _rows_in(self, num_clients: int) -> int:
         """Return the number of rows of a graph for rows of so many clients."""
