@@ -115,6 +115,9 @@ class StudyProgress:
         elif "postponed" in line:
             self._active.pop(name, None)
             self._tell(f"note: {name} ran out of memory; it resumes when another run has ended")
+        elif "alone" in line:
+            self._active.pop(name, None)
+            self._tell(f"note: {name} is executed alone, after the other runs: {line['alone']}")
         else:
             share = self._limits[name].share_done(line["round"], line["time_s"])
             metric = Metric.of(line)

@@ -46,6 +46,8 @@ TELL_EVERY_S = 0.2
 MAX_LANES = 32
 END_S = 60.0
 MAX_WAIT_S = 3600.0  # poll() accepts at most 2³¹ ms; the loop waits again
+NO_LANE = (NoLaneError.__name__, LackOfMemoryError.__name__)
+"""Errors after which a run is executed on its own: it cannot be a lane, or the vectors of a lane do not fit."""
 ENDED: Line = {"ended": True}
 
 
@@ -115,7 +117,7 @@ class _Workers:
                     line = self._lost(worker)
                 elif line.get("kind") == LackOfMemoryError.__name__ and worker.had_company:
                     line = self._postpone(worker)
-                elif line.get("kind") == NoLaneError.__name__:
+                elif worker.address is not None and line.get("kind") in NO_LANE:
                     self._alone.append((path, worker.settings))
                     del self._busy[worker.pipe]
                     self._begin(worker)

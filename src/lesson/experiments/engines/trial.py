@@ -36,7 +36,8 @@ class Engine(Protocol):
 
         `hear` is called with events: a line of the run's metrics, {"done": True} with its final score and time_s,
         {"killed": count} for a run that is resumed after its process was killed, {"postponed": True} for one that ran
-        out of memory and is resumed after another has ended, or {"error": message, "kind": name of the class,
+        out of memory and is resumed after another has ended, {"alone": reason} for one that a GPU cannot train together
+        with others and that is executed after these have ended, or {"error": message, "kind": name of the class,
         "traceback": that of an exception in the user's code} for a run that failed. Trackers are called in the process
         that executes the run; each process has its own copy. Raises InputError if a tracker or task cannot be copied
         into another process.

@@ -25,7 +25,7 @@ from lesson.settings.settings import Settings
 Arrays = Sequence[npt.NDArray[np.floating]]
 
 
-class NoLaneError(Exception):
+class NoLaneError(RunStoppedError):
     """A run cannot be a lane. The message says why."""
 
 

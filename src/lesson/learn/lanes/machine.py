@@ -23,7 +23,7 @@ from lesson.learn.counters import gpu_kernels
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.cuda.batched import ClientBlock, Gradients, MinibatchesInTurn, with_gradients
 from lesson.learn.cuda.graphs import Graph, GraphInputs, Precision
-from lesson.learn.device import to_device
+from lesson.learn.device import lacks_memory, to_device
 from lesson.learn.lanes.program import NO_SLOT, SLOTS_OF_OP, SUM, Kind, Operations, Rows, Wave
 from lesson.learn.lanes.slots import Slots
 from lesson.learn.lanes.tables import LaneTables
@@ -76,12 +76,18 @@ class Machine:
         self._most_slots = 0
         """Largest number of slots of a lane so far."""
         self._graphs = dict[tuple[Kind, int], list[Any]]()
+        self._lacked_memory = False
         self._streams = [torch.cuda.Stream() for _ in range(NUM_STREAMS)] if workload.device == "cuda" else [None]
 
     @property
     def is_empty(self) -> bool:
         """Whether no lane is open."""
         return len(self._free_lanes) == self._tables.num_lanes
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether memory did not suffice for its lanes, all of which have ended: their slots must make room."""
+        return self.is_empty and self._lacked_memory
 
     def open(self, holdings: Holdings, seed: int) -> OpenLane:
         """Return a new lane; raise LackOfMemoryError if it would probably not fit into the GPU's memory."""
@@ -118,9 +124,13 @@ class Machine:
 
     def execute(self, work: Sequence[tuple[OpenLane, Wave]]) -> Executed:
         """Execute one wave of each of several lanes."""
-        self._train(work)
-        finite = self._operate(work)
-        scores = [[self._begin_score(lane, slot) for slot in wave.scores] for lane, wave in work]
+        try:
+            self._train(work)
+            finite = self._operate(work)
+            scores = [[self._begin_score(lane, slot) for slot in wave.scores] for lane, wave in work]
+        except Exception as error:
+            self._lacked_memory |= lacks_memory(error)
+            raise
         return Executed(finite, scores)
 
     def release(self) -> None:

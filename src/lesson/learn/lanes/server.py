@@ -172,7 +172,7 @@ class Server:
         training = settings.training.model_dump(exclude=set(OF_THE_RUN))
         task, how = (settings.data.dataset, settings.task.options), (settings.run.device, settings.run.precision)
         key = repr((task, training, how, opening.shared_digest))
-        if key not in self._machines:
+        if key not in self._machines or self._machines[key].is_exhausted:
             for name in [name for name, machine in self._machines.items() if machine.is_empty]:
                 self._machines.pop(name).release()
             workload = self._make(settings)
@@ -230,7 +230,7 @@ def _failure(error: Exception) -> Failure:
     """Return an error that can be sent to another process."""
     if lacks_memory(error):
         return Failure(LackOfMemoryError(f"not enough memory on the GPU: {describe(error)}"), "")
-    if isinstance(error, (InputError, RunStoppedError, NoLaneError)):
+    if isinstance(error, InputError | RunStoppedError):
         return Failure(error, traceback_of(error))
     return Failure(
         RunStoppedError(f"the process that trains on the GPU failed: {describe(error)}"), traceback_of(error)
