@@ -51,22 +51,14 @@ class Operations(NamedTuple):
     """Factor of each term."""
 
 
-NO_OPERATIONS = Operations(
-    np.empty((0, len(NUMBERS_OF_OP)), dtype=np.int64),
-    np.empty((0, len(REALS_OF_OP))),
-    np.empty(0, dtype=np.int64),
-    np.empty(0),
-)
-
-
 @dataclass(eq=False)
 class Wave:
     """What is trained together, and what follows from it."""
 
-    kind: Kind = "gradients"
-    rows: Sequence[Rows] = ()
-    operations: Operations = NO_OPERATIONS
-    scores: Sequence[int] = ()
+    kind: Kind
+    rows: Sequence[Rows]
+    operations: Operations
+    scores: Sequence[int]
     """Slots of the models to evaluate."""
 
     @property

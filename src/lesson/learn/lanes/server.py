@@ -136,7 +136,7 @@ class Server:
 
     def _begin(self, run: Connected, program: Program) -> None:
         run.progress = Progress()
-        run.waves.extend(program.waves or [Wave()])
+        run.waves.extend(program.waves)
         machine, lane = _of(run)
         try:
             run.lane = machine.widened(lane, program.num_slots)
