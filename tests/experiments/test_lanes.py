@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import Tensor
 
-from helpers.small_tasks import tiny_task
+from helpers.small_tasks import TinyNet, tiny_task
 from lesson import Settings
 from lesson.experiments.engines import InProcessEngine, Line, LocalEngine
 
@@ -121,3 +122,44 @@ def test_lanes_do_not_disturb_each_other(tmp_path: Path, device: str, monkeypatc
     for name in undisturbed:
         found, wanted = (tmp_path / how / name / "metrics.jsonl" for how in ("lanes", "again"))
         assert found.read_bytes() == wanted.read_bytes()
+
+
+class FrozenNet(TinyNet):
+    """Only the last layer is trained; the first one depends on the seed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv.requires_grad_(False)
+
+
+@pytest.mark.slow
+def test_frozen_layers_are_those_of_the_seed(tmp_path: Path, device: str) -> None:
+    task = replace(tiny_task(), model=FrozenNet)
+    plan = {f"{seed}": small("fedavg", device, run={"seed": seed}) for seed in (0, 1)}
+    executed(tmp_path / "lanes", plan, replace(LANES, task=task))
+    executed(tmp_path / "alone", plan, InProcessEngine(task=task))
+    for name in plan:
+        mine, theirs = (lines(tmp_path / how / name)[-1] for how in ("lanes", "alone"))
+        assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-3)
+
+
+@pytest.mark.slow
+def test_metrics_that_fail_stop_only_their_run(tmp_path: Path, device: str) -> None:
+    """The rounds before are written, and the error has the traceback of the metrics, as in a run on its own."""
+
+    def loudness(outputs: Tensor, _: Tensor) -> float:
+        if outputs.abs().max() > 30:
+            raise ZeroDivisionError("too loud")
+        return float(outputs.mean())
+
+    engine = replace(LANES, task=replace(tiny_task(), metrics=loudness, metric="loudness"))
+    plan = {
+        "quiet": small("fedavg", device),
+        "loud": small("fedavg", device, training={"learning_rate": 100.0, "lr_cap": 100.0}),
+    }
+    together = executed(tmp_path / "lanes", plan, engine)
+    alone = executed(tmp_path / "alone", plan, InProcessEngine(task=engine.task))
+    assert "done" in together["quiet"]
+    assert together["loud"]["error"] == alone["loud"]["error"]
+    assert (together["loud"]["kind"], "too loud" in together["loud"]["traceback"]) == ("RunStoppedError", True)
+    assert len(lines(tmp_path / "lanes" / "loud")) == len(lines(tmp_path / "alone" / "loud")) < 12

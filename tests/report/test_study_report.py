@@ -315,6 +315,9 @@ def test_progress_shows_runs_and_their_metric(capsys: pytest.CaptureFixture[str]
     progress.report("lesson-seed0", line | {"round": 4})
     shown = text_of(progress.render())
     assert all(word in shown for word in ("1 running", "12.35", "rmse"))
+    for event in ("killed", "postponed", "alone"):
+        progress.report("lesson-seed0", {event: 1})
+    assert "0 running" in text_of(progress.render())
     progress.report("lesson-seed0", {"done": True, "rmse": 12.3456, "time_s": 100.0} | fields)
     assert "rmse 12.35 after 100 s (1 of 1 runs)" in capsys.readouterr().err
     with RunProgress(RunSettings(rounds=10)) as one:

@@ -95,5 +95,7 @@ class GroupVectors:
         old = self.filled.pop(name, None)
         if vector is not None:
             self.filled[name] = vector
-        if self.total is not None:  # not in place, like the vectors
+        if isinstance(self.total, Tensor):  # not in place, like the vectors
             self.total = self.total + (0.0 if vector is None else vector) - (0.0 if old is None else old)
+        else:  # of vectors that stand for others: added up again in a fixed order, whenever the run was resumed
+            self.total = None

@@ -1,7 +1,8 @@
 """Evaluation of the global model on the test data and on the clients' samples."""
 
+import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -61,13 +62,12 @@ class Evaluator:
 
     def begin_score(self, model: GlobalModel) -> Callable[[], Score]:
         """Start to evaluate a model on the test data; return a function that waits for the score."""
-        try:
+        with _stopping_the_run():
             wait = self._backend.begin_score(model.vector)
-        except InputError as error:  # metrics that worked for the initial model
-            raise RunStoppedError(str(error)) from error.__cause__
 
         def score() -> Score:
-            result = wait()
+            with _stopping_the_run():
+                result = wait()
             for name, value in {"loss": result.loss, **result.values}.items():
                 check_finite(name, math.isfinite(value), model.newest_cohort)
             return result
@@ -138,6 +138,15 @@ class Evaluator:
     def close(self) -> None:
         """Close the backend."""
         self._backend.close()
+
+
+@contextlib.contextmanager
+def _stopping_the_run() -> Iterator[None]:
+    """Raise RunStoppedError if metrics fail: they worked for the initial model, so the input is valid."""
+    try:
+        yield
+    except InputError as error:
+        raise RunStoppedError(str(error)) from error.__cause__
 
 
 def client_scores(backend: Backend, vector: Tensor, holdings: Holdings) -> ClientScores:

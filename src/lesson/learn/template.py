@@ -5,6 +5,7 @@ Frozen parameters and constant buffers are shared by all replicas of a process a
 """
 
 import copy
+import hashlib
 import threading
 import warnings
 from collections.abc import Mapping
@@ -97,6 +98,17 @@ class Template:
         parts = vector.detach().cpu().split([one.numel() for one in self.exchanged.values()])
         pairs = zip(self.exchanged.items(), parts, strict=True)
         return {name: part.reshape(one.shape).numpy().copy() for (name, one), part in pairs}
+
+    @property
+    def shared_digest(self) -> str:
+        """Digest of frozen parameters and constant buffers, which a seed may draw but clients do not exchange."""
+        digest = hashlib.sha256()
+        for name, one in [*self.model.named_parameters(), *self.model.named_buffers()]:
+            if name not in self.exchanged:
+                values = one.detach().cpu().reshape(-1).view(torch.uint8)
+                digest.update(f"{name} {one.dtype} {tuple(one.shape)} ".encode())
+                digest.update(values.numpy().tobytes())
+        return digest.hexdigest()
 
     def copy_model(self) -> nn.Module:
         """Return a copy of the model that shares its frozen parameters and constant buffers."""

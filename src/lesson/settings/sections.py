@@ -441,7 +441,9 @@ class RunSettings(Checked):
     client_scores_every_s: Annotated[float, Field(ge=1e-3, strict=True, allow_inf_nan=True)] = setting(
         math.inf, "simulated time between evaluations on every client's own data; inf for none"
     )
-    checkpoint_every_s: Positive = setting(20.0, "wall-clock time between checkpoints")
+    checkpoint_every_s: Positive = setting(
+        20.0, "wall-clock time between checkpoints; up to 10 times as long if they are slow"
+    )
     trainer: Literal["auto", "reference", "fused", "batched"] = setting(
         "auto", "implementation of local training; all give the same results up to rounding"
     )

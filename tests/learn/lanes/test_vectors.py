@@ -8,9 +8,11 @@ import pytest
 from torch import Tensor
 
 from helpers.trainers import make_cohort
+from lesson.learn.aggregate import GroupVectors
 from lesson.learn.lanes.program import NO_SLOT, Program
 from lesson.learn.lanes.vectors import Recorder, Vector
 from lesson.settings.sections import ServerSettings
+from lesson.strategies.base import GroupMemory
 
 
 def numbers(vector: Vector) -> dict[int, float]:
@@ -42,6 +44,19 @@ def test_slots_are_used_again_as_soon_as_no_vector_needs_them() -> None:
     del both
     assert {recorder.new().slot.number, recorder.new().slot.number} <= {0, 1, 2}
     assert recorder.num_slots == 3
+
+
+def test_groups_are_added_in_an_order_that_survives_a_resume() -> None:
+    """The order matters for rounding, but not for equality."""
+    recorder = Recorder(3, 20)
+    model = cast(Tensor, recorder.new())
+    begun, total = GroupVectors(model), GroupMemory((), {}, previous_total=0.5)
+    for names in ("abc", "a"):
+        begun.merge(model, {name: cast(Tensor, recorder.new()) for name in names}, total, "updates")
+    resumed = GroupVectors(model)
+    resumed.filled = dict(begun.filled)
+    one, other = (cast(Vector, groups.merge(model, {}, total, "updates")) for groups in (begun, resumed))
+    assert list(one.terms) == list(other.terms)
 
 
 def rows_of(program: Program, size: int) -> Any:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lesson.core.errors import RunStoppedError
 from lesson.core.interrupts import STOP_SIGNALS
 from lesson.experiments.engines.trial import restored
 from lesson.learn.build import TrainingRun
@@ -42,16 +43,14 @@ class GpuProcesses:
             theirs.close()
             self._pipes.append(ours)
             self._processes.append(process)
-        self._addresses = [pipe.recv() for pipe in self._pipes]
-
-    @property
-    def count(self) -> int:
-        """Number of processes."""
-        return len(self._processes)
-
-    def address(self, number: int) -> str:
-        """Return where the process number `number` of a run connects."""
-        return str(self._addresses[number % len(self._addresses)])
+        try:
+            self.addresses: list[str] = [pipe.recv() for pipe in self._pipes]
+            """Where runs connect to each process."""
+        except BaseException as error:
+            self.close()
+            if isinstance(error, EOFError):
+                raise RunStoppedError("a process that trains on the GPU has failed to start, see its output") from None
+            raise
 
     def close(self) -> None:
         """End the processes."""
@@ -94,6 +93,8 @@ def _serve(
         use_gpu(gpu)
 
     def make(settings: Settings) -> Workload:
+        if settings.run.device != device:
+            raise NoLaneError(f"its device is {settings.run.device}, and that of other runs is {device}")
         _, task = restored(content)
         nobody = Partition(np.arange(2), np.array([0, 2]))
         return Workload(task or task_of(settings, data_dir), nobody, settings.training, settings.run.seed, device)

@@ -46,6 +46,8 @@ TELL_EVERY_S = 0.2
 MAX_LANES = 32
 END_S = 60.0
 MAX_WAIT_S = 3600.0  # poll() accepts at most 2³¹ ms; the loop waits again
+NO_LANE = (NoLaneError.__name__, LackOfMemoryError.__name__)
+"""Errors after which a run is executed on its own: it cannot be a lane, or the vectors of a lane do not fit."""
 ENDED: Line = {"ended": True}
 
 
@@ -96,11 +98,10 @@ class _Workers:
         if on_gpu or engine.lanes_on_cpu:
             num_lanes = engine.num_lanes or min(MAX_LANES, 2 * num_cores())
             self._gpus = GpuProcesses("cuda" if on_gpu else "cpu", num_lanes, content, engine.data_dir)
-            num_processes = num_lanes * self._gpus.count
+            num_processes = num_lanes * len(self._gpus.addresses)
         self._size = min(num_processes, len(plan))
         num_threads = max(1, num_cores() // self._size)
         self._engine, self._how = engine, (engine.data_dir, num_threads, content)
-        self._num_begun = 0
         self._restarts = Counter[Path]()
         self._busy: dict[Connection, _Worker] = {}
         self._dismissed: list[_Worker] = []
@@ -116,7 +117,7 @@ class _Workers:
                     line = self._lost(worker)
                 elif line.get("kind") == LackOfMemoryError.__name__ and worker.had_company:
                     line = self._postpone(worker)
-                elif line.get("kind") == NoLaneError.__name__:
+                elif worker.address is not None and line.get("kind") in NO_LANE:
                     self._alone.append((path, worker.settings))
                     del self._busy[worker.pipe]
                     self._begin(worker)
@@ -143,11 +144,13 @@ class _Workers:
                 worker.interrupt()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        for worker in [*self._busy.values(), *self._dismissed]:
-            worker.process.join(END_S)
-            worker.process.kill()
-            worker.process.join()
-        self._close_gpus()
+        try:
+            for worker in [*self._busy.values(), *self._dismissed]:
+                worker.process.join(END_S)
+                worker.process.kill()
+                worker.process.join()
+        finally:
+            self._close_gpus()
 
     def _close_gpus(self) -> None:
         if self._gpus is not None:
@@ -158,9 +161,7 @@ class _Workers:
         """Start as many of the waiting runs as there is room and time for, the first one in a process that is free."""
         while self._waiting and len(self._busy) < self._size and self._engine.left_s > 0:
             if free is None:
-                address = None if self._gpus is None else self._gpus.address(self._num_begun)
-                self._num_begun += 1
-                free = _Worker(*self._how, address)
+                free = _Worker(*self._how, self._address())
             worker, free = free, None
             self._busy[worker.pipe] = worker
             worker.had_company = any(one.process.is_alive() for one in self._dismissed)
@@ -169,6 +170,13 @@ class _Workers:
             worker.give(*self._waiting.popleft())
         if free is not None:
             self._dismiss(free)
+
+    def _address(self) -> str | None:
+        """Return the address of the GPU process with the fewest runs; None if there is none."""
+        if self._gpus is None:
+            return None
+        num_runs = Counter(worker.address for worker in self._busy.values())
+        return min(self._gpus.addresses, key=num_runs.__getitem__)
 
     def _dismiss(self, worker: "_Worker") -> None:
         """Let a process that executes no run exit."""
@@ -216,8 +224,10 @@ class _Worker:
         context: Any = get_context("spawn" if address is None else "forkserver")
         if address is not None:
             context.set_forkserver_preload([__name__])  # imported once, as lanes are many
+        self.address = address
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_work, args=(theirs, data_dir, num_threads, content, address))
+        how = data_dir, num_threads, content, address, dict(os.environ)
+        self.process = context.Process(target=_work, args=(theirs, *how))
         resource_tracker.ensure_running()  # otherwise the first process starts it, which undoes the next line
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited: the child delays Ctrl-C
         try:
@@ -248,12 +258,21 @@ class _Worker:
         self.pipe.close()
 
 
-def _work(pipe: Connection, data_dir: Path | str | None, num_threads: int, content: bytes, address: str | None) -> None:
+def _work(
+    pipe: Connection,
+    data_dir: Path | str | None,
+    num_threads: int,
+    content: bytes,
+    address: str | None,
+    environment: dict[str, str],
+) -> None:
     """Execute runs from the pipe and send their lines, until the pipe is closed or the parent process has ended.
 
     `content` is what `copied` returned; an error in unpickling it is reported as a run's error. If there is an
-    `address`, the process there trains the runs.
+    `address`, the process there trains the runs. `environment` has the variables of the parent process, because those
+    of a fork server are older.
     """
+    os.environ.update(environment)
     os.setsid()  # Ctrl-C reaches the parent process, which passes it on
     configure_process()
     told, own, parent = 0.0, None, os.getppid()

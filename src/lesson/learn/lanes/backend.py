@@ -3,7 +3,7 @@
 import pickle
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from multiprocessing.connection import Client, Connection
+from multiprocessing.connection import Client
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lesson.core.errors import LACK_OF_MEMORY, RunStoppedError
 from lesson.learn.backend import MAX_CHUNK_STEPS, ChunkRule, TrainerName
-from lesson.learn.lanes.program import Outcome
+from lesson.learn.lanes.program import Failure, Outcome
 from lesson.learn.lanes.vectors import Recorder, RecordingTrainer, Vector, slots_of
 from lesson.learn.optimizers import Optimizer
 from lesson.learn.partition import Holdings
@@ -34,6 +34,8 @@ class Opening(NamedTuple):
 
     settings: Settings
     holdings: Holdings
+    shared_digest: str
+    """Lanes share a model only if its values that are not exchanged are the same, see `Template.shared_digest`."""
 
 
 class Reply:
@@ -41,27 +43,30 @@ class Reply:
 
     def __init__(self, channel: "Channel") -> None:
         self._channel = channel
-        self._content: tuple[Any, Exception | None] | None = None
+        self._content: tuple[Any, Failure | None] | None = None
 
     def wait(self) -> Any:
         """Return the reply; raise the error that the other process reports."""
         while self._content is None:
             self._channel.receive()
-        value, error = self._content
-        if error is not None:
-            raise error
+        value, failure = self._content
+        if failure is not None:
+            failure.raise_error()
         return value
 
-    def set(self, content: tuple[Any, Exception | None]) -> None:
-        """Set the reply: a value, or an error."""
+    def set(self, content: tuple[Any, Failure | None]) -> None:
+        """Set the reply: a value, or a failure."""
         self._content = content
 
 
 class Channel:
     """Requests to the process with the GPU, which replies in their order."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, address: str) -> None:
+        try:
+            self._connection = Client(address, "AF_UNIX")
+        except OSError:
+            raise _lost() from None
         self._waiting = deque[Reply]()
 
     def request(self, name: str, *content: Any) -> Reply:
@@ -98,9 +103,10 @@ class LaneBackend:
         self._workload = workload
         self._recorder = Recorder(workload.template.num_values, workload.batch_size)
         self.optimizers: Mapping[str, Optimizer] = self._recorder.optimizers
-        self._channel = Channel(Client(address, "AF_UNIX"))
+        self._channel = Channel(address)
         try:
-            self._channel.request("open", Opening(settings, workload.holdings)).wait()
+            opening = Opening(settings, workload.holdings, workload.template.shared_digest)
+            self._channel.request("open", opening).wait()
         except BaseException:
             self._channel.close()
             raise
@@ -127,7 +133,10 @@ class LaneBackend:
         def score() -> Score:
             if not chunk.is_complete:  # the model is evaluated outside of a chunk
                 chunk.begin_copy()
-            return cast(Score, chunk.outcome().scores[number])
+            result = chunk.outcome().scores[number]
+            if isinstance(result, Failure):
+                result.raise_error()
+            return result
 
         return score
 

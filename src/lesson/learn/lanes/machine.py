@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, NoReturn, Self
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from lesson.learn.counters import gpu_kernels
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.cuda.batched import ClientBlock, Gradients, MinibatchesInTurn, with_gradients
 from lesson.learn.cuda.graphs import Graph, GraphInputs, Precision
-from lesson.learn.device import to_device
+from lesson.learn.device import lacks_memory, to_device
 from lesson.learn.lanes.program import NO_SLOT, SLOTS_OF_OP, SUM, Kind, Operations, Rows, Wave
 from lesson.learn.lanes.slots import Slots
 from lesson.learn.lanes.tables import LaneTables
@@ -76,12 +76,18 @@ class Machine:
         self._most_slots = 0
         """Largest number of slots of a lane so far."""
         self._graphs = dict[tuple[Kind, int], list[Any]]()
+        self._lacked_memory = False
         self._streams = [torch.cuda.Stream() for _ in range(NUM_STREAMS)] if workload.device == "cuda" else [None]
 
     @property
     def is_empty(self) -> bool:
         """Whether no lane is open."""
         return len(self._free_lanes) == self._tables.num_lanes
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether memory did not suffice for its lanes, all of which have ended: their slots must make room."""
+        return self.is_empty and self._lacked_memory
 
     def open(self, holdings: Holdings, seed: int) -> OpenLane:
         """Return a new lane; raise LackOfMemoryError if it would probably not fit into the GPU's memory."""
@@ -118,9 +124,13 @@ class Machine:
 
     def execute(self, work: Sequence[tuple[OpenLane, Wave]]) -> Executed:
         """Execute one wave of each of several lanes."""
-        self._train(work)
-        finite = self._operate(work)
-        scores = [[self._begin_score(lane, slot) for slot in wave.scores] for lane, wave in work]
+        try:
+            self._train(work)
+            finite = self._operate(work)
+            scores = [[self._begin_score(lane, slot) for slot in wave.scores] for lane, wave in work]
+        except Exception as error:
+            self._lacked_memory |= lacks_memory(error)
+            raise
         return Executed(finite, scores)
 
     def release(self) -> None:
@@ -145,7 +155,10 @@ class Machine:
 
     def _begin_score(self, lane: OpenLane, slot: int) -> Callable[[], Score]:
         (copied,) = self.get(lane, np.array([slot]))  # the slot may be filled again before the evaluation begins
-        return self.backend.begin_score(copied)
+        try:
+            return self.backend.begin_score(copied)
+        except Exception as error:  # metrics of a task may raise anything; other lanes go on
+            return partial(_raise, error)
 
     # Training
 
@@ -156,19 +169,21 @@ class Machine:
             for rows in wave.rows:
                 kinds.setdefault((wave.kind, rows.scale.shape[1]), []).append((lane, rows))
         begun, used = event(self.workload.device), 0
-        for (kind, size), parts in kinds.items():
-            whole = _Joined.of(parts)
-            if kind == "models":
-                order = np.argsort(-whole.numbers[3, :, 0], kind="stable")
-                self._train_models(whole[order], [lane for lane, _ in parts])
-                continue
-            for begin in range(0, len(whole), self._rows_in(size)):
-                turn = begin // self._rows_in(size) % NUM_STREAMS
-                part = whole[begin : begin + self._rows_in(size)]
-                used = max(used, turn)
-                with self.on_stream(turn, begun):
-                    self.packed(size, turn).run(part)
-        self.join(used)
+        try:
+            for (kind, size), parts in kinds.items():
+                whole = _Joined.of(parts)
+                if kind == "models":
+                    order = np.argsort(-whole.numbers[3, :, 0], kind="stable")
+                    self._train_models(whole[order], [lane for lane, _ in parts])
+                    continue
+                for begin in range(0, len(whole), self._rows_in(size)):
+                    turn = begin // self._rows_in(size) % NUM_STREAMS
+                    part = whole[begin : begin + self._rows_in(size)]
+                    used = max(used, turn)
+                    with self.on_stream(turn, begun):
+                        self.packed(size, turn).run(part)
+        finally:  # after an error, too: the slots that are being written may soon belong to other lanes
+            self.join(used)
 
     def _rows_in(self, num_clients: int) -> int:
         """Return the number of rows of a graph for rows of so many clients."""
@@ -349,6 +364,10 @@ def _backend(workload: Workload, precision: Precision) -> Backend:
     if gpu_kernels() is None:
         raise InputError("Triton is unavailable")
     return CudaBackend(workload, precision)
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
 
 
 def event(device: str) -> Any:

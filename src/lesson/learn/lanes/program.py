@@ -8,11 +8,13 @@ one slot; then it evaluates models on the test data.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, NoReturn
 
 import numpy as np
 
 from lesson.core.arrays import FloatArray, IntArray
+from lesson.core.errors import RemoteError
+from lesson.learn.scores import Score
 
 Kind = Literal["gradients", "models"]
 """What training a row gives: the gradient of one step, summed over the row's clients, or a client's trained model."""
@@ -49,22 +51,14 @@ class Operations(NamedTuple):
     """Factor of each term."""
 
 
-NO_OPERATIONS = Operations(
-    np.empty((0, len(NUMBERS_OF_OP)), dtype=np.int64),
-    np.empty((0, len(REALS_OF_OP))),
-    np.empty(0, dtype=np.int64),
-    np.empty(0),
-)
-
-
 @dataclass(eq=False)
 class Wave:
     """What is trained together, and what follows from it."""
 
-    kind: Kind = "gradients"
-    rows: Sequence[Rows] = ()
-    operations: Operations = NO_OPERATIONS
-    scores: Sequence[int] = ()
+    kind: Kind
+    rows: Sequence[Rows]
+    operations: Operations
+    scores: Sequence[int]
     """Slots of the models to evaluate."""
 
     @property
@@ -115,11 +109,23 @@ def _unpacked(outline: Sequence[Any], num_slots: int, whole: IntArray, real: Flo
     return Program(waves, num_slots)
 
 
+class Failure(NamedTuple):
+    """An error in the process with the GPU. The copy of an error in another process has no cause and no traceback."""
+
+    error: Exception
+    traceback: str
+    """Traceback of the exception in the user's code that led to the error; may be empty."""
+
+    def raise_error(self) -> NoReturn:
+        """Raise the error."""
+        raise self.error from (RemoteError(self.traceback) if self.traceback else None)
+
+
 @dataclass(eq=False)
 class Outcome:
     """What the execution of a program returns."""
 
     finite: list[bool] = field(default_factory=list)
     """Whether the result of each operation is finite."""
-    scores: list[object] = field(default_factory=list)
-    """Score of each evaluated model."""
+    scores: list[Score | Failure] = field(default_factory=list)
+    """Score of each evaluated model, or why it has none."""

@@ -13,12 +13,13 @@ from typing import Any
 
 import torch
 
-from lesson.core.errors import InputError, LackOfMemoryError, RemoteError, RunStoppedError, describe, traceback_of
+from lesson.core.errors import InputError, LackOfMemoryError, RunStoppedError, describe, traceback_of
 from lesson.learn.cuda.graphs import Precision
 from lesson.learn.device import lacks_memory
 from lesson.learn.lanes.backend import NoLaneError, Opening
 from lesson.learn.lanes.machine import Executed, Machine, OpenLane
-from lesson.learn.lanes.program import Outcome, Program, Wave
+from lesson.learn.lanes.program import Failure, Outcome, Program, Wave
+from lesson.learn.scores import Score
 from lesson.learn.workload import Workload
 from lesson.settings.settings import Settings
 
@@ -44,10 +45,10 @@ class Connected:
         self.progress = Progress()
         """What the current program has returned so far."""
 
-    def reply(self, value: Any, error: Exception | None = None) -> None:
+    def reply(self, value: Any, failure: Failure | None = None) -> None:
         """Send a reply; a run that has ended does not read it."""
         with contextlib.suppress(OSError):
-            self.connection.send_bytes(pickle.dumps((value, error), pickle.HIGHEST_PROTOCOL))
+            self.connection.send_bytes(pickle.dumps((value, failure), pickle.HIGHEST_PROTOCOL))
 
 
 @dataclass(eq=False)
@@ -55,7 +56,7 @@ class Progress:
     """What a program has returned so far."""
 
     outcome: Outcome = field(default_factory=Outcome)
-    error: Exception | None = None
+    failure: Failure | None = None
 
 
 class Turn:
@@ -71,12 +72,9 @@ class Turn:
         whole = zip(self._runs, self._executed.finite(), self._executed.scores, strict=True)
         for (run, progress, ends), finite, scores in whole:
             progress.outcome.finite += finite
-            try:
-                progress.outcome.scores += [score() for score in scores]
-            except Exception as error:  # metrics of a task may raise anything
-                progress.error = progress.error or _for_another_process(error)
+            progress.outcome.scores += map(_score, scores)
             if ends:
-                run.reply(progress.outcome, progress.error)
+                run.reply(progress.outcome, progress.failure)
 
 
 class Server:
@@ -112,9 +110,10 @@ class Server:
                 self._turns.popleft().finish()
 
     def _receive(self, run: Connected) -> None:
-        """Take the next request of a run; a run that has ended loses its lane."""
+        """Take the requests of a run; a run that has ended loses its lane, which the next one may need at once."""
         try:
-            run.requests.append(pickle.loads(run.connection.recv_bytes()))
+            while run.connection.poll():
+                run.requests.append(pickle.loads(run.connection.recv_bytes()))
         except (EOFError, OSError):
             del self._runs[run.connection]
             run.connection.close()
@@ -133,11 +132,11 @@ class Server:
             try:
                 run.reply(getattr(self, f"_{name}")(run, *content))
             except Exception as error:  # a task's model, data or metrics may raise anything
-                run.reply(None, _for_another_process(error))
+                run.reply(None, _failure(error))
 
     def _begin(self, run: Connected, program: Program) -> None:
         run.progress = Progress()
-        run.waves.extend(program.waves or [Wave()])
+        run.waves.extend(program.waves)
         machine, lane = _of(run)
         try:
             run.lane = machine.widened(lane, program.num_slots)
@@ -152,6 +151,8 @@ class Server:
         work = [(_of(run)[1], run.waves.popleft()) for run in runs]
         try:
             self._turns.append(Turn(runs, machine.execute(work)))
+        except InputError as error:  # the model cannot be recorded
+            self._fail(runs, NoLaneError(str(error)))
         except Exception as error:  # a lack of memory, or a model that fails
             self._fail(runs, error)
         return True
@@ -160,7 +161,7 @@ class Server:
         """End the programs of runs with an error."""
         for run in runs:
             run.waves.clear()
-            run.progress.error = _for_another_process(error)
+            run.progress.failure = _failure(error)
         nothing = Executed(lambda: [[] for _ in runs], [[] for _ in runs])
         self._turns.append(Turn(runs, nothing))
 
@@ -169,8 +170,9 @@ class Server:
     def _open(self, run: Connected, opening: Opening) -> None:
         settings = opening.settings
         training = settings.training.model_dump(exclude=set(OF_THE_RUN))
-        key = repr((settings.data.dataset, settings.task.options, training, settings.run.precision))
-        if key not in self._machines:
+        task, how = (settings.data.dataset, settings.task.options), (settings.run.device, settings.run.precision)
+        key = repr((task, training, how, opening.shared_digest))
+        if key not in self._machines or self._machines[key].is_exhausted:
             for name in [name for name, machine in self._machines.items() if machine.is_empty]:
                 self._machines.pop(name).release()
             workload = self._make(settings)
@@ -216,12 +218,20 @@ def _precision(settings: Settings) -> Precision:
     return settings.run.precision  # type: ignore[return-value]  # not "auto": it is resolved
 
 
-def _for_another_process(error: Exception) -> Exception:
+def _score(score: Callable[[], Score]) -> Score | Failure:
+    """Wait for a score; if it cannot be computed, only its run fails, and only from there on."""
+    try:
+        return score()
+    except Exception as error:  # metrics of a task may raise anything
+        return _failure(error)
+
+
+def _failure(error: Exception) -> Failure:
     """Return an error that can be sent to another process."""
     if lacks_memory(error):
-        return LackOfMemoryError(f"not enough memory on the GPU: {describe(error)}")
-    if isinstance(error, (InputError, RunStoppedError, NoLaneError)):
-        return error
-    stopped = RunStoppedError(f"the process that trains on the GPU failed: {describe(error)}")
-    stopped.__cause__ = RemoteError(traceback_of(error))
-    return stopped
+        return Failure(LackOfMemoryError(f"not enough memory on the GPU: {describe(error)}"), "")
+    if isinstance(error, InputError | RunStoppedError):
+        return Failure(error, traceback_of(error))
+    return Failure(
+        RunStoppedError(f"the process that trains on the GPU failed: {describe(error)}"), traceback_of(error)
+    )

@@ -20,11 +20,11 @@ class LaneTables:
         too_small = num_clients > self._sizes.shape[1] or num_samples > self._samples.shape[1]
         if too_small:
             num_clients, num_samples = _rounded(num_clients), _rounded(num_samples)
-            self._sizes, self._offsets = (
+            self._sizes, self._offsets, self._samples = (  # none of them if memory does not suffice for all
                 self._widened(self._sizes, num_clients),
                 self._widened(self._offsets, num_clients),
+                self._widened(self._samples, num_samples),
             )
-            self._samples = self._widened(self._samples, num_samples)
         return too_small
 
     def set(self, lane: int, holdings: Holdings, seed: int) -> None:

@@ -15,7 +15,19 @@ from torch import Tensor
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.learn.backend import TrainerName
 from lesson.learn.cohort import Cohort
-from lesson.learn.lanes.program import COLUMNS, NO_SLOT, Kind, Operations, Program, Rows, Wave
+from lesson.learn.lanes.program import (
+    COLUMNS,
+    NO_SLOT,
+    NUMBERS_OF_OP,
+    REALS_OF_OP,
+    SLOTS_OF_OP,
+    SUM,
+    Kind,
+    Operations,
+    Program,
+    Rows,
+    Wave,
+)
 from lesson.learn.optimizers import OPTIMIZERS, Moments, Step
 from lesson.settings.sections import ServerSettings
 
@@ -23,6 +35,9 @@ SAMPLES_PER_ROW = 100
 """Clients that start from the same model share a row up to about this number of samples."""
 WORTH_A_ROW = 0.75
 """Clients that are left over share a row if they fill more than this share of it; otherwise each has one of its own."""
+
+NO_SLOTS, NO_REALS = (NO_SLOT,) * (len(SLOTS_OF_OP) - 1), (0.0,) * len(REALS_OF_OP)
+"""Arguments of a sum: all slots but its result, and all reals, are those of optimizers."""
 
 
 class Slot:
@@ -139,7 +154,7 @@ class Recorder:
 
     def store(self, vector: Vector) -> Vector:
         """Return a vector as one with a slot of its own."""
-        return self._operation(0, vector, (0.0,) * 4)
+        return self._operation(SUM, vector)
 
     def score(self, model: Vector) -> int:
         """Evaluate a model, and return the number of its score."""
@@ -161,8 +176,8 @@ class Recorder:
         if not (self._rows or self._numbers or self._scores):
             return
         operations = Operations(
-            np.array(self._numbers, dtype=np.int64).reshape(len(self._numbers), 10),
-            np.array(self._reals).reshape(len(self._reals), 4),
+            np.array(self._numbers, dtype=np.int64).reshape(-1, len(NUMBERS_OF_OP)),
+            np.array(self._reals).reshape(-1, len(REALS_OF_OP)),
             np.array(self._slots, dtype=np.int64),
             np.array(self._factors, dtype=np.float64),
         )
@@ -172,7 +187,7 @@ class Recorder:
         self._numbers, self._reals, self._slots, self._factors = [], [], [], []
 
     def _operation(
-        self, kind: int, vector: Vector, reals: tuple[float, ...], slots: tuple[int, ...] = (NO_SLOT,) * 7
+        self, kind: int, vector: Vector, reals: tuple[float, ...] = NO_REALS, slots: tuple[int, ...] = NO_SLOTS
     ) -> Vector:
         """Record an operation on a combination of slots; return its result."""
         number, result = self._num_operations, self.new()
