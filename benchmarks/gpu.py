@@ -30,10 +30,11 @@ from lesson.learn.cuda.backend import CudaBackend
 from lesson.learn.cuda.fused import CudaFusedTrainer
 from lesson.learn.cuda.graphs import Graph, Precision, arithmetic
 from lesson.learn.data import Samples, load_samples
+from lesson.learn.device import event
 from lesson.learn.evaluation import Evaluator
 from lesson.learn.executor import Executor
 from lesson.learn.lane import Lane
-from lesson.learn.lanes.machine import NUM_STREAMS, Machine, event
+from lesson.learn.lanes.machine import NUM_STREAMS, Machine
 from lesson.learn.lanes.vectors import clients_per_row
 from lesson.learn.optimizers import ServerOptimizer
 from lesson.learn.pipeline import Due, Pipeline

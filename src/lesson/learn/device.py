@@ -4,6 +4,7 @@ import os
 import platform
 import re
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -55,6 +56,11 @@ def num_gpus() -> int:
 def use_gpu(number: int) -> None:
     """Let this process use a GPU."""
     torch.cuda.set_device(number)
+
+
+def event(device: str) -> Any:
+    """Return an event that has just been recorded on the current stream; None on a CPU."""
+    return torch.cuda.current_stream().record_event() if device == "cuda" else None
 
 
 def lacks_memory(error: Exception) -> bool:

@@ -12,8 +12,9 @@ from helpers.small_tasks import TinyNet, image_workload, tiny_data
 from helpers.trainers import random_cohorts
 from lesson import Settings
 from lesson.learn.cohort import Cohort
-from lesson.learn.lanes.machine import Machine, OpenLane
+from lesson.learn.lanes.machine import Machine
 from lesson.learn.lanes.program import Kind, Wave
+from lesson.learn.lanes.rows import OpenLane
 from lesson.learn.lanes.vectors import Recorder, Vector
 from lesson.learn.optimizers import OPTIMIZERS
 from lesson.learn.reference import ReferenceTrainer

@@ -17,8 +17,9 @@ from lesson.core.errors import InputError, LackOfMemoryError, RunStoppedError, d
 from lesson.learn.cuda.graphs import Precision
 from lesson.learn.device import lacks_memory
 from lesson.learn.lanes.backend import NoLaneError, Opening
-from lesson.learn.lanes.machine import Executed, Machine, OpenLane
+from lesson.learn.lanes.machine import Executed, Machine
 from lesson.learn.lanes.program import Failure, Outcome, Program, Wave
+from lesson.learn.lanes.rows import OpenLane
 from lesson.learn.scores import Score
 from lesson.learn.workload import Workload
 from lesson.settings.settings import Settings
