@@ -18,6 +18,7 @@ from lesson.fleet.tiers import client_to_promote
 from lesson.fleet.traces import read_positions, read_work
 from lesson.radio import link, mobility
 from lesson.radio.channel import Channel
+from lesson.radio.link import Link
 from lesson.settings.settings import Settings
 
 OUTLIER = 100.0
@@ -62,6 +63,7 @@ class Fleet:
         population: Positions and CPUs of drawn clients; None if latencies were measured.
         gain_db: Gain of the channel to the base station, without fading; None unless it follows from positions.
         snr_db: Signal-to-noise ratio of an upload on the client's own band at this gain; None like `gain_db`.
+        link: Noise and data rates; None like `gain_db`.
         ensure_first_tier: Whether `at_deadline` promotes the fastest client if no client meets the deadline.
         promoted: The promoted client and its actual latency; None if there is none.
     """
@@ -84,6 +86,7 @@ class Fleet:
     population: Population | None = None
     gain_db: FloatArray | None = None
     snr_db: FloatArray | None = None
+    link: Link | None = None
     ensure_first_tier: bool = False
     promoted: Promotion | None = None
 
@@ -354,8 +357,9 @@ def _drawn_fleet(settings: Settings, population: Population) -> Fleet:
     )
     if gain is None:
         return replace(fleet, population=population)
-    snr = link.signal_to_noise(population.power_w, gain, link.watts(settings.radio.noise_dbm))
-    return replace(fleet, population=population, gain_db=10 * np.log10(gain), snr_db=10 * np.log10(snr))
+    up_link = Link.of(settings.radio)
+    snr_db = 10 * np.log10(up_link.snr(population.power_w, gain))
+    return replace(fleet, population=population, gain_db=10 * np.log10(gain), snr_db=snr_db, link=up_link)
 
 
 def _gain(settings: Settings, population: Population) -> FloatArray | None:
@@ -373,18 +377,18 @@ def _sent_s(
     Bandwidth b and noise N0 grow with the number of bands, the power p does not. Times are those at the mean channel:
     the mean rate of a client's SNR trace or of its phone, otherwise the rate of Eq. (5) at its position.
     """
-    num_bands, band_hz = len(population), settings.radio.bandwidth_hz
+    num_bands, up_link = len(population), Link.of(settings.radio)
     if (traces := snr_traces_of(settings, len(population), population.seed)) is not None:
-        up_bps, down_bps = traces.mean_rate_bps(band_hz), traces.mean_rate_bps(band_hz)
-        shared_bps = traces.mean_rate_bps(num_bands * band_hz, num_bands)
+        up_bps = down_bps = traces.mean_rate_bps(up_link)
+        shared_bps = traces.mean_rate_bps(up_link, num_bands)
     elif (phones := phone_rates_of(settings, len(population), population.seed)) is not None:
         up_bps, shared_bps, down_bps = phones.mean_bps("up"), phones.mean_bps("up"), phones.mean_bps("down")
     else:
         assert gain is not None, "rates depend on positions"
 
         def rate_bps(power_w: FloatArray, num_bands: int = 1) -> FloatArray:
-            noise_w = num_bands * link.watts(settings.radio.noise_dbm)
-            return link.rate_bps(num_bands * band_hz, link.signal_to_noise(power_w, gain, noise_w))
+            band_hz = num_bands * up_link.band_hz
+            return up_link.rate_bps(up_link.snr(power_w, gain, band_hz), band_hz)
 
         up_bps, shared_bps = rate_bps(population.power_w), rate_bps(population.power_w, num_bands)
         down_bps = rate_bps(np.full(len(population), settings.radio.station_power_w))

@@ -4,7 +4,7 @@ import numpy as np
 
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.random import key, uniforms
-from lesson.radio.link import rate_bps
+from lesson.radio.link import Link
 
 
 class SnrTraces:
@@ -58,10 +58,10 @@ class SnrTraces:
         # Rounding of the sum may lead to the row of a neighboring trace.
         return self._snr[np.clip(rows, self._first[trace], self._last[trace])]
 
-    def mean_rate_bps(self, bandwidth_hz: float, noise_ratio: float = 1.0) -> FloatArray:
-        """Return the mean rate of each client over its trace, shape (num_clients,), with Eq. (5) for each row.
+    def mean_rate_bps(self, link: Link, num_bands: int = 1) -> FloatArray:
+        """Return the mean rate of each client over its trace, shape (num_clients,), on the band of so many clients.
 
-        `noise_ratio` divides the SNR; noise grows with the band.
+        An SNR is that on a client's own band, and noise grows with the band.
         """
-        bits = rate_bps(bandwidth_hz, self._snr / noise_ratio) * self._row_s
+        bits = link.rate_bps(self._snr / num_bands, num_bands * link.band_hz) * self._row_s
         return (np.add.reduceat(bits, self._first) / self._period_s)[self._trace]

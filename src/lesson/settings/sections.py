@@ -29,7 +29,7 @@ from lesson.core.validation import (
 )
 
 MAX_CLIENTS = 10_000_000
-MIN_COHERENCE_S = 0.01
+MIN_COHERENCE_S = 1e-4
 UpTo1000 = Annotated[float, Field(ge=0, le=1000, strict=True)]
 
 
@@ -88,7 +88,38 @@ class RadioSettings(Checked):
     noise_dbm: Finite = setting(
         -100.0,
         "noise plus inter-cell interference N0 on a client's band",
+        requires=("throughput=model", "no snr_trace", "no latencies", "no noise_dbm_per_hz"),
+    )
+    noise_dbm_per_hz: Finite | None = setting(
+        None,
+        "noise density, which replaces noise_dbm, so that noise grows with the bandwidth; thermal noise has -174",
         requires=("throughput=model", "no snr_trace", "no latencies"),
+    )
+    noise_figure_db: NotNegative = setting(
+        0.0, "noise figure of the receiver, added to noise_dbm_per_hz", requires="noise_dbm_per_hz"
+    )
+    snr_gap_db: NotNegative = setting(
+        0.0, "how far coding falls short of Eq. (5): the SNR is divided by it", requires="throughput=model"
+    )
+    max_bps_per_hz: Positive | None = setting(
+        None, "maximum data rate per bandwidth, that of the highest modulation", requires="throughput=model"
+    )
+    packet_error: Literal["none", "outage", "exponential"] = setting(
+        "none",
+        "how uploads fail: outage: nothing is received below min_snr_db; exponential: an upload is corrupted with "
+        "probability 1 − exp(−m/SNR)",
+        varies=True,
+        excludes={
+            "latencies trace": "measured times already include failed transmissions",
+            "throughput": "measured data rates have no SNR",
+        },
+    )
+    min_snr_db: Finite = setting(
+        -6.7, "lowest usable SNR, by default about that of LTE and NR", requires="packet_error=outage"
+    )
+    waterfall_db: Finite = setting(0.023, "waterfall threshold m", requires="packet_error=exponential")
+    on_error: Literal["lose", "retransmit"] = setting(
+        "lose", "whether corrupted uploads are lost or sent again", requires="packet_error=exponential"
     )
     path_loss: Literal["log-distance", "uma", "umi"] = setting(
         "log-distance",

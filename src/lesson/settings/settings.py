@@ -119,7 +119,8 @@ class Settings(Checked):
     @property
     def varying(self) -> list[str]:
         """The settings that make actual times differ from the server's estimates."""
-        return [name for _, name, rules in RULES if rules["varies"] and self.is_set(name)]
+        steady = {"packet_error"} if self.radio.packet_error == "outage" else set()
+        return [name for _, name, rules in RULES if rules["varies"] and self.is_set(name) and name not in steady]
 
     @property
     def varies(self) -> bool:

@@ -26,7 +26,7 @@ class Airtime:
     """Data rates and transfer times of a drawn fleet; rates are constant within blocks of `coherence_s`."""
 
     def __init__(self, settings: Settings, fleet: Fleet, population: Population, seed: int) -> None:
-        self._settings, self._power_w = settings, population.power_w
+        self._settings, self._power_w, self._link = settings, population.power_w, link.Link.of(settings.radio)
         self.coherence_s = settings.radio.coherence_s if settings.channel_changes else np.inf
         self._fading = key(seed, "fading")
         self._channel = Channel(settings, population.seed)
@@ -49,7 +49,7 @@ class Airtime:
 
         Each uses the client's own band, or is alone on the whole band.
         """
-        band_hz = self._whole_hz if whole_band else self._settings.radio.bandwidth_hz
+        band_hz = self._whole_hz if whole_band else self._link.band_hz
 
         def rates(who: IntArray, blocks: IntArray) -> FloatArray:
             return self._rate_bps(who, blocks, band_hz, down=down)
@@ -76,9 +76,7 @@ class Airtime:
         """Return the seconds that transfers of these sizes take on each client's own band now, without fading."""
         block = transfer.block_at(np.array([now_s]), self.coherence_s)
         snr = self._mean_snr(clients[:, None], block[:, None])[:, 0]
-        rate_bps = link.rate_bps(
-            self._settings.radio.bandwidth_hz, snr * self._station_power_ratio[clients] if down else snr
-        )
+        rate_bps = self._link.rate_bps(snr * self._station_power_ratio[clients] if down else snr)
         return link.upload_s(1.0, rate_bps) * bits
 
     def _rate_bps(self, clients: IntArray, blocks: IntArray, band_hz: float, *, down: bool = False) -> FloatArray:
@@ -94,7 +92,7 @@ class Airtime:
 
     def _rate_of(self, mean_snr: FloatArray, gain: FloatArray, band_hz: float) -> FloatArray:
         """Return the rate in bit/s on a band of `band_hz`; `mean_snr` is for the client's own band."""
-        return link.rate_bps(band_hz, mean_snr * (self._settings.radio.bandwidth_hz / band_hz) * gain)
+        return self._link.rate_bps(mean_snr * (self._link.band_hz / band_hz) * gain, band_hz)
 
     def _gain(self, clients: IntArray, blocks: IntArray) -> FloatArray:
         """Return the fading gain (in power) of clients (n, 1) in time blocks (n, K) or (1, K), shape (n, K)."""
@@ -113,8 +111,7 @@ class Airtime:
 
     def _signal_to_noise(self, x_km: FloatArray, y_km: FloatArray, power_w: FloatArray) -> FloatArray:
         """Return the SNR without fading at these positions, on a client's own band."""
-        gain = link.gain(self._channel.loss_db(x_km, y_km))
-        return link.signal_to_noise(power_w, gain, link.watts(self._settings.radio.noise_dbm))
+        return self._link.snr(power_w, link.gain(self._channel.loss_db(x_km, y_km)))
 
 
 def _make_mobility(
