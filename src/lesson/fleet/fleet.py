@@ -339,7 +339,7 @@ def _drawn_fleet(settings: Settings, population: Population) -> Fleet:
         _, charged = local_work(settings, population.num_samples)
     else:
         charged = np.full(len(population), settings.training.latency_samples)
-    cycles = latency.num_cycles(settings.training.local_iterations, population.cycles_per_sample, charged)
+    cycles = latency.num_cycles(settings.training.charged_passes, population.cycles_per_sample, charged)
     compute_s = latency.compute_s(cycles, population.cpu_hz)
     links = _Links.of(settings, population) if settings.uses_positions else None
     upload_s, shared_s, download_s = _sent_s(settings, population, links)

@@ -298,9 +298,16 @@ class TrainingSettings(Checked):
         "samples for which compute time is charged; 'processed': as many as the local training uses",
         requires="no latencies",
     )
-    theta: Positive = setting(1.0, "θ of the number of local iterations θ·log2(1/ε)", requires="no latencies")
+    latency_passes: Count | Literal["eq4"] = setting(
+        "eq4",
+        "passes over latency_samples for which compute time is charged; 'eq4': θ·log2(1/ε), as in Eq. (4)",
+        requires="no latencies",
+    )
+    theta: Positive = setting(
+        1.0, "θ of the number of passes θ·log2(1/ε)", requires=("latency_passes=eq4", "no latencies")
+    )
     epsilon: Annotated[float, Field(gt=0, lt=1, strict=True)] = setting(
-        0.05, "ε of the number of local iterations θ·log2(1/ε)", requires="no latencies"
+        0.05, "ε of the number of passes θ·log2(1/ε)", requires=("latency_passes=eq4", "no latencies")
     )
 
     @model_validator(mode="after")
@@ -320,9 +327,9 @@ class TrainingSettings(Checked):
         )
 
     @property
-    def local_iterations(self) -> float:
-        """θ·log2(1/ε): how often local training passes over its samples, Eq. (4)."""
-        return self.theta * math.log2(1 / self.epsilon)
+    def charged_passes(self) -> float:
+        """Passes over the samples for which compute time is charged, by default θ·log2(1/ε) as in Eq. (4)."""
+        return self.theta * math.log2(1 / self.epsilon) if self.latency_passes == "eq4" else float(self.latency_passes)
 
 
 class DataSettings(Checked):
