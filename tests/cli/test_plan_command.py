@@ -50,8 +50,12 @@ def test_compressors_are_listed(plan: Any) -> None:
     assert list(found) == ["none", "float16 16", "qsgd 8", "randk 0.01", "sign 1", "topk 0.01", "uniform 8"]
     assert found["qsgd 8"] == pytest.approx(whole * (8 * 61_706 + 32 * 121))
     assert found["uniform 8"] == pytest.approx(whole * (8 * 61_706 + 10 * 64))
-    ours = plan("--clients", "5", "--set", "compression=qsgd", "--set", "level=4", "--set", "model_bits=actual")
-    assert [(row["compression"], row["bits"]) for row in ours["uploads"]] == [("qsgd 4", 4 * 61_706 + 32 * 121)]
+    qsgd = ("--clients", "5", "--set", "compression=qsgd", "--set", "model_bits=actual")
+    ours = plan(*qsgd, "--set", "level=4")["uploads"]
+    assert [(row["compression"], row["bits"]) for row in ours] == [("qsgd 4", 4 * 61_706 + 32 * 121)]
+    sizes = [row["bits"] for row in plan(*qsgd, "--set", "upload.bucket=100", "--compressors")["uploads"]]
+    assert sizes[:2] == [8 * 61_706 + 32 * 618, 32 * 61_706]
+    assert len(sizes) == 7
 
 
 def test_compressors_need_upload_times(plan: Any, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_plan_by_hand() -> None:
 def test_uploads_by_hand() -> None:
     """Deadline 10 s for 5, 16, 30 and 38 s, of which uploads are half: 2.5, 8, 15 and 19 s. A tenth of the size takes
     0.25 to 1.9 s, and latencies are then 2.75, 8.8, 16.5 and 20.9 s."""
-    rows = make_plan(make_fleet([5.0, 16.0, 30.0, 38.0, math.inf]), 10.0, upload_ratios={"sign 1": 0.1}).uploads
+    rows = make_plan(make_fleet([5.0, 16.0, 30.0, 38.0, math.inf]), 10.0, upload_bits={"sign 1": 10e3}).uploads
     assert [vars(row) for row in rows] == [
         {
             "compression": name,

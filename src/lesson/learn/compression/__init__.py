@@ -84,24 +84,28 @@ def level_of(compressor: Compressor, upload: UploadSettings) -> float:
 
 
 def check_custom(compressor: Compressor, sizes: Sequence[int], level: float) -> None:
-    """Raise InputError unless a custom compressor encodes and decodes an update of arrays of these sizes correctly."""
-    name, source = type(compressor).__name__, [np.random.default_rng(0)]
-    layout = UpdateLayout(sizes, level, lambda count: uniforms(source, count))
-    update = uniforms(source, layout.num_values) - 0.5
-    given = update.clone()
+    """Raise InputError unless a custom compressor encodes and decodes updates of arrays of these sizes correctly."""
+    name, sources = type(compressor).__name__, [np.random.default_rng(seed) for seed in range(2)]
+    layout = UpdateLayout(sizes, level, lambda count: uniforms(sources, count))
+    updates = uniforms(sources, layout.num_values) - 0.5
+    given = updates.clone()
     try:
-        message = encoded(compressor, update, layout)
+        message = encoded(compressor, updates, layout)
         is_sendable, shape = all(map(can_be_sent, message)), decoded(compressor, message, layout).shape
     except InputError:
         raise
     except Exception as error:
         raise InputError(f"{name} cannot compress an update: {describe(error)}") from error
     if not is_sendable:
-        raise InputError(f"{name}.encode must return floats in 32 bits or whole numbers from 0 to 2^bits - 1")
-    if not torch.equal(update, given):
+        raise InputError(
+            f"{name}.encode must return floats in 32 bits or whole numbers from 0 to 2^bits - 1, bits <= 32"
+        )
+    if any(len(part.values) != len(updates) for part in message):
+        raise InputError(f"{name}.encode must return a row for each update in every part of the message")
+    if not torch.equal(updates, given):
         raise InputError(f"{name}.encode must not change the updates; use a copy")
-    if shape != update.shape:
-        raise InputError(f"{name}.decode must return the shape {tuple(update.shape)}, got {tuple(shape)}")
+    if shape != updates.shape:
+        raise InputError(f"{name}.decode must return the shape {tuple(updates.shape)}, got {tuple(shape)}")
 
 
 def level_bits(
