@@ -12,7 +12,7 @@ from lesson.radio.channel import k_db_of
 from lesson.radio.fading import Fading, fading_gain
 from lesson.settings.settings import Settings
 
-SHORT_S, LONG = 0.1, 100
+SHORT_S, LONG = 0.1, 1000
 """On a shared band, shorter coherence times are averaged. So are uploads of more coherence times than LONG."""
 MAX_CACHED_CLIENTS = 4096
 """Channels of larger fleets are not cached: a span holds all clients, not only those that upload."""
