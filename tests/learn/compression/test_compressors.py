@@ -165,6 +165,16 @@ class WrongShape(Whole):
         return message[0].values[:, :1]
 
 
+class NotFinite(Whole):
+    def decode(self, message: Sequence[MessagePart], layout: UpdateLayout) -> Tensor:
+        return message[0].values / 0
+
+
+class DecodesAtRandom(Whole):
+    def decode(self, message: Sequence[MessagePart], layout: UpdateLayout) -> Tensor:
+        return message[0].values * layout.random(layout.num_values)
+
+
 class Overwrites(Whole):
     def encode(self, updates: Tensor, layout: UpdateLayout) -> list[MessagePart]:
         return [MessagePart(updates.zero_(), 4)]
@@ -190,6 +200,8 @@ class NoNumber(Whole):
         (WrongBits, r"WrongBits\.bits .* 8 bits .* got 3"),
         (WrongCodes, "whole numbers from 0"),
         (WrongShape, r"decode .* got \(1, 1\)"),
+        (NotFinite, "finite"),
+        (DecodesAtRandom, "no random numbers"),
         (Overwrites, "must not change"),
         (Fails, "KeyError: 'mine'"),
     ],
