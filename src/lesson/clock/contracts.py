@@ -71,10 +71,10 @@ class Contract:
             valid = bool(np.all((checked["batches"] == 1) | (steps == 1)))
             self._require(valid, "RoundPlan.batches", "must be 1 for clients with several local steps", plan.batches)
         if plan.compression is not None:
-            levels = set(np.atleast_1d(checked.get("compression", plan.compression)).tolist())
             what = f"must be one of the levels {', '.join(f'{level:g}' for level in fleet.level_bits)}"
-            what = what if fleet.level_bits else "must be None without [upload] compression"
-            self._require(levels <= fleet.level_bits.keys(), "RoundPlan.compression", what, plan.compression)
+            what = what if fleet.level_bits else "must be None, or [upload] compression must be set"
+            for level in np.unique(checked.get("compression", plan.compression)).tolist():
+                self._require(level in fleet.level_bits, "RoundPlan.compression", what, level)
         known = plan.uploads in ("parallel", "in-turn")
         self._require(known, "RoundPlan.uploads", "must be parallel or in-turn", plan.uploads)
         checked["closes"] = self._checked_closing(plan.closes, len(starts), now_s)

@@ -165,6 +165,11 @@ class WrongShape(Whole):
         return message[0].values[:, :1]
 
 
+class NotFinite(Whole):
+    def decode(self, message: Sequence[MessagePart], layout: UpdateLayout) -> Tensor:
+        return message[0].values / 0
+
+
 class Overwrites(Whole):
     def encode(self, updates: Tensor, layout: UpdateLayout) -> list[MessagePart]:
         return [MessagePart(updates.zero_(), 4)]
@@ -214,9 +219,10 @@ class NoNumber(Whole):
         (WrongBits, r"WrongBits\.bits .* 8 bits .* got 3"),
         (WrongCodes, "whole numbers from 0"),
         (WrongShape, r"decode .* got \(2, 1\)"),
+        (NotFinite, "finite"),
         (WideCodes, "bits <= 32"),
         (MixesUpdates, "a row for each update"),
-        (DecodesAtRandom, "only encode has random numbers"),
+        (DecodesAtRandom, "random numbers"),
         (Overwrites, "must not change"),
         (Fails, "KeyError: 'mine'"),
     ],
