@@ -29,7 +29,7 @@ def test_plan_by_hand() -> None:
     # 100 kbit in 8 s
     known = {"client": 1, "compute_s": 8.0, "upload_s": 8.0, "latency_s": 16.0, "compute_j": 2.0, "transmit_j": 20.0}
     known |= {"rate_bps": 12_500.0, "upload_bits": 100e3, "tier": 2}
-    assert found["clients"][1] == known | dict.fromkeys(("distance_km", "gain_db", "snr_db"))
+    assert found["clients"][1] == known | dict.fromkeys(("distance_km", "gain_db", "snr_db", "error_rate"))
 
 
 def test_uploads_by_hand() -> None:

@@ -175,3 +175,16 @@ def test_training_settings_without_effect_are_reported() -> None:
     assert len(Settings(proximal_mu=0.1, batch_size=5).caveats()) == 2
     (caveat,) = Settings(training={"learning_rate": 50.0}).caveats()
     assert caveat.startswith("training.learning_rate = 50 is limited to lr_cap = 1")
+
+
+def test_fixed_noise_is_noted_when_the_band_changes() -> None:
+    (caveat,) = Settings(bandwidth_hz=3e5).caveats()
+    assert "-100 dBm" in caveat
+    for other in ({"noise_dbm": -90.0}, {"noise_dbm_per_hz": -174.0}):
+        assert Settings(bandwidth_hz=3e5, **other).caveats() == []
+
+
+@pytest.mark.parametrize(("name", "value"), [("path_loss", "hata"), ("channel", "mine")])
+def test_names_of_channels_are_checked(name: str, value: str) -> None:
+    with pytest.raises(InputError, match=rf"\[radio\] .*{name}.*{value}"):
+        Settings(**{name: value})

@@ -71,8 +71,9 @@ def check_imported(settings: Settings) -> None:
 
 
 def _custom(settings: Settings) -> list[str]:
-    """Return the names of the custom strategy, task and compressor, as far as there are any."""
-    names = settings.strategy.name, settings.data.dataset, settings.upload.compression
+    """Return the names of custom code, as far as there is any."""
+    radio = settings.radio
+    names = settings.strategy.name, settings.data.dataset, settings.upload.compression, radio.channel, radio.path_loss
     return [name for name in names if ":" in name]
 
 

@@ -181,7 +181,7 @@ class Settings(Checked):
                 shown_as = name if len(NAMES[name]) == 1 else f"{section}.{name}"
                 value = getattr(getattr(self, section), name)
                 lines.append(f"{shown_as} = {value} has no effect unless {_in_words(unmet)}")
-        return lines + self._work_caveats()
+        return lines + self._noise_caveats() + self._work_caveats()
 
     def _meets(self, condition: str) -> bool:
         """Return whether a condition of `requires` holds, see `setting`."""
@@ -199,6 +199,17 @@ class Settings(Checked):
         """Return whether a setting does not have the value of the preset."""
         usual = PRESETS[self.preset].get(section, {}).get(name, KINDS[section].model_fields[name].default)
         return bool(getattr(getattr(self, section), name) != usual)
+
+    def _noise_caveats(self) -> list[str]:
+        radio = self.radio
+        if not self._differs("radio", "bandwidth_hz") or self._differs("radio", "noise_dbm") or not self.uses_positions:
+            return []
+        if radio.noise_dbm_per_hz is not None:
+            return []
+        return [
+            f"bandwidth_hz = {radio.bandwidth_hz:g} leaves the noise at {radio.noise_dbm:g} dBm, that of the preset; "
+            "noise_dbm_per_hz = -174 makes it follow the band"
+        ]
 
     def _work_caveats(self) -> list[str]:
         lines, training = [], self.training
