@@ -75,6 +75,10 @@ class Contract:
             what = f"must be one of the levels {', '.join(f'{level:g}' for level in fleet.level_bits)}"
             what = what if fleet.level_bits else "must be None without [upload] compression"
             self._require(levels <= fleet.level_bits.keys(), "RoundPlan.compression", what, plan.compression)
+        if plan.allocation is not None:
+            valid = fleet.link is not None and plan.uploads == "parallel"
+            what = "must be None for clients with measured times or channels, and for uploads in turn"
+            self._require(valid, "RoundPlan.allocation", what, plan.allocation)
         known = plan.uploads in ("parallel", "in-turn")
         self._require(known, "RoundPlan.uploads", "must be parallel or in-turn", plan.uploads)
         checked["closes"] = self._checked_closing(plan.closes, len(starts), now_s)

@@ -6,6 +6,7 @@ import numpy as np
 
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.random import key
+from lesson.fleet.allocation import Resources
 from lesson.fleet.channels import snr_traces_of
 from lesson.fleet.fleet import Fleet
 from lesson.fleet.population import Population
@@ -43,15 +44,25 @@ class Airtime:
         """Mean SNR and fading gain by span of blocks, shape (2, num_clients, _SPAN) each; NaN if not computed yet."""
 
     def ends_s(
-        self, clients: IntArray, bits: FloatArray, begin_s: FloatArray, *, down: bool = False, whole_band: bool = False
+        self,
+        clients: IntArray,
+        bits: FloatArray,
+        begin_s: FloatArray,
+        *,
+        down: bool = False,
+        whole_band: bool = False,
+        resources: Resources | None = None,
     ) -> FloatArray:
         """Return the end times of uploads, or downloads, of these sizes that begin at `begin_s`.
 
-        Each uses the client's own band, or is alone on the whole band.
+        Each uses the client's own band, or is alone on the whole band, or uses the client's `resources`, which are
+        those of all clients.
         """
         band_hz = self._whole_hz if whole_band else self._link.band_hz
 
         def rates(who: IntArray, blocks: IntArray) -> FloatArray:
+            if resources is not None:
+                return self._rate_bps(who, blocks, resources.band[who] * band_hz, resources.power[who])
             return self._rate_bps(who, blocks, band_hz, down=down)
 
         return transfer.finish_s(clients, begin_s, bits, rates, self.coherence_s)
@@ -79,18 +90,27 @@ class Airtime:
         rate_bps = self._link.rate_bps(snr * self._station_power_ratio[clients] if down else snr)
         return link.upload_s(1.0, rate_bps) * bits
 
-    def _rate_bps(self, clients: IntArray, blocks: IntArray, band_hz: float, *, down: bool = False) -> FloatArray:
+    def _rate_bps(
+        self,
+        clients: IntArray,
+        blocks: IntArray,
+        band_hz: FloatArray | float,
+        power: FloatArray | float = 1.0,
+        *,
+        down: bool = False,
+    ) -> FloatArray:
         """Return the rates of clients (n, 1) in time blocks (n, K) on a band of `band_hz`, shape (n, K).
 
-        Noise power grows with the band. The base station sends with its own power.
+        Noise power grows with the band. Clients send with `power` times their usual power, and the base station with
+        its own.
         """
-        snr = self._mean_snr(clients, blocks)
+        snr = self._mean_snr(clients, blocks) * power
         if down:
             snr = snr * self._station_power_ratio[clients]
         rate_bps = self._rate_of(snr, self._gain(clients, blocks), band_hz)
         return np.broadcast_to(rate_bps, (len(clients), blocks.shape[1]))
 
-    def _rate_of(self, mean_snr: FloatArray, gain: FloatArray, band_hz: float) -> FloatArray:
+    def _rate_of(self, mean_snr: FloatArray, gain: FloatArray, band_hz: FloatArray | float) -> FloatArray:
         """Return the rate in bit/s on a band of `band_hz`; `mean_snr` is for the client's own band."""
         return self._link.rate_bps(mean_snr * (self._link.band_hz / band_hz) * gain, band_hz)
 
