@@ -8,6 +8,7 @@ from .core.errors import DivergedError, InputError, RunStoppedError
 from .core.version import __version__ as __version__
 from .experiments.run import Run
 from .experiments.study import Study
+from .fleet.allocation import Allocation
 from .fleet.csv_files import read_fleet
 from .fleet.fleet import Fleet, draw_fleet
 from .fleet.population import Population, draw_population
@@ -59,6 +60,7 @@ __all__ = [
     "CA2FL",
     "FADAS",
     "AllOf",
+    "Allocation",
     "AnyOf",
     "Arrivals",
     "CheckedOptions",

@@ -2,6 +2,7 @@
 
 import json
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from lesson.clock.loop import RoundLoop
 from lesson.clock.records import RoundRecord
 from lesson.clock.worlds import VaryingWorld
 from lesson.core.arrays import FloatArray, IntArray
-from lesson.fleet.fleet import Fleet
+from lesson.fleet.fleet import Fleet, draw_fleet
+from lesson.radio.link import Link
 from lesson.settings.settings import Settings
 from lesson.strategies.base import Strategy
 
@@ -48,6 +50,24 @@ def make_fleet(
         local_steps=np.full(len(latencies), local_steps),
         model_bits=100e3,
         ensure_first_tier=ensure_first_tier,
+    )
+
+
+def make_radio_fleet(snr: list[float], compute_s: list[float], **link: Any) -> Fleet:
+    """Return clients with these SNRs on bands of 1 Hz, which upload 6 bits at 2 W, and compute at 2 GHz for 1 J."""
+    drawn = draw_fleet(Settings(num_clients=len(snr), power_w=2.0, cpu_hz=[2e9, 2e9]))
+    channel, computing_s = Link(1.0, 1.0, **link), np.array(compute_s, dtype=float)
+    upload_s = 6 / channel.rate_bps(np.array(snr))
+    return replace(
+        drawn,
+        compute_s=computing_s,
+        upload_s=upload_s,
+        latency_s=computing_s + upload_s,
+        compute_j=np.ones(len(snr)),
+        transmit_j=2 * upload_s,
+        snr_db=10 * np.log10(snr),
+        model_bits=6.0,
+        link=channel,
     )
 
 

@@ -75,6 +75,10 @@ class Contract:
             what = what if fleet.level_bits else "must be None, or [upload] compression must be set"
             for level in np.unique(checked.get("compression", plan.compression)).tolist():
                 self._require(level in fleet.level_bits, "RoundPlan.compression", what, level)
+        if plan.allocation is not None:
+            valid = fleet.link is not None and plan.uploads == "parallel"
+            what = "must be None for clients with measured times or channels, and for uploads in turn"
+            self._require(valid, "RoundPlan.allocation", what, plan.allocation)
         known = plan.uploads in ("parallel", "in-turn")
         self._require(known, "RoundPlan.uploads", "must be parallel or in-turn", plan.uploads)
         checked["closes"] = self._checked_closing(plan.closes, len(starts), now_s)

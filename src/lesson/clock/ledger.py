@@ -16,6 +16,7 @@ import numpy.typing as npt
 from lesson.clock.arrivals import ArrivalQueue
 from lesson.clock.rejections import OF_CONTENT, Rejection
 from lesson.core.arrays import BoolArray, FloatArray, IntArray, distinct
+from lesson.fleet.allocation import Resources
 from lesson.strategies.base import NO_UPDATES, Updates
 
 _NONE = -1
@@ -27,7 +28,7 @@ class Ledger:
     SAVED = (
         *("connected", "idle", "busy", "excluded", "num_connected", "num_busy", "num_in_flight", "some_are_gone"),
         *("waiting", "at_server", "version", "version_is_new", "_next_id", "_latest", "_to_consider", "_num_updates"),
-        *("_unused", "_newest", "_in_a_row"),
+        *("_unused", "_newest", "_in_a_row", "resources"),
     )
 
     def __init__(self, connected: BoolArray, exclude_after: int = 0) -> None:
@@ -65,6 +66,8 @@ class Ledger:
         self.started_s: FloatArray = self._latest["started_s"]
         self.tier: IntArray = self._latest["tier"]
         """Tier in which each client last started; 0 before its first start."""
+        self.resources: Resources | None = None
+        """Resources of each client's latest update, shape (num_clients,); None as long as all had the usual ones."""
         self._id: IntArray = self._latest["id"]
         self._arrives_s: FloatArray = self._latest["arrived_s"]
         self._queue = ArrivalQueue(self._id)
@@ -147,6 +150,14 @@ class Ledger:
         updates = self.updates_of(clients)
         updates.id[:], updates.arrived_s[:] = np.arange(self._next_id, self._next_id + len(clients)), np.inf
         return updates
+
+    def allocate(self, clients: IntArray, given: Resources) -> Resources:
+        """Record the resources of updates that start now; return those of all clients."""
+        if self.resources is None:
+            self.resources = Resources(*np.ones((3, len(self))))
+        for values, new in zip(self.resources, given, strict=True):
+            values[clients] = new
+        return self.resources
 
     def start(self, updates: Updates, arrives_s: FloatArray) -> None:
         """Start the updates that the last call of `new_updates` returned. An arrival time of inf is not known yet."""

@@ -19,10 +19,12 @@ from lesson.clock.estimates import TIMES, expected_latency_s
 from lesson.clock.ledger import Ledger
 from lesson.clock.records import RoundRecord, exclusion_note, first_tier_note, rejection_line
 from lesson.clock.rejections import Rejection
+from lesson.clock.resources import allocated, power_factors, slowdown
 from lesson.clock.worlds.base import Collected, World
 from lesson.core.arrays import NO_CLIENTS, BoolArray, FloatArray, IntArray, read_only, with_prefix
 from lesson.core.random import RepeatedStream
 from lesson.core.state import Arrays, restore_state, state_of
+from lesson.fleet.allocation import Allocate, Resources
 from lesson.fleet.tiers import TOLERANCE, UNREACHABLE
 from lesson.strategies.base import NO_UPDATES, AllOf, Deadline, Every, Merge, RoundPlan, ServerView, Strategy, Updates
 
@@ -46,6 +48,8 @@ class Round:
     until_s: float
     """Time by which all rounds must have closed."""
     plan: RoundPlan
+    resources: Resources | None = None
+    """Resources of the clients that start; None if all clients have their usual ones."""
     retiered: int = 0
     """Number of clients that started in a different tier than at their previous start."""
     note: str = ""
@@ -92,6 +96,7 @@ class RoundLoop:
         world: Provides time, arrivals and latency estimates.
         seed: Random seed of the strategy's choices.
         exclude_after: Number of consecutive rejected updates after which a client is excluded; 0 for never.
+        allocate: Function that allocates resources to the clients that start; None if they have their usual ones.
         tell: Called with a log line for each rejection and exclusion.
 
     Attributes:
@@ -112,6 +117,7 @@ class RoundLoop:
         *,
         seed: int = 0,
         exclude_after: int = 0,
+        allocate: Allocate | None = None,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         fleet = world.fleet
@@ -120,6 +126,7 @@ class RoundLoop:
         self.fleet, self._tell = fleet, tell
         self.ledger = Ledger(world.connected, exclude_after)
         self.round, self.now_s, self.stop_reason = 0, 0.0, ""
+        self._allocate = allocate
         self.model_bytes = math.ceil(fleet.model_bits / 8)
         self._no_energies = bool(np.isnan(fleet.compute_j).all() or np.isnan(fleet.transmit_j).all())
         """Whether the compute energy or the transmit energy is unknown for all clients."""
@@ -156,7 +163,8 @@ class RoundLoop:
         before_s = self.now_s
         if not self._open(until_s):
             return None
-        current = Round(self.round, before_s, self.now_s, until_s, self._plan())
+        plan, resources = self._plan()
+        current = Round(self.round, before_s, self.now_s, until_s, plan, resources)
         self._start(current)
         if not self._wait(current):
             return None
@@ -205,13 +213,15 @@ class RoundLoop:
             **self._known,
         )
 
-    def _plan(self) -> RoundPlan:
-        """Ask the strategy for the plan of the round that opens now, and check it."""
+    def _plan(self) -> tuple[RoundPlan, Resources | None]:
+        """Ask the strategy for the plan of the round that opens now, and check it; allocate resources to its starts."""
         view = self._view(read_only(self.ledger.to_consider()))
         plan = self.strategy.open_round(view, self._random.at(self.round))
         plan = Contract(self.strategy, self.round, self.ledger).checked_plan(plan, self.fleet, self.now_s)
+        name = type(self.strategy).__name__
+        resources = allocated(plan, name, self._allocate, self.fleet, self.ledger, self.round, self.now_s)
         self.ledger.open_round()
-        return plan
+        return plan, resources
 
     def _start(self, round: Round) -> None:
         """Cancel the local training that the plan drops, and start its clients."""
@@ -223,9 +233,14 @@ class RoundLoop:
         compute_scale: FloatArray | float = 1.0
         level = fleet.level if plan.compression is None else plan.compression
         upload_scale = 1.0 if plan.compression is None else fleet.bits_at(level) / fleet.upload_bits
-        if plan.local_steps is not None or batches is not None or in_turn or plan.compression is not None:
+        changed = plan.local_steps is not None or batches is not None or plan.compression is not None
+        if changed or in_turn or round.resources is not None:
             usual_steps, steps = steps, steps if plan.local_steps is None else plan.local_steps
             compute_scale = steps * (1 if batches is None else batches) / usual_steps
+            if round.resources is not None:
+                resources = self.ledger.allocate(starts, round.resources)
+                compute_scale = compute_scale / round.resources.cpu
+                upload_scale = upload_scale * slowdown(fleet, starts, resources)
             times = {"now_s": self.now_s, "free_s": self.ledger.final_arrival_s() if in_turn else -np.inf}
             expected_s = expected_latency_s(fleet, starts, compute_scale, upload_scale, in_turn=in_turn, **times)
         if plan.tiers is not None and self.world.varies:
@@ -251,7 +266,7 @@ class RoundLoop:
         """Cancel dropped updates in the world; return the compute and transmit energy used, in joules, shape (2,)."""
         self.world.cancel(updates)
         self.world.release(updates)
-        return self.world.energy_j(updates, self.now_s - updates.started_s)
+        return self._spent_j(updates, self.now_s - updates.started_s)
 
     def _wait(self, round: Round) -> bool:
         """Advance the clock until the round closes; return False if it does not, which ends the run."""
@@ -389,11 +404,18 @@ class RoundLoop:
         """Return the compute and transmit energy of all updates that ended in this round; None if unknown."""
         if self._no_energies:
             return None, None
-        lost, spent_j = round.collected.lost, round.dropped_j + (round.excluded_j + self.world.energy_j(arrived))
+        lost, spent_j = round.collected.lost, round.dropped_j + (round.excluded_j + self._spent_j(arrived))
         if len(lost):
-            spent_j = spent_j + self.world.energy_j(lost, lost.arrived_s - lost.started_s)
+            spent_j = spent_j + self._spent_j(lost, lost.arrived_s - lost.started_s)
         compute_j, transmit_j = (None if math.isnan(joules) else joules for joules in spent_j.tolist())
         return compute_j, transmit_j
+
+    def _spent_j(self, updates: Updates, elapsed_s: FloatArray | None = None) -> FloatArray:
+        """Return the compute and transmit energy of updates, summed, shape (2,); see `World.energy_j`."""
+        joules = self.world.energy_j(updates, elapsed_s)
+        if (resources := self.ledger.resources) is not None:
+            joules = joules * power_factors(resources, updates.client)
+        return np.asarray(joules.sum(axis=1))
 
     def _no_clients_reason(self) -> str:
         """Return the stop reason for a run without connected clients, with the number of excluded ones."""

@@ -11,6 +11,7 @@ from lesson.clock.records import RoundRecord
 from lesson.clock.worlds import make_world
 from lesson.core.errors import InputError
 from lesson.core.validation import Count, PositiveOrInf, check_value, shown
+from lesson.fleet.allocation import find_allocation
 from lesson.fleet.fleet import Fleet
 from lesson.settings.settings import Settings
 from lesson.strategies.base import Strategy
@@ -40,8 +41,11 @@ def make_loop(
     """
     _check_objects(strategy, fleet, settings)
     settings = settings or Settings()
+    allocate = find_allocation(settings.radio.allocation)
+    if allocate is not None and fleet.link is None:
+        raise InputError("[radio] allocation needs drawn clients with positions, but this fleet has measured times")
     world, after = make_world(fleet, settings, seed), settings.guards.exclude_after_rejections
-    return RoundLoop(strategy, world, seed=seed, exclude_after=after)
+    return RoundLoop(strategy, world, seed=seed, exclude_after=after, allocate=allocate)
 
 
 def simulate(

@@ -117,6 +117,34 @@ class Fleet:
         with np.errstate(divide="ignore"):
             return self.upload_bits * self.assumed_latency_ratio / self.upload_s
 
+    def snr_of(self, clients: IntArray) -> FloatArray:
+        """Return the SNR, not in dB, of drawn clients on their own bands that follows from their upload times."""
+        return self.snr_at(clients, self.rate_bps[clients])
+
+    def snr_at(
+        self, clients: IntArray, rate_bps: FloatArray, band: FloatArray | float = 1.0, power: FloatArray | float = 1.0
+    ) -> FloatArray:
+        """Return the same, given data rates at multiples of each client's own band and power."""
+        assert self.link is not None, "only drawn clients with positions have an SNR"
+        assert self.snr_db is not None, "only drawn clients with positions have an SNR"
+        snr = self.link.snr_at(rate_bps / band) * (band / power)
+        if self.link.max_bps_per_hz < np.inf:  # a rate at the maximum is that of any higher SNR
+            is_highest = rate_bps >= self.link.max_bps_per_hz * self.link.band_hz * band * (1 - 1e-9)
+            snr = np.where(is_highest, np.maximum(snr, 10 ** (self.snr_db[clients] / 10)), snr)
+        return np.maximum(snr, self.link.min_snr)
+
+    def rate_with(self, clients: IntArray, band_hz: FloatArray, power_w: FloatArray | None = None) -> FloatArray:
+        """Return the data rate in bit/s of each client with this band and transmit power; by default, the usual power.
+
+        It follows from the SNR in `snr_of`; noise grows with the band.
+        """
+        assert self.link is not None, "only drawn clients with positions have an SNR"
+        assert self.population is not None, "only drawn clients have a transmit power"
+        snr = self.snr_of(clients) * (self.link.band_hz / band_hz)
+        if power_w is not None:
+            snr = snr * (power_w / self.population.power_w[clients])
+        return self.link.rate_bps(snr, band_hz)
+
     @property
     def reachable(self) -> BoolArray:
         """Which clients have a finite latency, shape (num_clients,)."""

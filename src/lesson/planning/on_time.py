@@ -105,14 +105,15 @@ def simulate_on_time(fleet: Fleet, deadline_s: float, settings: Settings | None 
 
 
 def simulate_fedavg_round_s(fleet: Fleet, settings: Settings | None = None, seed: int = 0) -> float | None:
-    """Return the mean round length of FedAvg: the slowest client's latency or, if times vary, a simulated mean.
+    """Return the mean round length of FedAvg: the slowest client's latency or, if times vary or resources are
+    allocated, a simulated mean.
 
     None if no round ends in the simulation. Injected faults are not simulated.
     """
-    if settings is None or not settings.varies:
+    if settings is None or not (settings.varies or settings.radio.allocation):
         return fleet.slowest_s
     max_slots = MAX_SLOTS if settings.radio.spectrum == "fixed" else MAX_SLOTS_SHARED
-    rounds = int(np.clip(max_slots // len(fleet), 1, MIN_ROUNDS))
+    rounds = int(np.clip(max_slots // len(fleet), 1, MIN_ROUNDS)) if settings.varies else 1
     return _mean_round_s(simulate(FedAvg(), fleet, rounds=rounds, seed=seed, settings=settings.without_faults()))
 
 

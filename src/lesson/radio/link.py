@@ -85,3 +85,7 @@ class Link:
         if self.max_bps_per_hz < np.inf:
             rates = np.minimum(rates, self.max_bps_per_hz * band_hz)
         return np.where(snr >= self.min_snr, rates, 0.0) if self.min_snr else rates
+
+    def snr_at(self, rate_bps: FloatArray) -> FloatArray:
+        """Return the signal-to-noise ratio of each client that has this data rate on its own band, by Eq. (5)."""
+        return np.asarray(self.gap * np.expm1(float(np.log(2)) * rate_bps / self.band_hz))

@@ -72,8 +72,7 @@ def check_imported(settings: Settings) -> None:
 
 def _custom(settings: Settings) -> list[str]:
     """Return the names of custom code, as far as there is any."""
-    radio = settings.radio
-    names = settings.strategy.name, settings.data.dataset, settings.upload.compression, radio.channel, radio.path_loss
+    names = settings.strategy.name, settings.data.dataset, settings.upload.compression, *settings.radio.custom
     return [name for name in names if ":" in name]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lesson.core.errors import InputError
+from lesson.fleet.allocation import find_allocation
 from lesson.fleet.measured import listed_clients, samples_note
 from lesson.learn.backend import Backend
 from lesson.learn.build import TrainingRun, build
@@ -61,6 +62,7 @@ def resolve(
     """
     given = Settings(**settings.given_sections())
     strategy = make_strategy(given.strategy.name, given.strategy.deadline_s, given.strategy.options)
+    find_allocation(given.radio.allocation)
     own, task = task, task or task_of(given, data_dir)
     notes, clients = given.caveats(), _clients(given, task)
     if "fleet.num_clients" in clients and not given.fleet.latencies:

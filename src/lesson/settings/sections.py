@@ -223,12 +223,28 @@ class RadioSettings(Checked):
         "a fixed band per client, or the total bandwidth: split equally among uploads, or used by one at a time",
         varies=True,
     )
+    allocation: Text = setting(
+        "",
+        "what divides the total bandwidth among the clients that start: equal, equal-finish (all finish at the same "
+        "time) or module:function; unset: each client keeps its own band",
+        excludes={
+            "latencies": "measured clients have no bandwidth",
+            "throughput snr_trace": "measured channels have no bandwidth or transmit power",
+            "trace": "the trace already sets all times",
+            "spectrum": "both share the total bandwidth",
+        },
+    )
     download: Flag = setting(False, "whether clients wait for the model download; the paper neglects it")
     station_power_w: Positive = setting(
         20.0,
         "transmit power of the base station, for download",
         requires=("download", "throughput=model", "no snr_trace"),
     )
+
+    @property
+    def custom(self) -> tuple[str, ...]:
+        """Settings that may name custom code."""
+        return self.channel, self.path_loss, self.allocation
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:

@@ -202,9 +202,9 @@ class Settings(Checked):
 
     def _noise_caveats(self) -> list[str]:
         radio = self.radio
-        if not self._differs("radio", "bandwidth_hz") or self._differs("radio", "noise_dbm") or not self.uses_positions:
+        if not self._differs("radio", "bandwidth_hz") or self._differs("radio", "noise_dbm"):
             return []
-        if radio.noise_dbm_per_hz is not None:
+        if radio.noise_dbm_per_hz is not None or self.fleet.latencies or not self.uses_positions:
             return []
         return [
             f"bandwidth_hz = {radio.bandwidth_hz:g} leaves the noise at {radio.noise_dbm:g} dBm, that of the preset; "

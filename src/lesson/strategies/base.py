@@ -16,6 +16,7 @@ import numpy as np
 from lesson.core.arrays import NO_CLIENTS, BoolArray, FloatArray, IntArray
 from lesson.core.errors import InputError
 from lesson.core.validation import CheckedArguments
+from lesson.fleet.allocation import Allocation
 
 
 @dataclass(eq=False, slots=True)  # frozen ones take four times as long to create, and every round creates two
@@ -123,8 +124,10 @@ class Updates:
         batches: Number of minibatches per step, from the same plan.
         tier: Tier in which the client started, from the same plan; 0 for strategies without tiers.
         level: Compression level of the upload, from the same plan; NaN without compression.
-        compute_scale: Compute time of this local training divided by that of the client's usual one.
-        upload_scale: Size of this upload divided by that of the usual one.
+        compute_scale: Compute time of this local training divided by that of the client's usual one: by the work, and
+            by the CPU frequency that was allocated.
+        upload_scale: Expected time of this upload divided by that of the usual one: by the size, and by the band and
+            power that were allocated.
         in_turn: Whether the client uploads in turn, alone on the band of all clients together.
     """
 
@@ -264,6 +267,9 @@ class RoundPlan:
             More than 1 requires local training of a single step. None: 1.
         compression: Compression level of each start's upload, or one for all; it must be in `ServerView.level_bits`.
             None: the usual level.
+        allocation: Band, transmit power and CPU frequency of each start, in place of those of `[radio] allocation`. The
+            bands must fit into the total bandwidth, without that of clients that are still training. None: as the
+            setting says. Only for drawn clients, whose data rates follow Eq. (5), with uploads in parallel.
         uploads: "parallel", or "in-turn" if clients upload one after the other, in the order of `starts`, in
             `shared_upload_s` each.
         drops: Busy clients whose local training is canceled. They become idle at once and may be among `starts`.
@@ -278,6 +284,7 @@ class RoundPlan:
     local_steps: IntArray | None = None
     batches: IntArray | None = None
     compression: FloatArray | float | None = None
+    allocation: Allocation | None = None
     uploads: Literal["parallel", "in-turn"] = "parallel"
     drops: IntArray = field(default_factory=lambda: NO_CLIENTS)
     tiers: IntArray | None = None

@@ -11,10 +11,12 @@ import numpy as np
 from lesson.clock.estimates import PARTS, take_turns
 from lesson.clock.faults import Disconnections
 from lesson.clock.ledger import Ledger
+from lesson.clock.resources import size_scale, slowdown, usual_rate_bps
 from lesson.clock.worlds.airtime import Airtime
 from lesson.core.arrays import NO_CLIENTS, BoolArray, FloatArray, IntArray
 from lesson.core.errors import InputError
 from lesson.core.random import exponentials, key, uniforms
+from lesson.fleet.allocation import Resources
 from lesson.fleet.channels import phone_rates_of
 from lesson.fleet.fleet import Fleet
 from lesson.fleet.phones import PhoneRates
@@ -101,12 +103,14 @@ class ActualTimes:
         upload_scale: FloatArray,
         now_s: float,
         free_s: float | None = None,
+        resources: Resources | None = None,
     ) -> FloatArray:
         """Start local trainings now; return when each update arrives, or when the server notices that it is lost.
 
         `index` numbers each client's local trainings from 0; `compute_scale` multiplies the usual compute time, and
         `upload_scale` the size of the usual upload. The result is inf for uploads on a shared band, whose arrivals
         `forecast` schedules. With `free_s`, clients upload in turn on one channel, which is free from then on.
+        `resources` are those of all clients; None if they have their usual ones.
         """
         ready_s = now_s + self._prepare(clients, index, compute_scale, now_s)
         leaves_s = self.presence.leaves_s(clients, now_s)
@@ -115,7 +119,7 @@ class ActualTimes:
         self._leaves_s[clients], self._shares[clients] = leaves_s, False
         delay_s = 0.0 if self._disconnections is None else self._disconnections.detection_delay_s
         late_s = np.where(leaves_s == drops_out_s, delay_s, 0.0)
-        fails, times_sent = self._fail(clients, index, ready_s, whole_band=free_s is not None)
+        fails, times_sent = self._fail(clients, index, ready_s, whole_band=free_s is not None, resources=resources)
         upload_scale = upload_scale * times_sent
         if self._band is not None and self._airtime is not None and free_s is None:
             self._upload_begins_s[clients], self.upload_s[clients] = ready_s, 0.0
@@ -126,7 +130,8 @@ class ActualTimes:
             self._to_forecast = True
             return leaves_s + late_s
         if free_s is None:
-            begins_s, self.upload_s[clients] = ready_s, self._sends_s(clients, index, upload_scale, ready_s)
+            sends_s = self._sends_s(clients, index, upload_scale, ready_s, resources=resources)
+            begins_s, self.upload_s[clients] = ready_s, sends_s
         elif self._spectrum == "equal":
             raise InputError(
                 "[radio] spectrum must not be 'equal' with a strategy whose clients upload in turn; use 'in-turn'"
@@ -139,14 +144,14 @@ class ActualTimes:
         return np.where(leaves_first, leaves_s + late_s, ends_s)
 
     def _fail(
-        self, clients: IntArray, index: IntArray, ready_s: FloatArray, *, whole_band: bool
+        self, clients: IntArray, index: IntArray, ready_s: FloatArray, *, whole_band: bool, resources: Resources | None
     ) -> tuple[BoolArray, FloatArray | float]:
         """Return which updates are lost although they are uploaded, and how often each upload is sent."""
         if self._trace is not None:
             return self._trace.fails(clients, index), 1.0
         if not self._has_errors or self._airtime is None:
             return np.zeros(len(clients), dtype=np.bool_), 1.0
-        rate = self._airtime.error_rate(clients, ready_s, whole_band=whole_band)
+        rate = self._airtime.error_rate(clients, ready_s, whole_band=whole_band, resources=resources)
         drawn = uniforms(self._packets, clients, index)
         if self._errors == "lose":
             return drawn < rate, 1.0
@@ -194,6 +199,7 @@ class ActualTimes:
         begins_s: FloatArray,
         *,
         whole_band: bool = False,
+        resources: Resources | None = None,
     ) -> FloatArray:
         """Return how long uploads that begin at `begins_s` take, on the client's own band or alone on the whole one."""
         if self._trace is not None:
@@ -202,9 +208,11 @@ class ActualTimes:
         if self._phones is not None:
             return bits / self._phones.rate_bps("up", clients, index)
         if self._airtime is not None:
-            ends_s = self._airtime.ends_s(clients, bits, begins_s, whole_band=whole_band)
+            ends_s = self._airtime.ends_s(clients, bits, begins_s, whole_band=whole_band, resources=resources)
             with np.errstate(invalid="ignore"):  # inf − inf if an upload never begins
                 return np.nan_to_num(ends_s - begins_s, nan=0.0, posinf=np.inf)
+        if resources is not None:
+            upload_scale = upload_scale * slowdown(self._fleet, clients, resources)
         return upload_scale * (self._fleet.shared_upload_s if whole_band else self._fleet.upload_s)[clients]
 
     def _in_turn(
@@ -268,11 +276,12 @@ class ActualTimes:
             self._band.remove(leaving)
             self._to_forecast |= dropped
 
-    def parts_s(self, arrived: Updates) -> dict[str, FloatArray]:
+    def parts_s(self, arrived: Updates, resources: Resources | None = None) -> dict[str, FloatArray]:
         """Return the times that the server measures for arrived updates, scaled to the usual local training, by part.
 
         Clients report when they have received the model and when they have finished computing; on a shared band, all
-        the time after that counts as upload. Upload times of uploads in turn are converted to the client's own band.
+        the time after that counts as upload. Upload times of uploads in turn are converted to the client's own band, as
+        are those with allocated `resources`, by the SNR that follows from their data rates.
         """
         clients, fleet, in_turn = arrived.client, self._fleet, arrived.in_turn
         seems_s = arrived.arrived_s - self._upload_begins_s[clients]
@@ -280,22 +289,26 @@ class ActualTimes:
         if in_turn.any():
             alone_s, own_s = fleet.shared_upload_s[clients], fleet.upload_s[clients]
             upload_s *= np.divide(own_s, alone_s, out=np.ones(len(clients)), where=in_turn & (alone_s > 0))
+        if resources is None:
+            upload_s = upload_s / arrived.upload_scale
+        else:
+            bits = size_scale(fleet, arrived) * self._up_bits[clients]
+            upload_s = self._up_bits[clients] / usual_rate_bps(fleet, clients, bits / upload_s, resources)
         return {
             "download_s": self.download_s[clients],
             "compute_s": self.compute_s[clients] / arrived.compute_scale,
-            "upload_s": upload_s / arrived.upload_scale,
+            "upload_s": upload_s,
         }
 
     def energy_j(self, updates: Updates, elapsed_s: FloatArray | None = None) -> FloatArray:
-        """Return the compute and transmit energy of updates, summed, shape (2,); see `World.energy_j`."""
+        """Return the compute and transmit energy of updates, shape (2, num_updates); see `World.energy_j`."""
         clients, started_s = updates.client, updates.started_s
         leaves_s = self._leaves_s[clients] - started_s  # a client that has left uses no energy
         elapsed_s = leaves_s if elapsed_s is None else np.minimum(elapsed_s, leaves_s)
         computing_s = np.clip(elapsed_s - self.download_s[clients], 0, self.compute_s[clients])
         sent_s = np.clip(started_s + elapsed_s - self._upload_begins_s[clients], 0, self.upload_s[clients])
         sending_s = np.where(self._shares[clients], self.upload_s[clients], sent_s)
-        compute_j, transmit_j = computing_s * self._compute_w[clients], sending_s * self._transmit_w[clients]
-        return np.array([compute_j.sum(), transmit_j.sum()])
+        return np.array([computing_s * self._compute_w[clients], sending_s * self._transmit_w[clients]])
 
 
 def _traced(work: WorkTrace, fleet: Fleet) -> WorkTrace:

@@ -4,6 +4,7 @@ import numpy as np
 
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.random import key
+from lesson.fleet.allocation import Resources
 from lesson.fleet.channels import channel_of, snr_traces_of
 from lesson.fleet.fleet import Fleet
 from lesson.fleet.population import Population
@@ -51,20 +52,31 @@ class Airtime:
         """Mean SNR and Rician K by span, shape (2, num_clients, number of blocks) each; NaN if not computed yet."""
 
     def ends_s(
-        self, clients: IntArray, bits: FloatArray, begin_s: FloatArray, *, down: bool = False, whole_band: bool = False
+        self,
+        clients: IntArray,
+        bits: FloatArray,
+        begin_s: FloatArray,
+        *,
+        down: bool = False,
+        whole_band: bool = False,
+        resources: Resources | None = None,
     ) -> FloatArray:
         """Return the end times of uploads, or downloads, of these sizes that begin at `begin_s`.
 
-        Each uses the client's own band, or is alone on the whole band.
+        Each uses the client's own band, the band and power in `resources`, or is alone on the whole band.
         """
-        band_hz = self._whole_hz if whole_band else self._link.band_hz
+
+        def bands_of(who: IntArray) -> FloatArray | float:
+            if resources is not None:
+                return resources.band[who] * self._link.band_hz
+            return self._whole_hz if whole_band else self._link.band_hz
 
         def mean_bps(who: IntArray, blocks: IntArray) -> FloatArray:
-            snr, k_db = self._mean_snr(who, blocks, down=down)
+            band_hz, (snr, k_db) = bands_of(who), self._mean_snr(who, blocks, down=down, resources=resources)
             return self._fading.rate_bps(snr * (self._link.band_hz / band_hz), k_db, band_hz)
 
         def faded_bps(who: IntArray, blocks: IntArray) -> FloatArray:
-            return self._faded_bps(who, blocks, band_hz, down=down)
+            return self._faded_bps(who, blocks, bands_of(who), down=down, resources=resources)
 
         if self._fading.kind == "none":
             return transfer.finish_s(clients, begin_s, bits, mean_bps, self._block_s)
@@ -95,38 +107,61 @@ class Airtime:
         snr, k_db = self._mean_snr(clients[:, None], self._block_at(np.array([now_s]))[:, None], down=down)
         return link.upload_s(1.0, self._fading.rate_bps(snr, k_db, self._link.band_hz)[:, 0]) * bits
 
-    def error_rate(self, clients: IntArray, begin_s: FloatArray, *, whole_band: bool = False) -> FloatArray:
+    def error_rate(
+        self,
+        clients: IntArray,
+        begin_s: FloatArray,
+        *,
+        whole_band: bool = False,
+        resources: Resources | None = None,
+    ) -> FloatArray:
         """Return the probability that uploads that begin at these times are corrupted."""
         finite = np.where(np.isfinite(begin_s), begin_s, 0.0)
-        snr, k_db = self._mean_snr(clients[:, None], self._block_at(finite)[:, None])
-        return self._fading.error_rate(snr * (self._link.band_hz / self._whole_hz if whole_band else 1.0), k_db)[:, 0]
+        snr, k_db = self._mean_snr(clients[:, None], self._block_at(finite)[:, None], resources=resources)
+        bands = self._whole_hz / self._link.band_hz if whole_band else 1.0
+        return self._fading.error_rate(snr / (bands if resources is None else resources.band[clients, None]), k_db)[
+            :, 0
+        ]
 
     def _block_at(self, time_s: FloatArray) -> IntArray:
         return transfer.block_at(time_s, self._block_s)
 
-    def _faded_bps(self, clients: IntArray, blocks: IntArray, band_hz: float, *, down: bool = False) -> FloatArray:
+    def _faded_bps(
+        self,
+        clients: IntArray,
+        blocks: IntArray,
+        band_hz: FloatArray | float,
+        *,
+        down: bool = False,
+        resources: Resources | None = None,
+    ) -> FloatArray:
         """Return the rates of clients (n, 1) in intervals of the coherence time, (n, K) or (1, K), with fading.
 
-        Noise power grows with the band. The base station sends with its own power.
+        Noise power grows with the band.
         """
         slow = blocks
         if self._block_s != self._coherence_s:
             times_s = np.asarray(blocks * self._coherence_s, np.float64)
             slow = self._block_at(times_s.reshape(-1)).reshape(blocks.shape)
-        snr, k_db = self._mean_snr(clients, slow, down=down)
+        snr, k_db = self._mean_snr(clients, slow, down=down, resources=resources)
         gain = fading_gain(k_db, self._key, clients, blocks)
         return self._link.rate_bps(snr * (self._link.band_hz / band_hz) * gain, band_hz)
 
     def _mean_snr(
-        self, clients: IntArray, blocks: IntArray, *, down: bool = False
+        self, clients: IntArray, blocks: IntArray, *, down: bool = False, resources: Resources | None = None
     ) -> tuple[FloatArray, FloatArray | float]:
-        """Return the SNR without fading of clients (n, 1) in blocks (n, K) or (1, K), on their own bands, and K."""
+        """Return the SNR without fading of clients (n, 1) in blocks (n, K) or (1, K), on their own bands, and K.
+
+        Clients may send with the power in `resources`; the base station sends with its own.
+        """
         if len(self._power_w) * self._span_blocks > MAX_CACHED_CLIENTS * _SPAN:
             snr, k_db = self._computed(clients, blocks)
         else:
             snr, k_db = self._cached(clients, blocks)
         if down:
             snr = snr * self._station_power_ratio[clients]
+        elif resources is not None:
+            snr = snr * resources.power[clients]
         return snr, k_db if self._fading.kind == "rician" else -np.inf
 
     def _cached(self, clients: IntArray, blocks: IntArray) -> FloatArray:

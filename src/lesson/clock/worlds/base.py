@@ -83,7 +83,7 @@ class World(Protocol):
         ...
 
     def energy_j(self, updates: Updates, elapsed_s: FloatArray | None = None) -> FloatArray:
-        """Return the compute and transmit energy of updates, summed, shape (2,).
+        """Return the compute and transmit energy of updates at the usual powers, shape (2, num_updates).
 
         `elapsed_s` is the time from the start to the end of each update that did not arrive; None if all arrived.
         """
@@ -132,4 +132,4 @@ def nominal_energy_j(fleet: Fleet, updates: Updates, elapsed_s: FloatArray | Non
         upload_s = updates.upload_scale * np.where(in_turn, fleet.shared_upload_s[clients], fleet.upload_s[clients])
         computed = ((elapsed_s - fleet.download_s[clients]) / compute_s).clip(0, 1) * computed
         transmit_j = ((elapsed_s - (updates.expected_s - upload_s)) / upload_s).clip(0, 1) * transmit_j
-    return np.array([(computed * fleet.compute_j[clients]).sum(), transmit_j.sum()])
+    return np.array([computed * fleet.compute_j[clients], transmit_j])

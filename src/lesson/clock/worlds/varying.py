@@ -8,9 +8,11 @@ import numpy as np
 from lesson.clock.estimates import LatencyEstimator
 from lesson.clock.faults import Disconnections
 from lesson.clock.ledger import Ledger
+from lesson.clock.resources import size_scale
 from lesson.clock.worlds.actual_times import ActualTimes
 from lesson.clock.worlds.base import Collected, closing_time
 from lesson.core.arrays import BoolArray, FloatArray, distinct
+from lesson.core.errors import InputError
 from lesson.core.state import Arrays, restore_state, state_of
 from lesson.fleet.fleet import Fleet
 from lesson.fleet.tiers import TOLERANCE
@@ -48,6 +50,7 @@ class VaryingWorld:
         """Time up to which clients that joined or left have been connected or disconnected in the ledger."""
         self._refresh_every_s, self._num_refreshed = settings.server.refresh_estimates_every_s, 0
         self._overhead_s = settings.server.overhead_s
+        self._has_measured_times_or_shared_band = bool(settings.fleet.trace) or settings.radio.spectrum != "fixed"
 
     def open(self, ledger: Ledger, round: int, now_s: float, until_s: float) -> float:
         """Return when the round opens: after the overhead of an aggregation, or when a client joins.
@@ -73,8 +76,13 @@ class VaryingWorld:
         if not len(updates):
             return updates.arrived_s
         free_s = ledger.final_arrival_s() if updates.in_turn.any() else None
+        upload_scale, resources = updates.upload_scale, ledger.resources
+        if resources is not None:
+            if self._has_measured_times_or_shared_band:
+                raise InputError("RoundPlan.allocation cannot be combined with [radio] spectrum or [fleet] trace")
+            upload_scale = size_scale(self.fleet, updates)  # the server's estimates do not determine actual rates
         return self._times.launch(
-            updates.client, updates.index, updates.compute_scale, updates.upload_scale, now_s, free_s
+            updates.client, updates.index, updates.compute_scale, upload_scale, now_s, free_s, resources
         )
 
     def cancel(self, updates: Updates) -> None:
@@ -98,7 +106,7 @@ class VaryingWorld:
                 if at_s < np.inf:
                     heapq.heappush(self._returns, (at_s, client))
             ledger.disconnect(offline, for_good=np.isinf(back_s))
-        self._estimator.see(arrived.client, self._times.parts_s(arrived))
+        self._estimator.see(arrived.client, self._times.parts_s(arrived, ledger.resources))
         self._note_changes(ledger, now_s)
         return Collected(arrived, lost)
 
