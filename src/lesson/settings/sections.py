@@ -171,7 +171,9 @@ class RadioSettings(Checked):
         requires="path_loss=uma/umi",
     )
     carrier_ghz: Annotated[float, Field(ge=0.5, le=100, strict=True)] = setting(
-        2.0, "carrier frequency, for uma and umi and for the coherence time", requires="path_loss=uma/umi or fading"
+        2.0,
+        "carrier frequency, for uma and umi, for the coherence time and for channels of your own",
+        requires="path_loss=uma/umi or fading or channel",
     )
     shadowing_db: NotNegative | None = setting(
         None,
