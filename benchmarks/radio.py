@@ -77,7 +77,7 @@ def launch_s(size: Size, coherence_s: float) -> float:
 def draws_s(size: Size) -> float:
     """Return the seconds to draw the fading of all clients in one block."""
     everybody, block = np.arange(size.fading_clients)[:, None], np.zeros((1, 1), dtype=np.int64)
-    return seconds(lambda: fading_gain("rayleigh", 0.0, key(0, "fading"), everybody, block), size.repeats)
+    return seconds(lambda: fading_gain(-np.inf, key(0, "fading"), everybody, block), size.repeats)
 
 
 def print_fading(size: Size) -> None:

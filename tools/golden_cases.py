@@ -211,7 +211,7 @@ TRAINING = {
         "run.client_scores_every_s=45.0", "client_accuracy client_loss global_loss", like="lesson, released"
     ),
     "Rayleigh fading": Case(RAYLEIGH, "misses"),
-    "Rician fading, fedasync": Case("radio.fading=rician strategy.name=fedasync", "misses"),
+    "Rician fading, fedasync": Case("radio.fading=rician radio.coherence_s=1.0 strategy.name=fedasync", "misses"),
     "shadowing, urban path loss and download": Case("radio.path_loss=umi radio.shadowing_db=6.0 radio.download=true"),
     "moving clients": Case("radio.speed_mps=[5.0,20.0] radio.pause_s=3.0 radio.coherence_s=5.0", "misses"),
     "shared band, equal": Case("radio.spectrum=equal"),

@@ -18,6 +18,7 @@ from .learn.compression.base import Compressor, MessagePart, UpdateLayout
 from .learn.task import Task
 from .learn.tasks import load_task
 from .planning.plan import Plan
+from .radio.channel import Site
 from .runs.trackers import Tracker
 from .settings.loading import load_settings
 from .settings.settings import Settings
@@ -97,6 +98,7 @@ __all__ = [
     "SemiSyncSteps",
     "ServerView",
     "Settings",
+    "Site",
     "Strategy",
     "Study",
     "Task",

@@ -34,7 +34,7 @@ from lesson.planning.plan import Plan, make_plan, propose_deadline_s
 from lesson.report.paper.write import Reproduction, write_reproduction
 from lesson.report.progress import RunProgress, StudyProgress
 from lesson.runs.execute import execute
-from lesson.runs.resolve import resolve, upload_ratios, with_upload_bits
+from lesson.runs.resolve import compressed_bits, resolve, with_upload_bits
 from lesson.runs.trackers import Tracker, checked_trackers
 from lesson.settings.settings import Settings
 
@@ -311,7 +311,7 @@ def plan(
         num_rounds=num_rounds,
         settings=base,
         seed=base.run.seed,
-        upload_ratios=upload_ratios(base) if compressors else None,
+        upload_bits=compressed_bits(base, fleet.model_bits) if compressors else None,
     )
 
 

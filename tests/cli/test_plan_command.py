@@ -50,8 +50,12 @@ def test_compressors_are_listed(plan: Any) -> None:
     assert list(found) == ["none", "float16 16", "qsgd 8", "randk 0.01", "sign 1", "topk 0.01", "uniform 8"]
     assert found["qsgd 8"] == pytest.approx(whole * (8 * 61_706 + 32 * 121))
     assert found["uniform 8"] == pytest.approx(whole * (8 * 61_706 + 10 * 64))
-    ours = plan("--clients", "5", "--set", "compression=qsgd", "--set", "level=4", "--set", "model_bits=actual")
-    assert [(row["compression"], row["bits"]) for row in ours["uploads"]] == [("qsgd 4", 4 * 61_706 + 32 * 121)]
+    qsgd = ("--clients", "5", "--set", "compression=qsgd", "--set", "model_bits=actual")
+    ours = plan(*qsgd, "--set", "level=4")["uploads"]
+    assert [(row["compression"], row["bits"]) for row in ours] == [("qsgd 4", 4 * 61_706 + 32 * 121)]
+    sizes = [row["bits"] for row in plan(*qsgd, "--set", "upload.bucket=100", "--compressors")["uploads"]]
+    assert sizes[:2] == [8 * 61_706 + 32 * 618, 32 * 61_706]
+    assert len(sizes) == 7
 
 
 def test_compressors_need_upload_times(plan: Any, tmp_path: Path) -> None:
@@ -65,8 +69,8 @@ def test_json_of_a_drawn_fleet(plan: Any) -> None:
     found = plan("--clients", "20", "--seed", "3", "--rounds", "5", "--deadline", "15")
     assert len(found["clients"]) == 20
     client = found["clients"][0]
-    times, link = ["client", "compute_s", "upload_s", "latency_s"], ["distance_km", "gain_db", "snr_db", "rate_bps"]
-    assert list(client) == [*times, "compute_j", "transmit_j", *link, "upload_bits", "tier"]
+    times, link = ["client", "compute_s", "upload_s", "latency_s"], ["distance_km", "gain_db", "snr_db", "error_rate"]
+    assert list(client) == [*times, "compute_j", "transmit_j", *link, "rate_bps", "upload_bits", "tier"]
     # Eq. (5): 128.1 + 37.6·log10(d) dB; 0.1 W and −100 dBm of noise, on 30 kHz
     assert client["gain_db"] == pytest.approx(-(128.1 + 37.6 * math.log10(client["distance_km"])))
     assert client["snr_db"] == pytest.approx(20 + 100 + client["gain_db"])
@@ -184,3 +188,10 @@ def test_extreme_numbers_print_no_warning(capsys: pytest.CaptureFixture[str]) ->
     for flags in (["--set", "energy_kappa=1e300"], ["--latencies", "tiny.csv"]):
         assert main(["plan", *flags]) == 0, flags
         assert capsys.readouterr().err == "", flags
+
+
+def test_plan_tells_which_uploads_fail(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--set", "packet_error=outage"]) == 0
+    assert "unreachable and in no tier: their SNR is below -6.7 dB" in " ".join(capsys.readouterr().out.split())
+    assert main(["plan", "--set", "packet_error=exponential"]) == 0
+    assert "uploads are corrupted with probability" in " ".join(capsys.readouterr().out.split())

@@ -58,6 +58,28 @@ def test_equations_3_to_6() -> None:
     assert fleet.shared_transmit_j == pytest.approx([1.52996, 0.145232, 0.0327857], rel=1e-5)
 
 
+def test_equation_4_with_both_charges() -> None:
+    """4e8 cycles · 20 samples at 2 GHz are 8e9 / 2e9 = 4 s per pass, and 1e-28 · (2e9)² · 8e9 = 3.2 J.
+
+    Eq. (4) charges log2(1 / 0.05) = 4.321928 passes, 17.287712 s and 13.830170 J; the trainer makes one. With θ = 2 and
+    ε = 1/8, Eq. (4) charges 2 · 3 = 6 passes, 24 s and 19.2 J; a given number of passes does not depend on them.
+    """
+    population = replace(draw_population(Settings(), 1), cpu_hz=np.array([2e9]), cycles_per_sample=np.array([4e8]))
+    other = {"theta": 2.0, "epsilon": 0.125}
+    for training, passes, seconds, joules in (
+        ({}, 4.321928, 17.287712, 13.830170),
+        ({"latency_passes": 1}, 1, 4.0, 3.2),
+        (other, 6, 24.0, 19.2),
+        ({"latency_passes": 1, **other}, 1, 4.0, 3.2),
+    ):
+        settings = Settings(training=training)
+        fleet = fleet_of(settings, population)
+        assert settings.training.charged_passes == pytest.approx(passes, rel=1e-6)
+        assert fleet.compute_s == pytest.approx([seconds], rel=1e-6)
+        assert fleet.compute_j == pytest.approx([joules], rel=1e-6)
+        assert fleet.upload_s == pytest.approx(fleet_of(Settings(), population).upload_s)
+
+
 def test_unreachable_clients_are_infinitely_slow() -> None:
     fleet = draw_fleet(Settings(noise_dbm=1e5))
     assert not fleet.reachable.any()

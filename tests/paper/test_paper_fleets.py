@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -47,12 +49,22 @@ def test_table_2() -> None:
     np.testing.assert_allclose(wide["lesson, close_early = false"], 20.0)
 
 
-def test_latencies_of_the_two_presets() -> None:
-    table = latency_summary().groupby("scenario").mean()
-    assert table.loc["printed", ["slowest_s", "median_s"]].round(1).tolist() == [18.0, 4.7]
-    assert table.loc["released", ["slowest_s", "median_s"]].round(1).tolist() == [68.3, 28.8]
-    assert table["tier_1_share"].round(3).to_dict() == {"printed": 0.995, "released": 0.215}
-    assert table["nobody_within_10s"].to_dict() == {"printed": 0.0, "released": 0.97}
+@pytest.mark.parametrize(
+    ("values", "seconds", "shares", "updates_per_round"),
+    [
+        ({"preset": "printed"}, [18.0, 4.7], [0.272, 0.995, 0.005, 0.0], 49.9),
+        ({"preset": "released"}, [68.3, 28.8], [0.703, 0.215, 0.558, 0.97], 28.3),
+        ({"latency_passes": 1}, [46.0, 12.6], [0.43, 0.758, 0.211, 0.0], 43.7),
+    ],
+    ids=str,
+)
+def test_documented_latencies(
+    values: dict[str, Any], seconds: list[float], shares: list[float], updates_per_round: float
+) -> None:
+    means = latency_summary(Settings(**values)).mean()
+    assert means[["slowest_s", "median_s"]].round(1).tolist() == seconds
+    assert means[["compute_share", "tier_1_share", "tier_2_share", "nobody_within_10s"]].round(3).tolist() == shares
+    assert means["updates_per_round"].round(1) == updates_per_round
 
 
 def test_effects_of_a_longer_deadline() -> None:

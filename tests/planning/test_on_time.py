@@ -11,7 +11,7 @@ from lesson import InputError, Settings, draw_fleet
 from lesson.planning.on_time import find_deadline_s, simulate_on_time
 from lesson.planning.plan import evaluate_deadline, make_plan, propose_deadline_s
 
-RAYLEIGH = Settings(fading="rayleigh")
+RAYLEIGH = Settings(fading="rayleigh", coherence_s=10.0)
 
 
 def working(tmp_path: Path, rows: str, **changes: Any) -> Settings:
@@ -95,7 +95,7 @@ def test_longer_deadlines_and_conservative_estimates_are_met_more_often() -> Non
     assert all(later >= earlier - 0.02 for earlier, later in pairwise(shares))
     assert shares[0] < 0.95
     assert shares[-2:] == [1.0, 1.0]
-    careful = Settings(fading="rayleigh", estimate="quantile")
+    careful = Settings(fading="rayleigh", coherence_s=10.0, estimate="quantile")
     assert (simulate_on_time(fleet, 5.0, careful).share or 0) > shares[0] + 0.05
 
 

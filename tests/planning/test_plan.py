@@ -29,13 +29,13 @@ def test_plan_by_hand() -> None:
     # 100 kbit in 8 s
     known = {"client": 1, "compute_s": 8.0, "upload_s": 8.0, "latency_s": 16.0, "compute_j": 2.0, "transmit_j": 20.0}
     known |= {"rate_bps": 12_500.0, "upload_bits": 100e3, "tier": 2}
-    assert found["clients"][1] == known | dict.fromkeys(("distance_km", "gain_db", "snr_db"))
+    assert found["clients"][1] == known | dict.fromkeys(("distance_km", "gain_db", "snr_db", "error_rate"))
 
 
 def test_uploads_by_hand() -> None:
     """Deadline 10 s for 5, 16, 30 and 38 s, of which uploads are half: 2.5, 8, 15 and 19 s. A tenth of the size takes
     0.25 to 1.9 s, and latencies are then 2.75, 8.8, 16.5 and 20.9 s."""
-    rows = make_plan(make_fleet([5.0, 16.0, 30.0, 38.0, math.inf]), 10.0, upload_ratios={"sign 1": 0.1}).uploads
+    rows = make_plan(make_fleet([5.0, 16.0, 30.0, 38.0, math.inf]), 10.0, upload_bits={"sign 1": 10e3}).uploads
     assert [vars(row) for row in rows] == [
         {
             "compression": name,

@@ -22,9 +22,46 @@ UMi at 3 GHz. Breakpoint 4 · 9 · 0.5 · 10 = 180 m. Drop 8.5 m, squared 72.25.
 import numpy as np
 import pytest
 
-from lesson.radio.tr38901 import breakpoint_km, line_of_sight_probability, path_loss_db
+from lesson.radio.tr38901 import (
+    breakpoint_km,
+    line_of_sight_probability,
+    path_loss_db,
+    rician_k_db,
+    rician_k_km,
+    shadowing_db,
+    shadowing_km,
+)
 
 MODELS = ["uma", "umi"]
+
+# Values of the formulas in NVIDIA Sionna 1.2.1 (https://github.com/NVlabs/sionna, src/sionna/phy/channel/tr38901,
+# uma_scenario.py and umi_scenario.py), computed apart from this package. Columns: distance in km, carrier in GHz, path
+# loss in dB of UMa with and without line of sight, the same of UMi, probability of line of sight of UMa and UMi.
+SIONNA = [
+    (0.01, 0.7, 55.8605, 65.4356, 52.7816, 58.5688, 1, 1),
+    (0.012, 3.5, 70.1518, 79.9690, 67.7984, 75.2006, 1, 1),
+    (0.017, 28, 89.1173, 99.6362, 88.2001, 98.3698, 1, 1),
+    (0.018, 2, 66.3895, 77.0596, 65.6993, 74.6661, 1, 1),
+    (0.025, 6, 77.3426, 89.1078, 77.8186, 89.1604, 0.908286, 0.859819),
+    (0.035, 0.8, 61.8090, 75.1019, 63.1485, 75.2807, 0.792966, 0.698003),
+    (0.05, 3.5, 77.2122, 92.5108, 79.0896, 94.1807, 0.649402, 0.519585),
+    (0.075, 2.6, 77.9982, 95.9116, 80.1340, 97.5264, 0.471098, 0.334631),
+    (0.1, 28, 101.2000, 121.0993, 103.3760, 123.8796, 0.347671, 0.230985),
+    (0.15, 0.9, 75.3806, 97.8723, 85.5343, 98.2660, 0.201367, 0.133643),
+    (0.2, 3.5, 89.5695, 114.4620, 91.6112, 115.2288, 0.128048, 0.093518),
+    (0.25, 0.7, 83.8365, 104.2281, 94.2168, 103.7567, 0.089545, 0.072895),
+    (0.3, 2, 88.5465, 116.4184, 97.9816, 116.2605, 0.068036, 0.060226),
+    (0.4, 60, 120.8248, 150.8208, 122.6083, 152.1308, 0.046669, 0.045014),
+    (0.5, 3.5, 98.2692, 129.9158, 107.1080, 129.2645, 0.036345, 0.036001),
+    (0.8, 1.8, 104.9362, 132.1055, 114.9638, 130.3172, 0.022503, 0.0225),
+    (1.0, 28, 122.9458, 159.7278, 124.3435, 159.1250, 0.018, 0.018),
+    (1.5, 3.5, 116.4475, 148.5451, 126.1907, 146.1049, 0.012, 0.012),
+    (3.0, 0.5, 126.4807, 143.4058, 137.0751, 138.7305, 0.006, 0.006),
+    (5.0, 3.5, 137.3607, 168.9773, 147.1056, 164.5623, 0.0036, 0.0036),
+]
+# Sionna's speed of light is exact, the standard's and ours is 3e8 m/s. Beyond the breakpoint that makes
+# 19 · log10(3e8 / 299792458) = 0.00571 dB in UMi and 18/19 of it in UMa.
+LIGHT_DB = 0.0058
 
 
 def loss(model, distance_km: float, seen: bool, carrier_ghz: float = 3.0) -> float:
@@ -97,3 +134,24 @@ def test_distances_below_ten_meters_count_as_ten(model) -> None:
 def test_probability_of_line_of_sight(model, expected: list[float]) -> None:
     distances_km = np.array([0.01, 0.018, 0.1, 0.5])
     assert line_of_sight_probability(model, distances_km) == pytest.approx(expected, abs=2e-6)
+
+
+@pytest.mark.parametrize("row", SIONNA)
+def test_same_values_as_sionna(row: tuple[float, ...]) -> None:
+    distance_km, carrier_ghz, *expected = row
+    losses_db = [loss(model, distance_km, seen, carrier_ghz) for model in MODELS for seen in (True, False)]
+    probabilities = [float(line_of_sight_probability(model, np.array(distance_km))) for model in MODELS]
+    assert losses_db == pytest.approx(expected[:4], abs=LIGHT_DB)
+    assert probabilities == pytest.approx(expected[4:], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("model", "deviations_db", "distances_m", "k_db", "k_m"),
+    # sigmaSF, corrDistSF, muK and sigmaK, corrDistK in Sionna's UMa_LoS.json, UMa_NLoS.json and the same of UMi.
+    [("uma", [4, 6], (37, 50), (9, 3.5), 12), ("umi", [4, 7.82], (10, 13), (9, 5), 15)],
+)
+def test_shadowing_and_rician_k_are_those_of_sionna(model, deviations_db, distances_m, k_db, k_m) -> None:
+    assert shadowing_db(model, np.array([True, False])).tolist() == deviations_db
+    assert tuple(1000 * km for km in shadowing_km(model)) == pytest.approx(distances_m)
+    assert rician_k_db(model) == k_db
+    assert 1000 * rician_k_km(model) == pytest.approx(k_m)

@@ -24,7 +24,7 @@ TABLE: list[tuple[str, Any, Any]] = [
     ("radio.bandwidth_hz", 30e3, 30e3),
     ("upload.model_bits", 100e3, 100e3),
     ("fleet.cpu_hz", (0.8e9, 3e9), (0.8e9, 3e9)),
-    ("training.local_iterations", math.log2(20), math.log2(20)),
+    ("training.charged_passes", math.log2(20), math.log2(20)),
     ("data.samples_per_client", 1000, 1000),
     ("training.learning_rate", 0.1, 0.1),
     ("training.batch_size", 20, 20),
@@ -61,6 +61,7 @@ def test_given_values_win_over_the_preset() -> None:
         ({"samples_per_client": 0}, "[data] samples_per_client must be >= 1 or [low, high], got 0"),
         ({"samples_per_client": (2, 1)}, "[data] samples_per_client must be [low, high] with low <= high"),
         ({"latency_samples": "all"}, "[training] latency_samples must be a whole number or 'processed', got 'all'"),
+        ({"latency_passes": 0.5}, "[training] latency_passes must be a whole number or 'eq4', got 0.5"),
         ({"weighting": "equal"}, "[training] weighting must be 'uniform' or 'samples'"),
         ({"ensure_first_tier": 1}, "[strategy] ensure_first_tier must be true or false"),
         ({"preset": "relased"}, "unknown preset 'relased'; did you mean 'released'?"),
@@ -156,6 +157,13 @@ def test_settings_of_the_channel_have_no_effect_on_measurements(measured: str) -
     assert load_settings("printed", [measured]).caveats() == [], "only the preset has changed others"
 
 
+@pytest.mark.parametrize("name", ["theta", "epsilon"])
+def test_theta_and_epsilon_have_no_effect_on_a_given_number_of_passes(name: str) -> None:
+    (caveat,) = Settings(latency_passes=1, training={name: 0.5}).caveats()
+    assert caveat.endswith(f"{name} = 0.5 has no effect unless latency_passes is eq4")
+    assert Settings(latency_passes=1).caveats() == Settings(training={name: 0.5}).caveats() == []
+
+
 def test_training_settings_without_effect_are_reported() -> None:
     assert Settings().caveats() == []
     assert Settings(local_steps=5, latency_samples="processed").caveats() == []
@@ -167,3 +175,16 @@ def test_training_settings_without_effect_are_reported() -> None:
     assert len(Settings(proximal_mu=0.1, batch_size=5).caveats()) == 2
     (caveat,) = Settings(training={"learning_rate": 50.0}).caveats()
     assert caveat.startswith("training.learning_rate = 50 is limited to lr_cap = 1")
+
+
+def test_fixed_noise_is_noted_when_the_band_changes() -> None:
+    (caveat,) = Settings(bandwidth_hz=3e5).caveats()
+    assert "-100 dBm" in caveat
+    for other in ({"noise_dbm": -90.0}, {"noise_dbm_per_hz": -174.0}):
+        assert Settings(bandwidth_hz=3e5, **other).caveats() == []
+
+
+@pytest.mark.parametrize(("name", "value"), [("path_loss", "hata"), ("channel", "mine")])
+def test_names_of_channels_are_checked(name: str, value: str) -> None:
+    with pytest.raises(InputError, match=rf"\[radio\] .*{name}.*{value}"):
+        Settings(**{name: value})

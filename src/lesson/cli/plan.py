@@ -97,7 +97,7 @@ class PlanCommand:
                 num_rounds=self.rounds,
                 settings=settings,
                 seed=settings.run.seed,
-                upload_ratios=self._upload_ratios(settings),
+                upload_bits=self._upload_bits(settings, fleet.model_bits),
             )
             source = file or f"{self.scenario}, seed {settings.run.seed}"
             deadline = f"deadline {deadline_s:g} s" if deadline_s < math.inf else "no deadline"
@@ -137,13 +137,13 @@ class PlanCommand:
             "latencies are the medians of the recording; lesson replay simulates how they vary",
         ]
 
-    def _upload_ratios(self, settings: Settings) -> dict[str, float] | None:
-        """Return the sizes of compressed uploads relative to a model, if they are to be shown."""
+    def _upload_bits(self, settings: Settings, model_bits: float) -> dict[str, float] | None:
+        """Return the sizes of compressed uploads, if they are to be shown."""
         if not self.compressors:
             return None
-        from lesson.runs.resolve import upload_ratios  # it imports torch, which takes seconds
+        from lesson.runs.resolve import compressed_bits  # it imports torch, which takes seconds
 
-        return upload_ratios(settings)
+        return compressed_bits(settings, model_bits)
 
     def _flags_of_run(self) -> str | None:
         """Return the flags of `lesson run` for the same clients, without the deadline; None for a recording."""

@@ -71,10 +71,10 @@ class Contract:
             valid = bool(np.all((checked["batches"] == 1) | (steps == 1)))
             self._require(valid, "RoundPlan.batches", "must be 1 for clients with several local steps", plan.batches)
         if plan.compression is not None:
-            levels = set(np.atleast_1d(checked.get("compression", plan.compression)).tolist())
             what = f"must be one of the levels {', '.join(f'{level:g}' for level in fleet.level_bits)}"
-            what = what if fleet.level_bits else "must be None without [upload] compression"
-            self._require(levels <= fleet.level_bits.keys(), "RoundPlan.compression", what, plan.compression)
+            what = what if fleet.level_bits else "must be None, or [upload] compression must be set"
+            for level in np.unique(checked.get("compression", plan.compression)).tolist():
+                self._require(level in fleet.level_bits, "RoundPlan.compression", what, level)
         if plan.allocation is not None:
             valid = fleet.link is not None and plan.uploads == "parallel"
             what = "must be None for clients with measured times or channels, and for uploads in turn"

@@ -4,20 +4,21 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from lesson.core.arrays import BoolArray, FloatArray, IntArray
 from lesson.core.errors import InputError
 from lesson.fleet import latency
-from lesson.fleet.channels import phone_rates_of, snr_traces_of
+from lesson.fleet.channels import channel_of, phone_rates_of, positions_of, snr_traces_of
 from lesson.fleet.measured import Measured, listed_clients
 from lesson.fleet.population import Population, draw_population
 from lesson.fleet.tiers import client_to_promote
-from lesson.fleet.traces import read_positions, read_work
-from lesson.radio import link, mobility
-from lesson.radio.channel import Channel
+from lesson.fleet.traces import read_work
+from lesson.radio import link
+from lesson.radio.channel import k_db_of
+from lesson.radio.fading import Fading
 from lesson.radio.link import Link
 from lesson.settings.settings import Settings
 
@@ -64,6 +65,7 @@ class Fleet:
         gain_db: Gain of the channel to the base station, without fading; None unless it follows from positions.
         snr_db: Signal-to-noise ratio of an upload on the client's own band at this gain; None like `gain_db`.
         link: Noise and data rates; None like `gain_db`.
+        error_rate: Probability that an upload is corrupted; None unless [radio] packet_error has such a probability.
         ensure_first_tier: Whether `at_deadline` promotes the fastest client if no client meets the deadline.
         promoted: The promoted client and its actual latency; None if there is none.
     """
@@ -87,6 +89,7 @@ class Fleet:
     gain_db: FloatArray | None = None
     snr_db: FloatArray | None = None
     link: Link | None = None
+    error_rate: FloatArray | None = None
     ensure_first_tier: bool = False
     promoted: Promotion | None = None
 
@@ -266,7 +269,7 @@ def fleet_of(settings: Settings, clients: Population | Measured, num_samples: In
     if isinstance(clients, Measured):
         return make_fleet(settings, clients.names, clients.num_samples, **_compressed(clients, settings))
     if settings.fleet.positions:
-        clients = _as_itinerary_begins(clients, settings)
+        clients = _at_itinerary_begins(clients, settings)
     with np.errstate(all="ignore"):  # extreme settings give infinite latencies, that is, unreachable clients
         return _drawn_fleet(settings, clients)
 
@@ -329,11 +332,10 @@ def _compressed(clients: Measured, settings: Settings) -> dict[str, FloatArray]:
     return columns
 
 
-def _as_itinerary_begins(population: Population, settings: Settings) -> Population:
+def _at_itinerary_begins(population: Population, settings: Settings) -> Population:
     """Return the population at its initial positions in the positions file."""
-    everybody = np.arange(len(population))
-    places = read_positions(Path(settings.fleet.positions), everybody.tolist(), settings.fleet.area_km)
-    x_km, y_km = mobility.Itinerary(places).at(everybody, np.zeros((len(population), 1)))
+    everybody = np.arange(len(population))[:, None]
+    x_km, y_km = positions_of(settings, population, population.seed)(everybody, np.zeros((1, 1)))
     return replace(population, x_km=x_km[:, 0], y_km=y_km[:, 0])
 
 
@@ -365,10 +367,10 @@ def _drawn_fleet(settings: Settings, population: Population) -> Fleet:
         _, charged = local_work(settings, population.num_samples)
     else:
         charged = np.full(len(population), settings.training.latency_samples)
-    cycles = latency.num_cycles(settings.training.local_iterations, population.cycles_per_sample, charged)
+    cycles = latency.num_cycles(settings.training.charged_passes, population.cycles_per_sample, charged)
     compute_s = latency.compute_s(cycles, population.cpu_hz)
-    gain = _gain(settings, population)
-    upload_s, shared_s, download_s = _sent_s(settings, population, gain)
+    links = _Links.of(settings, population) if settings.uses_positions else None
+    upload_s, shared_s, download_s = _sent_s(settings, population, links)
     shared_s = np.nan_to_num(shared_s, nan=np.inf, posinf=np.inf)
     fleet = make_fleet(
         settings,
@@ -383,43 +385,72 @@ def _drawn_fleet(settings: Settings, population: Population) -> Fleet:
         transmit_j=latency.transmit_j(population.power_w, upload_s),
         shared_transmit_j=latency.transmit_j(population.power_w, shared_s),
     )
-    if gain is None:
+    if links is None:
         return replace(fleet, population=population)
-    up_link = Link.of(settings.radio)
-    snr_db = 10 * np.log10(up_link.snr(population.power_w, gain))
-    return replace(fleet, population=population, gain_db=10 * np.log10(gain), snr_db=snr_db, link=up_link)
+    snr_db = 10 * np.log10(links.link.snr(population.power_w, links.gain))
+    fleet = replace(fleet, population=population, gain_db=links.gain_db, snr_db=snr_db, link=links.link)
+    if settings.radio.packet_error != "exponential":
+        return fleet
+    return replace(fleet, error_rate=links.error_rate(population.power_w))
 
 
-def _gain(settings: Settings, population: Population) -> FloatArray | None:
-    """Return the channel gain of each client at its position; None if data rates do not depend on positions."""
-    if not settings.uses_positions:
-        return None
-    return link.gain(Channel(settings, population.seed).loss_db(population.x_km, population.y_km))
+class _Links(NamedTuple):
+    """The links of drawn clients at the beginning of a run, without fading; arrays have shape (num_clients,)."""
+
+    gain_db: FloatArray
+    k_db: FloatArray | float
+    """Rician K; −inf for Rayleigh fading."""
+    fading: Fading
+
+    @property
+    def gain(self) -> FloatArray:
+        """Gain as a ratio."""
+        return np.power(10.0, self.gain_db / 10)
+
+    @property
+    def link(self) -> Link:
+        """Noise and data rates."""
+        return self.fading.link
+
+    @classmethod
+    def of(cls, settings: Settings, population: Population) -> Self:
+        channel, everybody = channel_of(settings, population, population.seed), np.arange(len(population))[:, None]
+        gain_db = channel.gain_db(everybody, np.zeros((1, 1)))[:, 0]
+        k_db = k_db_of(settings.radio, channel, everybody, np.zeros((1, 1)))
+        return cls(gain_db, k_db if isinstance(k_db, float) else k_db[:, 0], Fading(settings.radio))
+
+    def rate_bps(self, power_w: FloatArray, num_bands: int = 1) -> FloatArray:
+        """Return the mean rate on the band of so many clients."""
+        band_hz = num_bands * self.link.band_hz
+        return self.fading.rate_bps(self.link.snr(power_w, self.gain, band_hz), self.k_db, band_hz)
+
+    def error_rate(self, power_w: FloatArray, num_bands: int = 1) -> FloatArray:
+        """Return the probability that an upload on the band of so many clients is corrupted."""
+        snr = self.link.snr(power_w, self.gain, num_bands * self.link.band_hz)
+        return self.fading.error_rate(snr, self.k_db)
 
 
 def _sent_s(
-    settings: Settings, population: Population, gain: FloatArray | None
+    settings: Settings, population: Population, links: _Links | None
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return each client's upload time, that alone on the combined band of all clients, and its download time.
 
-    Bandwidth b and noise N0 grow with the number of bands, the power p does not. Times are those at the mean channel:
-    the mean rate of a client's SNR trace or of its phone, otherwise the rate of Eq. (5) at its position.
+    Bandwidth b and noise N0 grow with the number of bands, the power p does not. Times are those at the mean rate: of a
+    client's SNR trace, of its phone, or of Eq. (5) at its position.
     """
-    num_bands, up_link = len(population), Link.of(settings.radio)
+    num_bands = len(population)
     if (traces := snr_traces_of(settings, len(population), population.seed)) is not None:
-        up_bps = down_bps = traces.mean_rate_bps(up_link)
-        shared_bps = traces.mean_rate_bps(up_link, num_bands)
+        up_bps = down_bps = traces.mean_rate_bps(Link.of(settings.radio))
+        shared_bps = traces.mean_rate_bps(Link.of(settings.radio), num_bands)
     elif (phones := phone_rates_of(settings, len(population), population.seed)) is not None:
         up_bps, shared_bps, down_bps = phones.mean_bps("up"), phones.mean_bps("up"), phones.mean_bps("down")
     else:
-        assert gain is not None, "rates depend on positions"
-
-        def rate_bps(power_w: FloatArray, num_bands: int = 1) -> FloatArray:
-            band_hz = num_bands * up_link.band_hz
-            return up_link.rate_bps(up_link.snr(power_w, gain, band_hz), band_hz)
-
-        up_bps, shared_bps = rate_bps(population.power_w), rate_bps(population.power_w, num_bands)
-        down_bps = rate_bps(np.full(len(population), settings.radio.station_power_w))
+        assert links is not None, "rates depend on positions"
+        up_bps, shared_bps = links.rate_bps(population.power_w), links.rate_bps(population.power_w, num_bands)
+        down_bps = links.rate_bps(np.full(len(population), settings.radio.station_power_w))
+        if settings.radio.packet_error == "exponential" and settings.radio.on_error == "retransmit":
+            up_bps = up_bps * (1 - links.error_rate(population.power_w))
+            shared_bps = shared_bps * (1 - links.error_rate(population.power_w, num_bands))
     upload, shared_upload = (link.upload_s(settings.upload.bits, one) for one in (up_bps, shared_bps))
     download = link.upload_s(settings.upload.whole_bits, down_bps)
     return upload, shared_upload, download if settings.radio.download else np.zeros(len(population))
@@ -462,6 +493,7 @@ def links_of(fleet: Fleet, chosen: IntArray) -> Columns:
         "distance_km": None if placed is None else placed.distance_km,
         "gain_db": fleet.gain_db,
         "snr_db": fleet.snr_db,
+        "error_rate": fleet.error_rate,
         "rate_bps": None if np.isnan(fleet.upload_s).all() else fleet.rate_bps,
         "upload_bits": np.full(len(fleet), fleet.upload_bits),
     }

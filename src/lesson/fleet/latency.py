@@ -3,9 +3,12 @@
 from lesson.core.arrays import FloatArray, IntArray
 
 
-def num_cycles(local_iterations: float, cycles_per_sample: FloatArray, num_samples: IntArray) -> FloatArray:
-    """Return the CPU cycles of one local training of each client, shape (num_clients,): θ·log2(1/ε)·C·|D|."""
-    return local_iterations * cycles_per_sample * num_samples
+def num_cycles(num_passes: float, cycles_per_sample: FloatArray, num_samples: IntArray) -> FloatArray:
+    """Return the CPU cycles of one local training of each client, shape (num_clients,): θ·log2(1/ε)·C·|D|.
+
+    θ·log2(1/ε) is `num_passes`.
+    """
+    return num_passes * cycles_per_sample * num_samples
 
 
 def compute_s(num_cycles: FloatArray, cpu_hz: FloatArray) -> FloatArray:

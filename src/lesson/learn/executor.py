@@ -64,11 +64,20 @@ class Executor:
         return self._collect(lane)
 
     def models(self, lane: Lane, chunk: Chunk) -> list[Cohort]:
-        """Return the cohorts of a chunk with the trained model of each update. All their base versions must exist."""
+        """Return the cohorts of a chunk with the model of each update as the server decodes it, without guards.
+
+        All their base versions must exist.
+        """
         cohorts = _started(lane, plan_cohorts(chunk, lane.step_sizes(chunk.updates)))
         if not cohorts:
             return []
-        return _trained(self.source.trainer_for(chunk.updates.local_steps, chunk.updates.batches), cohorts)
+        trained = _trained(self.source.trainer_for(chunk.updates.local_steps, chunk.updates.batches), cohorts)
+        for transform in lane.transforms:
+            if not transform.may_reject:
+                before = transform.arrays
+                trained, _ = transform(trained)
+                transform.restore(before, lane.model.vector.device)  # the updates are decoded again when aggregated
+        return trained
 
     def close(self) -> None:
         """Release all threads, processes and GPU memory."""

@@ -188,11 +188,11 @@ def make_plan(
     num_rounds: int = 12,
     settings: Settings | None = None,
     seed: int = 0,
-    upload_ratios: Mapping[str, float] | None = None,
+    upload_bits: Mapping[str, float] | None = None,
 ) -> Plan:
     """Return the plan of a fleet for one deadline. `settings` may make times vary; disconnections are ignored.
 
-    `upload_ratios` names compressors, and the size of their uploads divided by that of a model.
+    `upload_bits` is the size of an upload by compressor; that of the settings has priority.
     """
     settings = None if settings is None else settings.without_faults()
     check_deadline(deadline_s)
@@ -210,6 +210,7 @@ def make_plan(
     here = _deadline_row(used, tiers, deadline_s, on_time)
     others_s = {*_usual_deadlines_s(fleet), slowest_s} - {deadline_s}
     others = [evaluate_deadline(fleet, other_s, settings, seed) for other_s in others_s]
+    usual = _usual_upload(fleet, settings)
     return Plan(
         fleet=used,
         deadline_s=deadline_s,
@@ -222,7 +223,7 @@ def make_plan(
         },
         rounds=rounds,
         deadlines=sorted([*others, *([here] if math.isfinite(deadline_s) else [])], key=lambda row: row.deadline_s),
-        uploads=_upload_rows(fleet, deadline_s, _usual_upload(fleet, settings) | dict(upload_ratios or {})),
+        uploads=_upload_rows(fleet, deadline_s, usual | dict(upload_bits or {}) | usual),
         varying=[] if settings is None else settings.varying,
     )
 
@@ -323,17 +324,17 @@ def mean_staleness(tiers: IntArray, num_clients: IntArray) -> float:
 
 
 def _usual_upload(fleet: Fleet, settings: Settings | None) -> dict[str, float]:
-    """Return the name of the fleet's compressor and level, and the size of its uploads divided by that of a model."""
+    """Return the name of the fleet's compressor and level, and the size of its uploads."""
     name = "none" if settings is None or not fleet.level_bits else f"{settings.upload.compression} {fleet.level:g}"
-    return {name: fleet.upload_ratio}
+    return {name: fleet.upload_bits}
 
 
-def _upload_rows(fleet: Fleet, deadline_s: float, ratios: Mapping[str, float]) -> list[UploadRow]:
+def _upload_rows(fleet: Fleet, deadline_s: float, sizes: Mapping[str, float]) -> list[UploadRow]:
     if np.any(np.isnan(fleet.upload_s[fleet.reachable])):
         return []
     rows = []
-    for name, ratio in ratios.items():
-        sized = fleet.with_payload(ratio * fleet.model_bits)
+    for name, bits in sizes.items():
+        sized = fleet.with_payload(bits)
         upload_s, tiers = (
             sized.upload_s[sized.reachable],
             assign_tiers(sized.at_deadline(deadline_s).latency_s, deadline_s),
@@ -341,7 +342,7 @@ def _upload_rows(fleet: Fleet, deadline_s: float, ratios: Mapping[str, float]) -
         found, counts = np.unique(tiers[tiers != UNREACHABLE], return_counts=True)
         times_s = float(upload_s.min()), float(np.median(upload_s)), float(upload_s.max())
         by_tier = dict(zip(found.tolist(), counts.tolist(), strict=True))
-        rows.append(UploadRow(name, sized.model_bits, *times_s, by_tier, sized.slowest_s))
+        rows.append(UploadRow(name, bits, *times_s, by_tier, sized.slowest_s))
     return rows
 
 

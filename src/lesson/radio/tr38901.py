@@ -1,4 +1,6 @@
-"""Urban path loss and line of sight, 3GPP TR 38.901: urban macro (UMa) and urban micro, street canyon (UMi).
+"""Urban channel, 3GPP TR 38.901: path loss, line of sight, shadowing and Rician K, for UMa and UMi.
+
+UMa is the urban macro cell, UMi the urban micro cell in a street canyon.
 
 For outdoor users 1.5 m above the ground and carriers of 0.5 to 100 GHz. Distances are measured along the ground. The
 models start at 10 m, which is used for closer clients, and end at 5 km, beyond which the formulas are extrapolated.
@@ -37,7 +39,10 @@ class _Loss:
 
 @dataclass(frozen=True)
 class _Urban:
-    """One row of tables 7.4.1-1 and 7.4.2-1. Terms in the user's height are 0 at 1.5 m and omitted."""
+    """One row of tables 7.4.1-1, 7.4.2-1 and 7.5-6 part 1. Terms in the user's height are 0 at 1.5 m and omitted.
+
+    Pairs of shadowing are with and without line of sight. Only clients with line of sight have a Rician K.
+    """
 
     station_height_m: float
     near: _Loss
@@ -45,11 +50,40 @@ class _Urban:
     breakpoint_db: float
     hidden: _Loss
     sight_m: float
+    shadowing_db: tuple[float, float]
+    shadowing_km: tuple[float, float]
+    k_mean_db: float
+    k_deviation_db: float
+    k_km: float
 
 
 _MODELS: dict[UrbanModel, _Urban] = {
-    "uma": _Urban(25.0, _Loss(28.0, 22.0), _Loss(28.0, 40.0), 9.0, _Loss(13.54, 39.08), 63.0),
-    "umi": _Urban(10.0, _Loss(32.4, 21.0), _Loss(32.4, 40.0), 9.5, _Loss(22.4, 35.3, 21.3), 36.0),
+    "uma": _Urban(
+        station_height_m=25.0,
+        near=_Loss(28.0, 22.0),
+        far=_Loss(28.0, 40.0),
+        breakpoint_db=9.0,
+        hidden=_Loss(13.54, 39.08),
+        sight_m=63.0,
+        shadowing_db=(4.0, 6.0),
+        shadowing_km=(0.037, 0.05),
+        k_mean_db=9.0,
+        k_deviation_db=3.5,
+        k_km=0.012,
+    ),
+    "umi": _Urban(
+        station_height_m=10.0,
+        near=_Loss(32.4, 21.0),
+        far=_Loss(32.4, 40.0),
+        breakpoint_db=9.5,
+        hidden=_Loss(22.4, 35.3, 21.3),
+        sight_m=36.0,
+        shadowing_db=(4.0, 7.82),
+        shadowing_km=(0.01, 0.013),
+        k_mean_db=9.0,
+        k_deviation_db=5.0,
+        k_km=0.015,
+    ),
 }
 
 
@@ -79,6 +113,30 @@ def line_of_sight_probability(model: UrbanModel, distance_km: FloatArray) -> Flo
     ground_m = _ground_m(distance_km)
     sure: FloatArray = np.minimum(1.0, _ALWAYS_SEEN_M / ground_m)
     return sure + np.exp(-ground_m / _MODELS[model].sight_m) * (1 - sure)
+
+
+def shadowing_db(model: UrbanModel, line_of_sight: BoolArray) -> FloatArray:
+    """Return the standard deviation of shadowing in dB, with the shape of `line_of_sight`. Table 7.4.1-1."""
+    seen_db, hidden_db = _MODELS[model].shadowing_db
+    return np.where(line_of_sight, seen_db, hidden_db)
+
+
+def shadowing_km(model: UrbanModel) -> tuple[float, float]:
+    """Return the correlation distances of shadowing, with and without line of sight. Table 7.5-6 part 1."""
+    return _MODELS[model].shadowing_km
+
+
+def rician_k_db(model: UrbanModel) -> tuple[float, float]:
+    """Return the mean and standard deviation in dB of the Rician K, normal in dB. Table 7.5-6 part 1.
+
+    K is the power of the direct path over that of all others. It exists only with line of sight.
+    """
+    return _MODELS[model].k_mean_db, _MODELS[model].k_deviation_db
+
+
+def rician_k_km(model: UrbanModel) -> float:
+    """Return the correlation distance of the Rician K. Table 7.5-6 part 1."""
+    return _MODELS[model].k_km
 
 
 def _ground_m(distance_km: FloatArray) -> FloatArray:

@@ -82,5 +82,6 @@ def _num_blocks(left_bits: FloatArray, per_block_bits: FloatArray, at_most: int)
     This way, at most about as many rates are evaluated in vain as are used.
     """
     with np.errstate(divide="ignore", over="ignore"):
-        needed = float(np.median(left_bits / per_block_bits)) + 1
-    return max(int(min(needed, _MAX_ELEMENTS // len(left_bits), at_most)), 1)
+        needed = left_bits / per_block_bits
+        typical = float(np.median(needed) if len(needed) > 1 else needed[0]) + 1
+    return max(int(min(typical, _MAX_ELEMENTS // len(left_bits), at_most)), 1)

@@ -71,8 +71,8 @@ def check_imported(settings: Settings) -> None:
 
 
 def _custom(settings: Settings) -> list[str]:
-    """Return the names of the custom strategy, task, compressor and allocation, as far as there are any."""
-    names = settings.strategy.name, settings.data.dataset, settings.upload.compression, settings.radio.allocation
+    """Return the names of custom code, as far as there is any."""
+    names = settings.strategy.name, settings.data.dataset, settings.upload.compression, *settings.radio.custom
     return [name for name in names if ":" in name]
 
 

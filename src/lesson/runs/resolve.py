@@ -82,13 +82,13 @@ def with_upload_bits(settings: Settings) -> Settings:
     return settings.with_derived(_upload(settings, count_values(settings)))
 
 
-def upload_ratios(settings: Settings) -> dict[str, float]:
-    """Return the size of an upload with each built-in compressor at its usual level, divided by that of a model."""
-    exchanged, ratios = count_values(settings), {"none": 1.0}
+def compressed_bits(settings: Settings, model_bits: float) -> dict[str, float]:
+    """Return the size of an upload with each built-in compressor at its usual level, if a model has `model_bits`."""
+    exchanged, bits = count_values(settings), {"none": model_bits}
     for name, kind in COMPRESSORS.items():
-        sizes = level_bits(kind(), exchanged.parameters, exchanged.buffers, kind.level, 1.0)
-        ratios[f"{name} {kind.level:g}"] = sizes[str(float(kind.level))]
-    return ratios
+        sizes = level_bits(kind(), exchanged.parameters, exchanged.buffers, kind.level, model_bits)
+        bits[f"{name} {kind.level:g}"] = sizes[str(float(kind.level))]
+    return bits
 
 
 def _upload(given: Settings, exchanged: Exchanged) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from lesson.settings.settings import KINDS, NAMES, SECTIONS, Settings, placed, s
 
 _UNITS = {
     "bits": "bit",
+    "bps": "bit/s",
     "db": "dB",
     "dbm": "dBm",
     "ghz": "GHz",
@@ -127,7 +128,8 @@ def as_text(value: Any) -> str:
 
 
 def _unit(name: str) -> str:
-    return _UNITS.get(name.rpartition("_")[2], "") if "_" in name else ""
+    units = (_UNITS.get(part.rpartition("_")[2], "") for part in name.split("_per_"))
+    return "/".join(unit for unit in units if unit) if "_" in name else ""
 
 
 def _allowed_values(kind: type[BaseModel], name: str) -> str:

@@ -30,6 +30,7 @@ from lesson.core.validation import (
 
 MAX_CLIENTS = 10_000_000
 MIN_COHERENCE_S = 1e-4
+PATH_LOSSES = ("log-distance", "uma", "umi")
 UpTo1000 = Annotated[float, Field(ge=0, le=1000, strict=True)]
 
 
@@ -117,24 +118,52 @@ class RadioSettings(Checked):
     min_snr_db: Finite = setting(
         -6.7, "lowest usable SNR, by default about that of LTE and NR", requires="packet_error=outage"
     )
-    waterfall_db: Finite = setting(0.023, "waterfall threshold m", requires="packet_error=exponential")
+    waterfall_db: Finite = setting(
+        0.334, "waterfall threshold m, by default that of Chen et al. 2021", requires="packet_error=exponential"
+    )
     on_error: Literal["lose", "retransmit"] = setting(
         "lose", "whether corrupted uploads are lost or sent again", requires="packet_error=exponential"
     )
-    path_loss: Literal["log-distance", "uma", "umi"] = setting(
+    path_loss: Text = setting(
         "log-distance",
-        "path-loss model: log-distance as in the paper; uma or umi: 3GPP TR 38.901 macro cell or street canyon",
-        requires=("throughput=model", "no snr_trace", "no trace or download"),
+        "path-loss model: log-distance as in the paper; uma or umi: 3GPP TR 38.901 macro cell or street canyon; "
+        "module:function: your own, from distances in km to dB",
+        requires=("throughput=model", "no snr_trace", "no channel", "no gain_map", "no trace or download"),
+    )
+    channel: Text = setting(
+        "",
+        "module:Class of your own channel, which replaces path loss and shadowing",
+        varies=True,
+        excludes={"path_loss shadowing_db gain_map snr_trace throughput latencies trace": "it replaces the channel"},
+    )
+    gain_map: Text = setting(
+        "",
+        "NPZ file (x_km, y_km, gain_db) of a map of gains, which replaces path loss and shadowing",
+        excludes={"path_loss shadowing_db snr_trace throughput latencies trace": "it replaces the channel"},
     )
     path_loss_1km_db: Finite = setting(
         128.1,
         "path loss at 1 km, for log-distance",
-        requires=("path_loss=log-distance", "throughput=model", "no snr_trace", "no latencies"),
+        requires=(
+            "path_loss=log-distance",
+            "throughput=model",
+            "no snr_trace",
+            "no channel",
+            "no gain_map",
+            "no latencies",
+        ),
     )
     path_loss_slope_db: Finite = setting(
         37.6,
         "path loss per decade of distance, for log-distance",
-        requires=("path_loss=log-distance", "throughput=model", "no snr_trace", "no latencies"),
+        requires=(
+            "path_loss=log-distance",
+            "throughput=model",
+            "no snr_trace",
+            "no channel",
+            "no gain_map",
+            "no latencies",
+        ),
     )
     line_of_sight: Literal["drawn", "always", "never"] = setting(
         "drawn",
@@ -142,24 +171,30 @@ class RadioSettings(Checked):
         requires="path_loss=uma/umi",
     )
     carrier_ghz: Annotated[float, Field(ge=0.5, le=100, strict=True)] = setting(
-        2.0, "carrier frequency, for uma and umi", requires="path_loss=uma/umi"
+        2.0, "carrier frequency, for uma and umi and for the coherence time", requires="path_loss=uma/umi or fading"
     )
-    shadowing_db: NotNegative = setting(
-        0.0, "standard deviation of log-normal shadowing; 0 for none", requires="no trace or download"
+    shadowing_db: NotNegative | None = setting(
+        None,
+        "standard deviation of log-normal shadowing; by default, that of uma or umi, and none for other path losses",
+        requires="no trace or download",
     )
-    shadowing_km: Positive = setting(
-        0.05, "distance at which the correlation of shadowing falls to 1/e", requires="shadowing_db"
+    shadowing_km: Positive | None = setting(
+        None,
+        "distance at which the correlation of shadowing falls to 1/e; by default, that of uma or umi, or 0.05",
+        requires="shadowing_db or path_loss=uma/umi",
     )
     fading: Literal["none", "rayleigh", "rician"] = setting(
         "none", "block fading, drawn again every coherence_s", varies=True
     )
-    rician_k_db: Annotated[float, Field(ge=-300, le=300, strict=True)] = setting(
-        6.0, "power of the direct path relative to all others, for rician", requires="fading=rician"
+    rician_k_db: Annotated[float, Field(ge=-300, le=300, strict=True)] | None = setting(
+        None,
+        "power of the direct path relative to all others, for rician; by default, that of uma or umi, or 9",
+        requires="fading=rician",
     )
-    coherence_s: Annotated[float, Field(ge=MIN_COHERENCE_S, strict=True)] = setting(
-        1.0,
-        "time for which a channel stays constant when it fades or clients move",
-        requires="fading or speed_mps or positions or snr_trace",
+    coherence_s: Annotated[float, Field(ge=MIN_COHERENCE_S, strict=True)] | None = setting(
+        None,
+        "time for which fading stays constant; by default, it follows from the mean speed and the carrier",
+        requires="fading or speed_mps or positions or snr_trace or channel",
     )
     speed_mps: tuple[UpTo1000, UpTo1000] = setting(
         (0.0, 0.0), "random-waypoint mobility: speed of a leg, uniform in [low, high]; [0, 0] for none", varies=True
@@ -205,6 +240,19 @@ class RadioSettings(Checked):
         "transmit power of the base station, for download",
         requires=("download", "throughput=model", "no snr_trace"),
     )
+
+    @property
+    def custom(self) -> tuple[str, ...]:
+        """Settings that may name custom code."""
+        return self.channel, self.path_loss, self.allocation
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        if ":" not in self.path_loss and self.path_loss not in PATH_LOSSES:
+            raise unknown("path_loss", self.path_loss, (*PATH_LOSSES, "module:function"))
+        if self.channel and ":" not in self.channel:
+            raise ValueError(f"channel must be module:Class, got '{self.channel}'")
+        return self
 
     @model_validator(mode="after")
     def _check_speed(self) -> Self:
@@ -266,9 +314,16 @@ class TrainingSettings(Checked):
         "samples for which compute time is charged; 'processed': as many as the local training uses",
         requires="no latencies",
     )
-    theta: Positive = setting(1.0, "θ of the number of local iterations θ·log2(1/ε)", requires="no latencies")
+    latency_passes: Count | Literal["eq4"] = setting(
+        "eq4",
+        "passes over latency_samples for which compute time is charged; 'eq4': θ·log2(1/ε), as in Eq. (4)",
+        requires="no latencies",
+    )
+    theta: Positive = setting(
+        1.0, "θ of the number of passes θ·log2(1/ε)", requires=("latency_passes=eq4", "no latencies")
+    )
     epsilon: Annotated[float, Field(gt=0, lt=1, strict=True)] = setting(
-        0.05, "ε of the number of local iterations θ·log2(1/ε)", requires="no latencies"
+        0.05, "ε of the number of passes θ·log2(1/ε)", requires=("latency_passes=eq4", "no latencies")
     )
 
     @model_validator(mode="after")
@@ -288,9 +343,9 @@ class TrainingSettings(Checked):
         )
 
     @property
-    def local_iterations(self) -> float:
-        """θ·log2(1/ε): how often local training passes over its samples, Eq. (4)."""
-        return self.theta * math.log2(1 / self.epsilon)
+    def charged_passes(self) -> float:
+        """Passes over the samples for which compute time is charged, by default θ·log2(1/ε) as in Eq. (4)."""
+        return self.theta * math.log2(1 / self.epsilon) if self.latency_passes == "eq4" else float(self.latency_passes)
 
 
 class DataSettings(Checked):

@@ -1,5 +1,6 @@
 """`Settings`: everything that determines the result of a run, in eleven sections."""
 
+import math
 from collections.abc import Collection, Mapping
 from typing import Any, Self
 
@@ -24,6 +25,10 @@ from lesson.settings.sections import (
 )
 
 DEFAULT_TIME_BUDGET_S = 10_000.0
+LIGHT_MPS, PEDESTRIAN_MPS = 299_792_458.0, 3 / 3.6
+"""The speed of light, and the 3 km/h of pedestrians in 3GPP's channel models, TR 38.901, table 7.8-1."""
+BLOCK_S = 1.0
+"""Interval at which positions and measured channels are read, unless fading is slower."""
 DERIVED: dict[str, str | None] = {
     "fleet.num_clients": None,
     "data.split": None,
@@ -36,7 +41,7 @@ DERIVED: dict[str, str | None] = {
 }
 """Settings that a run may derive from its task, its input files or the machine, with the value that requests it; None:
 if the setting is not given. `runs/resolve.py` has the rules."""
-INPUT_FILES = ("latencies", "trace", "presence", "positions", "snr_trace")
+INPUT_FILES = ("latencies", "trace", "presence", "positions", "snr_trace", "gain_map")
 """Settings that name a file."""
 SECTIONS = ("fleet", "radio", "training", "data", "task", "upload", "server", "strategy", "run", "faults", "guards")
 
@@ -104,7 +109,27 @@ class Settings(Checked):
     @property
     def channel_changes(self) -> bool:
         """Whether a client's channel changes over time."""
-        return self.moves or self.radio.fading != "none" or bool(self.radio.snr_trace)
+        return self.moves or self.radio.fading != "none" or bool(self.radio.snr_trace or self.radio.channel)
+
+    @property
+    def coherence_s(self) -> float:
+        """Time for which fading stays constant: unless it is given, 0.423 divided by the Doppler shift (Clarke).
+
+        Clients that do not move, or follow recorded positions, have the Doppler shift of a pedestrian.
+        """
+        if self.radio.coherence_s is not None:
+            return self.radio.coherence_s
+        speed_mps = sum(self.radio.speed_mps) / 2 or PEDESTRIAN_MPS
+        return 0.423 * LIGHT_MPS / (speed_mps * self.radio.carrier_ghz * 1e9)
+
+    @property
+    def block_s(self) -> float:
+        """Time for which path loss, shadowing and measured channels stay constant; inf if they never change."""
+        if not (self.moves or self.radio.snr_trace or self.radio.channel):
+            return math.inf
+        if self.radio.fading == "none" and self.radio.coherence_s is not None:
+            return self.radio.coherence_s
+        return max(BLOCK_S, self.coherence_s)
 
     @property
     def uses_positions(self) -> bool:
@@ -156,7 +181,7 @@ class Settings(Checked):
                 shown_as = name if len(NAMES[name]) == 1 else f"{section}.{name}"
                 value = getattr(getattr(self, section), name)
                 lines.append(f"{shown_as} = {value} has no effect unless {_in_words(unmet)}")
-        return lines + self._work_caveats()
+        return lines + self._noise_caveats() + self._work_caveats()
 
     def _meets(self, condition: str) -> bool:
         """Return whether a condition of `requires` holds, see `setting`."""
@@ -174,6 +199,17 @@ class Settings(Checked):
         """Return whether a setting does not have the value of the preset."""
         usual = PRESETS[self.preset].get(section, {}).get(name, KINDS[section].model_fields[name].default)
         return bool(getattr(getattr(self, section), name) != usual)
+
+    def _noise_caveats(self) -> list[str]:
+        radio = self.radio
+        if not self._differs("radio", "bandwidth_hz") or self._differs("radio", "noise_dbm"):
+            return []
+        if radio.noise_dbm_per_hz is not None or self.fleet.latencies or not self.uses_positions:
+            return []
+        return [
+            f"bandwidth_hz = {radio.bandwidth_hz:g} leaves the noise at {radio.noise_dbm:g} dBm, that of the preset; "
+            "noise_dbm_per_hz = -174 makes it follow the band"
+        ]
 
     def _work_caveats(self) -> list[str]:
         lines, training = [], self.training

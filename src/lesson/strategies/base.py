@@ -67,9 +67,9 @@ class ServerView:
             `Updates`, fresh and stale, that wait at the server; it returns Λ_s = ‖û − (u_s + n·û) / (n + 1)‖² / ‖û‖²
             for each stale update u_s, where û is the mean of the n fresh ones. Fresh updates with non-finite values are
             left out; Λ_s is NaN if u_s has non-finite values or if û is 0. Guards are not applied to it. Simulated
-            updates are trained for this signal, and once more when they are aggregated. "update_loss": a function of
-            `Updates` that wait at the server; it returns, for each of them, the root mean square of the newest model's
-            losses on the samples of its first minibatch; NaN without samples.
+            updates are trained, and compressed if uploads are, for this signal, and once more when they are aggregated.
+            "update_loss": a function of `Updates` that wait at the server; it returns, for each of them, the root mean
+            square of the newest model's losses on the samples of its first minibatch; NaN without samples.
     """
 
     round: int

@@ -165,9 +165,38 @@ class WrongShape(Whole):
         return message[0].values[:, :1]
 
 
+class NotFinite(Whole):
+    def decode(self, message: Sequence[MessagePart], layout: UpdateLayout) -> Tensor:
+        return message[0].values / 0
+
+
 class Overwrites(Whole):
     def encode(self, updates: Tensor, layout: UpdateLayout) -> list[MessagePart]:
         return [MessagePart(updates.zero_(), 4)]
+
+
+class WideCodes(Whole):
+    def bits(self, layout: UpdateLayout) -> int:
+        return 33 * layout.num_values
+
+    def encode(self, updates: Tensor, layout: UpdateLayout) -> list[MessagePart]:
+        return [MessagePart(updates.floor().clamp(0, 15), 33)]
+
+
+class MixesUpdates(Whole):
+    def bits(self, layout: UpdateLayout) -> int:
+        return 32
+
+    def encode(self, updates: Tensor, layout: UpdateLayout) -> list[MessagePart]:
+        return [MessagePart(updates.amax()[None, None], 32)]
+
+    def decode(self, message: Sequence[MessagePart], layout: UpdateLayout) -> Tensor:
+        return message[0].values.expand(2, layout.num_values)
+
+
+class DecodesAtRandom(Whole):
+    def decode(self, message: Sequence[MessagePart], layout: UpdateLayout) -> Tensor:
+        return message[0].values + layout.random(layout.num_values)
 
 
 class Fails(Whole):
@@ -189,7 +218,11 @@ class NoNumber(Whole):
     [
         (WrongBits, r"WrongBits\.bits .* 8 bits .* got 3"),
         (WrongCodes, "whole numbers from 0"),
-        (WrongShape, r"decode .* got \(1, 1\)"),
+        (WrongShape, r"decode .* got \(2, 1\)"),
+        (NotFinite, "finite"),
+        (WideCodes, "bits <= 32"),
+        (MixesUpdates, "a row for each update"),
+        (DecodesAtRandom, "random numbers"),
         (Overwrites, "must not change"),
         (Fails, "KeyError: 'mine'"),
     ],

@@ -18,6 +18,7 @@ from helpers.resuming import check_resumes
 from helpers.runs import PARTS, settings
 from helpers.trainers import one_row
 from lesson import Compressor, InputError, MessagePart, Settings, UpdateLayout
+from lesson.learn.chunk import Chunk, Step
 from lesson.learn.cohort import Cohort
 from lesson.learn.compression.qsgd import QSGD
 from lesson.learn.compression.remote import encode_update
@@ -142,6 +143,22 @@ def test_lost_upload_leaves_the_residual_as_it_was(tmp_path: Path) -> None:
         residuals.append(pipeline.lane.state()["transform.residuals"])
     changed = [(after != before).any(axis=1).tolist() for before, after in pairwise(residuals)]
     assert changed == [[False] + [True] * 5, [True] * 6]
+    pipeline.close()
+
+
+def test_strategies_compare_decoded_updates_and_residuals_stay() -> None:
+    """REFL's signal needs the models before they are aggregated: topk changes a tenth of the parameters."""
+    pipeline = resolve(run_settings(compression="topk", level=0.1), task=PARTS["task"]).build(1).pipeline
+    pipeline.step()
+    pipeline.drain()
+    before, current = pipeline.lane.state(), pipeline.loop.begin()
+    assert current is not None
+    arrived = current.collected.arrived
+    chunk = Chunk.of([(Step(2), arrived, np.ones(len(arrived)))])
+    (cohort,) = pipeline.executor.models(pipeline.lane, chunk)
+    assert 0 < (cohort.models != cohort.base).float().mean() < 0.11
+    after = pipeline.lane.state()
+    assert all(np.array_equal(after[name], before[name]) for name in before)
     pipeline.close()
 
 

@@ -15,7 +15,7 @@ from lesson.clock.resources import size_scale, slowdown, usual_rate_bps
 from lesson.clock.worlds.airtime import Airtime
 from lesson.core.arrays import NO_CLIENTS, BoolArray, FloatArray, IntArray
 from lesson.core.errors import InputError
-from lesson.core.random import exponentials, key
+from lesson.core.random import exponentials, key, uniforms
 from lesson.fleet.allocation import Resources
 from lesson.fleet.channels import phone_rates_of
 from lesson.fleet.fleet import Fleet
@@ -81,12 +81,18 @@ class ActualTimes:
         """Size of each client's usual upload in bits; smaller for a promoted client, to match its assumed latency."""
         self._down_bits: FloatArray = fleet.model_bits * fleet.assumed_latency_ratio
         self._airtime: Airtime | None = None
-        if population is not None and (settings.channel_changes or settings.radio.spectrum != "fixed"):
+        self._errors, self._packets = settings.radio.on_error, key(seed, "packet errors")
+        self._has_errors = settings.radio.packet_error == "exponential"
+        if population is not None and (
+            settings.channel_changes or settings.radio.spectrum != "fixed" or self._has_errors
+        ):
             self._airtime = Airtime(settings, fleet, population, seed)
         self._downloads = settings.radio.download
         self._band: SharedBand | None = None
         if self._airtime is not None and settings.radio.spectrum != "fixed":
-            self._band = SharedBand(settings.radio.spectrum, self._airtime.shared_rate_bps, self._airtime.coherence_s)
+            self._band = SharedBand(
+                settings.radio.spectrum, self._airtime.shared_rate_bps, self._airtime.shared_block_s
+            )
         self._spectrum, self._to_forecast = settings.radio.spectrum, False
 
     def launch(
@@ -113,9 +119,11 @@ class ActualTimes:
         self._leaves_s[clients], self._shares[clients] = leaves_s, False
         delay_s = 0.0 if self._disconnections is None else self._disconnections.detection_delay_s
         late_s = np.where(leaves_s == drops_out_s, delay_s, 0.0)
+        fails, times_sent = self._fail(clients, index, ready_s, whole_band=free_s is not None, resources=resources)
+        upload_scale = upload_scale * times_sent
         if self._band is not None and self._airtime is not None and free_s is None:
             self._upload_begins_s[clients], self.upload_s[clients] = ready_s, 0.0
-            self.lost[clients] = leaves_s < np.inf
+            self.lost[clients] = (leaves_s < np.inf) | fails
             sends = np.isinf(leaves_s)
             self._shares[clients] = sends
             self._band.add(clients[sends], ready_s[sends], (upload_scale * self._up_bits[clients])[sends])
@@ -132,9 +140,23 @@ class ActualTimes:
             begins_s, self.upload_s[clients] = self._in_turn(clients, index, upload_scale, ready_s, leaves_s, free_s)
         self._upload_begins_s[clients], ends_s = begins_s, begins_s + self.upload_s[clients]
         leaves_first = ends_s > leaves_s * (1 + TOLERANCE)
-        fails = False if self._trace is None else self._trace.fails(clients, index)
         self.lost[clients] = leaves_first | fails
         return np.where(leaves_first, leaves_s + late_s, ends_s)
+
+    def _fail(
+        self, clients: IntArray, index: IntArray, ready_s: FloatArray, *, whole_band: bool, resources: Resources | None
+    ) -> tuple[BoolArray, FloatArray | float]:
+        """Return which updates are lost although they are uploaded, and how often each upload is sent."""
+        if self._trace is not None:
+            return self._trace.fails(clients, index), 1.0
+        if not self._has_errors or self._airtime is None:
+            return np.zeros(len(clients), dtype=np.bool_), 1.0
+        rate = self._airtime.error_rate(clients, ready_s, whole_band=whole_band, resources=resources)
+        drawn = uniforms(self._packets, clients, index)
+        if self._errors == "lose":
+            return drawn < rate, 1.0
+        with np.errstate(divide="ignore"):  # sent more than n times with probability rate^n
+            return np.zeros(len(clients), dtype=np.bool_), 1 + np.floor(np.log(drawn) / np.log(rate))
 
     def _drop_out(
         self, clients: IntArray, index: IntArray, ready_s: FloatArray, now_s: float, leaves_s: FloatArray

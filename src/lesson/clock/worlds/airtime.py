@@ -1,47 +1,55 @@
 """Transfer times on channels that change over time, and data rates on a shared band."""
 
-from pathlib import Path
-
 import numpy as np
 
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.random import key
 from lesson.fleet.allocation import Resources
-from lesson.fleet.channels import snr_traces_of
+from lesson.fleet.channels import channel_of, snr_traces_of
 from lesson.fleet.fleet import Fleet
 from lesson.fleet.population import Population
-from lesson.fleet.traces import read_positions
-from lesson.radio import fading, link, mobility, transfer
-from lesson.radio.channel import Channel
+from lesson.radio import link, transfer
+from lesson.radio.channel import k_db_of
+from lesson.radio.fading import Fading, fading_gain
 from lesson.settings.settings import Settings
 
+SHORT_S, LONG = 0.1, 1000
+"""On a shared band, shorter coherence times are averaged. So are uploads of more coherence times than LONG."""
 MAX_CACHED_CLIENTS = 4096
-"""The rates of larger fleets are not cached: a span holds all clients, not only those that upload."""
-_SPAN = 16
-"""Number of consecutive time blocks that are computed together for a shared band."""
+"""Channels of larger fleets are not cached: a span holds all clients, not only those that upload."""
+_SPAN = 64
+"""Number of consecutive blocks whose channels are computed together."""
 _MAX_CACHED_ELEMENTS = 1 << 22
 """Number of cached (client, block) pairs at which the oldest span is evicted."""
+_EAGER_CLIENTS = 256
+"""In fleets up to this size, a span is computed for all clients at once, which takes about as long as for one."""
 
 
 class Airtime:
-    """Data rates and transfer times of a drawn fleet; rates are constant within blocks of `coherence_s`."""
+    """Data rates and transfer times of a drawn fleet.
+
+    Time is divided into blocks. Path loss, shadowing and measured channels are constant within a block. Fading is
+    constant within the coherence time, which may be much shorter; long uploads then have the mean rate over fading.
+    """
 
     def __init__(self, settings: Settings, fleet: Fleet, population: Population, seed: int) -> None:
-        self._settings, self._power_w, self._link = settings, population.power_w, link.Link.of(settings.radio)
-        self.coherence_s = settings.radio.coherence_s if settings.channel_changes else np.inf
-        self._fading = key(seed, "fading")
-        self._channel = Channel(settings, population.seed)
+        self._radio, self._power_w = settings.radio, population.power_w
+        self._fading = Fading(settings.radio)
+        self._link, self._key = self._fading.link, key(seed, "fading")
+        self._block_s, self._coherence_s = settings.block_s, settings.coherence_s
+        fades, averages = self._fading.kind != "none", self._coherence_s < min(self._block_s, SHORT_S)
+        self._shared_fades = fades and not averages
+        self.shared_block_s = self._coherence_s if self._shared_fades else self._block_s
+        """Interval at which rates on a shared band change."""
         self._whole_hz = len(fleet) * settings.radio.bandwidth_hz
-        self._mobility = _make_mobility(settings, fleet, population, seed)
+        self._channel = channel_of(settings, population, seed)
         self._traces = snr_traces_of(settings, len(fleet), population.seed)
-        self._standing_snr = np.empty(0)
-        if self._mobility is None and self._traces is None:
-            self._standing_snr = self._signal_to_noise(population.x_km, population.y_km, population.power_w)
         self._station_power_ratio = settings.radio.station_power_w / population.power_w
         if self._traces is not None:  # traces have no transmit powers, so the SNR is the same in both directions
             self._station_power_ratio = np.ones(len(fleet))
+        self._span_blocks = 1 if np.isinf(self._block_s) else _SPAN
         self._spans: dict[int, FloatArray] = {}
-        """Mean SNR and fading gain by span of blocks, shape (2, num_clients, _SPAN) each; NaN if not computed yet."""
+        """Mean SNR and Rician K by span, shape (2, num_clients, number of blocks) each; NaN if not computed yet."""
 
     def ends_s(
         self,
@@ -55,93 +63,142 @@ class Airtime:
     ) -> FloatArray:
         """Return the end times of uploads, or downloads, of these sizes that begin at `begin_s`.
 
-        Each uses the client's own band, or is alone on the whole band, or uses the client's `resources`, which are
-        those of all clients.
+        Each uses the client's own band, the band and power in `resources`, or is alone on the whole band.
         """
-        band_hz = self._whole_hz if whole_band else self._link.band_hz
 
-        def rates(who: IntArray, blocks: IntArray) -> FloatArray:
+        def bands_of(who: IntArray) -> FloatArray | float:
             if resources is not None:
-                return self._rate_bps(who, blocks, resources.band[who] * band_hz, resources.power[who])
-            return self._rate_bps(who, blocks, band_hz, down=down)
+                return resources.band[who] * self._link.band_hz
+            return self._whole_hz if whole_band else self._link.band_hz
 
-        return transfer.finish_s(clients, begin_s, bits, rates, self.coherence_s)
+        def mean_bps(who: IntArray, blocks: IntArray) -> FloatArray:
+            band_hz, (snr, k_db) = bands_of(who), self._mean_snr(who, blocks, down=down, resources=resources)
+            return self._fading.rate_bps(snr * (self._link.band_hz / band_hz), k_db, band_hz)
+
+        def faded_bps(who: IntArray, blocks: IntArray) -> FloatArray:
+            return self._faded_bps(who, blocks, bands_of(who), down=down, resources=resources)
+
+        if self._fading.kind == "none":
+            return transfer.finish_s(clients, begin_s, bits, mean_bps, self._block_s)
+        finite = np.where(np.isfinite(begin_s), begin_s, 0.0)
+        with np.errstate(divide="ignore"):
+            usual_s = bits / mean_bps(clients[:, None], self._block_at(finite)[:, None])[:, 0]
+        ends_s, is_long = np.empty(len(clients)), usual_s > LONG * self._coherence_s
+        if is_long.all() and np.isinf(self._block_s):
+            return begin_s + usual_s
+        for rows, rates, block_s in (
+            (is_long, mean_bps, self._block_s),
+            (~is_long, faded_bps, self._coherence_s),
+        ):
+            if rows.any():
+                ends_s[rows] = transfer.finish_s(clients[rows], begin_s[rows], bits[rows], rates, block_s)
+        return ends_s
 
     def shared_rate_bps(self, clients: IntArray, block: int, num_sharing: int) -> FloatArray:
         """Return the rates of clients, shape (n,), in a block in which `num_sharing` clients split the whole band."""
-        if len(self._power_w) > MAX_CACHED_CLIENTS:
-            return self._rate_bps(clients[:, None], np.array([[block]]), self._whole_hz / num_sharing)[:, 0]
-        number, place = divmod(block, _SPAN)
-        if number not in self._spans:
-            if len(self._spans) * _SPAN * len(self._power_w) >= _MAX_CACHED_ELEMENTS:
-                del self._spans[next(iter(self._spans))]
-            self._spans[number] = np.full((2, len(self._power_w), _SPAN), np.nan)
-        span = self._spans[number]
-        new = clients[np.isnan(span[0, clients, place])]
-        if len(new):
-            blocks = number * _SPAN + np.arange(_SPAN)[None, :]
-            span[0, new], span[1, new] = self._mean_snr(new[:, None], blocks), self._gain(new[:, None], blocks)
-        return self._rate_of(span[0, clients, place], span[1, clients, place], self._whole_hz / num_sharing)
+        who, blocks, band_hz = clients[:, None], np.array([[block]]), self._whole_hz / num_sharing
+        if self._shared_fades:
+            return self._faded_bps(who, blocks, band_hz)[:, 0]
+        snr, k_db = self._mean_snr(who, blocks)
+        return self._fading.rate_bps(snr * (self._link.band_hz / band_hz), k_db, band_hz)[:, 0]
 
     def typical_s(self, clients: IntArray, bits: FloatArray, now_s: float, *, down: bool = False) -> FloatArray:
-        """Return the seconds that transfers of these sizes take on each client's own band now, without fading."""
-        block = transfer.block_at(np.array([now_s]), self.coherence_s)
-        snr = self._mean_snr(clients[:, None], block[:, None])[:, 0]
-        rate_bps = self._link.rate_bps(snr * self._station_power_ratio[clients] if down else snr)
-        return link.upload_s(1.0, rate_bps) * bits
+        """Return the seconds that transfers take on each client's own band at the mean rate of the current block."""
+        snr, k_db = self._mean_snr(clients[:, None], self._block_at(np.array([now_s]))[:, None], down=down)
+        return link.upload_s(1.0, self._fading.rate_bps(snr, k_db, self._link.band_hz)[:, 0]) * bits
 
-    def _rate_bps(
+    def error_rate(
+        self,
+        clients: IntArray,
+        begin_s: FloatArray,
+        *,
+        whole_band: bool = False,
+        resources: Resources | None = None,
+    ) -> FloatArray:
+        """Return the probability that uploads that begin at these times are corrupted."""
+        finite = np.where(np.isfinite(begin_s), begin_s, 0.0)
+        snr, k_db = self._mean_snr(clients[:, None], self._block_at(finite)[:, None], resources=resources)
+        bands = self._whole_hz / self._link.band_hz if whole_band else 1.0
+        return self._fading.error_rate(snr / (bands if resources is None else resources.band[clients, None]), k_db)[
+            :, 0
+        ]
+
+    def _block_at(self, time_s: FloatArray) -> IntArray:
+        return transfer.block_at(time_s, self._block_s)
+
+    def _faded_bps(
         self,
         clients: IntArray,
         blocks: IntArray,
         band_hz: FloatArray | float,
-        power: FloatArray | float = 1.0,
         *,
         down: bool = False,
+        resources: Resources | None = None,
     ) -> FloatArray:
-        """Return the rates of clients (n, 1) in time blocks (n, K) on a band of `band_hz`, shape (n, K).
+        """Return the rates of clients (n, 1) in intervals of the coherence time, (n, K) or (1, K), with fading.
 
-        Noise power grows with the band. Clients send with `power` times their usual power, and the base station with
-        its own.
+        Noise power grows with the band.
         """
-        snr = self._mean_snr(clients, blocks) * power
+        slow = blocks
+        if self._block_s != self._coherence_s:
+            times_s = np.asarray(blocks * self._coherence_s, np.float64)
+            slow = self._block_at(times_s.reshape(-1)).reshape(blocks.shape)
+        snr, k_db = self._mean_snr(clients, slow, down=down, resources=resources)
+        gain = fading_gain(k_db, self._key, clients, blocks)
+        return self._link.rate_bps(snr * (self._link.band_hz / band_hz) * gain, band_hz)
+
+    def _mean_snr(
+        self, clients: IntArray, blocks: IntArray, *, down: bool = False, resources: Resources | None = None
+    ) -> tuple[FloatArray, FloatArray | float]:
+        """Return the SNR without fading of clients (n, 1) in blocks (n, K) or (1, K), on their own bands, and K.
+
+        Clients may send with the power in `resources`; the base station sends with its own.
+        """
+        if len(self._power_w) * self._span_blocks > MAX_CACHED_CLIENTS * _SPAN:
+            snr, k_db = self._computed(clients, blocks)
+        else:
+            snr, k_db = self._cached(clients, blocks)
         if down:
             snr = snr * self._station_power_ratio[clients]
-        rate_bps = self._rate_of(snr, self._gain(clients, blocks), band_hz)
-        return np.broadcast_to(rate_bps, (len(clients), blocks.shape[1]))
+        elif resources is not None:
+            snr = snr * resources.power[clients]
+        return snr, k_db if self._fading.kind == "rician" else -np.inf
 
-    def _rate_of(self, mean_snr: FloatArray, gain: FloatArray, band_hz: FloatArray | float) -> FloatArray:
-        """Return the rate in bit/s on a band of `band_hz`; `mean_snr` is for the client's own band."""
-        return self._link.rate_bps(mean_snr * (self._link.band_hz / band_hz) * gain, band_hz)
+    def _cached(self, clients: IntArray, blocks: IntArray) -> FloatArray:
+        """Return mean SNR and K, shape (2, n, K), from spans of blocks."""
+        numbers, places = np.divmod(blocks, self._span_blocks)
+        first, last = int(numbers.min()), int(numbers.max())
+        if first == last:
+            return self._span(first, clients[:, 0])[:, clients, places]
+        found = np.empty((2, *np.broadcast_shapes(clients.shape, blocks.shape)))
+        who, numbers, places = np.broadcast_arrays(clients, numbers, places)
+        for number in range(first, last + 1):
+            here = numbers == number
+            if here.any():
+                found[:, here] = self._span(number, np.unique(who[here]))[:, who[here], places[here]]
+        return found
 
-    def _gain(self, clients: IntArray, blocks: IntArray) -> FloatArray:
-        """Return the fading gain (in power) of clients (n, 1) in time blocks (n, K) or (1, K), shape (n, K)."""
-        return fading.fading_gain(
-            self._settings.radio.fading, self._settings.radio.rician_k_db, self._fading, clients, blocks
-        )
+    def _span(self, number: int, clients: IntArray) -> FloatArray:
+        """Return a span, computed for at least these clients."""
+        if number not in self._spans:
+            if len(self._spans) * self._span_blocks * len(self._power_w) >= _MAX_CACHED_ELEMENTS:
+                del self._spans[next(iter(self._spans))]
+            self._spans[number] = np.full((2, len(self._power_w), self._span_blocks), np.nan)
+            if len(self._power_w) <= _EAGER_CLIENTS:
+                clients = np.arange(len(self._power_w))
+        span = self._spans[number]
+        new = clients[np.isnan(span[0, clients, 0])]
+        if len(new):
+            span[:, new] = self._computed(
+                new[:, None], number * self._span_blocks + np.arange(self._span_blocks)[None, :]
+            )
+        return span
 
-    def _mean_snr(self, clients: IntArray, blocks: IntArray) -> FloatArray:
-        """Return the SNR without fading of clients (n, 1) on their own bands in time blocks (n, K) or (1, K)."""
+    def _computed(self, clients: IntArray, blocks: IntArray) -> FloatArray:
+        """Return mean SNR and K, shape (2, n, K)."""
+        times_s = np.asarray(0.0 * blocks if np.isinf(self._block_s) else blocks * self._block_s, np.float64)
         if self._traces is not None:
-            return self._traces.at(clients, np.multiply(blocks, self.coherence_s, dtype=np.float64))
-        if self._mobility is None:
-            return self._standing_snr[clients]
-        times_s = np.broadcast_to(blocks * self.coherence_s, (len(clients), blocks.shape[1]))
-        return self._signal_to_noise(*self._mobility.at(clients[:, 0], times_s), self._power_w[clients])
-
-    def _signal_to_noise(self, x_km: FloatArray, y_km: FloatArray, power_w: FloatArray) -> FloatArray:
-        """Return the SNR without fading at these positions, on a client's own band."""
-        return self._link.snr(power_w, link.gain(self._channel.loss_db(x_km, y_km)))
-
-
-def _make_mobility(
-    settings: Settings, fleet: Fleet, population: Population, seed: int
-) -> mobility.RandomWaypoint | mobility.Itinerary | None:
-    """Return the clients' movement; None if they do not move."""
-    if settings.fleet.positions:
-        return mobility.Itinerary(read_positions(Path(settings.fleet.positions), fleet.names, settings.fleet.area_km))
-    if not settings.moves:
-        return None
-    return mobility.RandomWaypoint(
-        seed, population.x_km, population.y_km, settings.fleet.area_km, settings.radio.speed_mps, settings.radio.pause_s
-    )
+            return np.array(np.broadcast_arrays(self._traces.at(clients, times_s), 0.0))
+        snr = self._link.snr(self._power_w[clients], link.gain(-self._channel.gain_db(clients, times_s)))
+        k_db = k_db_of(self._radio, self._channel, clients, times_s)
+        return np.array(np.broadcast_arrays(snr, k_db))

@@ -295,11 +295,8 @@ class WallWorld:
         """
         client, fleet = reply.client, self.fleet
         update = ledger.updates_of(np.array([client]))
-        took_s, scale, upload_scale = (
-            max(now_s - update.started_s[0], 1e-3),
-            update.compute_scale[0],
-            update.upload_scale[0],
-        )
+        took_s = max(now_s - update.started_s[0], 1e-3)
+        scale, upload_scale = update.compute_scale[0], update.upload_scale[0]
         if reply.compute_s is not None:
             compute_s = min(reply.compute_s, took_s)
         else:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lesson.core.errors import InputError, describe, unknown
+from lesson.core.errors import InputError, describe, raised_inside, unknown
 from lesson.core.plugins import load_named
 from lesson.learn.compression.base import (
     FLOAT_BITS,
@@ -43,7 +43,8 @@ def find_compressor(name: str) -> type[Compressor]:
     """Return the compressor class registered under a name, or given as module:Class."""
     if ":" not in name:
         if name not in COMPRESSORS:
-            raise unknown("compression", name, ["none", *COMPRESSORS])
+            error = unknown("compression", name, ["none", *COMPRESSORS])
+            raise InputError(f"{error}; or your own, as module:Class")
         return COMPRESSORS[name]
     kind: Any = load_named("compression", name)
     if not (isinstance(kind, type) and issubclass(kind, Compressor)):
@@ -52,9 +53,11 @@ def find_compressor(name: str) -> type[Compressor]:
     if missing:
         raise InputError(f"compression '{name}' must define {', '.join(NEEDED)}; it lacks {', '.join(missing)}")
     try:
-        [float(level) for level in (kind.level, *kind.levels)]
+        valid = all(float(level) > 0 for level in (kind.level, *kind.levels))
     except (TypeError, ValueError):
-        raise InputError(f"compression '{name}' must have a number as level, and numbers as levels") from None
+        valid = False
+    if not valid:
+        raise InputError(f"compression '{name}' must have a number as level, and numbers as levels, all > 0")
     return kind
 
 
@@ -71,6 +74,8 @@ def make_compressor(upload: UploadSettings) -> Compressor | None:
         return kind(**upload.options)
     except InputError as error:
         raise InputError(f"[upload] {error}") from None
+    except TypeError as error:
+        raise InputError(f"compression {upload.compression} cannot be created: {error}") from raised_inside(error)
 
 
 def level_of(compressor: Compressor, upload: UploadSettings) -> float:
@@ -84,24 +89,32 @@ def level_of(compressor: Compressor, upload: UploadSettings) -> float:
 
 
 def check_custom(compressor: Compressor, sizes: Sequence[int], level: float) -> None:
-    """Raise InputError unless a custom compressor encodes and decodes an update of arrays of these sizes correctly."""
-    name, source = type(compressor).__name__, [np.random.default_rng(0)]
-    layout = UpdateLayout(sizes, level, lambda count: uniforms(source, count))
-    update = uniforms(source, layout.num_values) - 0.5
-    given = update.clone()
+    """Raise InputError unless a custom compressor encodes and decodes updates of arrays of these sizes correctly."""
+    name, sources = type(compressor).__name__, [np.random.default_rng(seed) for seed in range(2)]
+    layout = UpdateLayout(sizes, level, lambda count: uniforms(sources, count))
+    updates = uniforms(sources, layout.num_values) - 0.5
+    given = updates.clone()
     try:
-        message = encoded(compressor, update, layout)
-        is_sendable, shape = all(map(can_be_sent, message)), decoded(compressor, message, layout).shape
+        message = encoded(compressor, updates, layout)
+        is_sendable = all(map(can_be_sent, message))
+        received = decoded(compressor, message, UpdateLayout(sizes, level))  # the server has no random numbers
+        shape, is_finite = received.shape, bool(received.isfinite().all())
     except InputError:
         raise
     except Exception as error:
         raise InputError(f"{name} cannot compress an update: {describe(error)}") from error
     if not is_sendable:
-        raise InputError(f"{name}.encode must return floats in 32 bits or whole numbers from 0 to 2^bits - 1")
-    if not torch.equal(update, given):
+        raise InputError(
+            f"{name}.encode must return floats in 32 bits or whole numbers from 0 to 2^bits - 1, bits <= 32"
+        )
+    if any(len(part.values) != len(updates) for part in message):
+        raise InputError(f"{name}.encode must return a row for each update in every part of the message")
+    if not torch.equal(updates, given):
         raise InputError(f"{name}.encode must not change the updates; use a copy")
-    if shape != update.shape:
-        raise InputError(f"{name}.decode must return the shape {tuple(update.shape)}, got {tuple(shape)}")
+    if shape != updates.shape:
+        raise InputError(f"{name}.decode must return the shape {tuple(updates.shape)}, got {tuple(shape)}")
+    if not is_finite:
+        raise InputError(f"{name}.decode must return finite numbers")
 
 
 def level_bits(

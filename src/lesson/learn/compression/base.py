@@ -6,7 +6,7 @@ sent. How long it is must not depend on the values: the clock then knows every u
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -38,7 +38,7 @@ class MessagePart(NamedTuple):
 
 
 def _no_random(_: int) -> Tensor:
-    raise RuntimeError("a decoder has no random numbers")
+    raise RuntimeError("only encode has random numbers")
 
 
 @dataclass(frozen=True)
@@ -133,13 +133,17 @@ def encoded(compressor: Compressor, updates: Tensor, layout: UpdateLayout) -> li
 
 def decoded(compressor: Compressor, message: Sequence[MessagePart], layout: UpdateLayout) -> Tensor:
     """Return the updates of messages, shape (num_updates, num_values)."""
-    return message[0].values if layout.level == compressor.uncompressed else compressor.decode(message, layout)
+    if layout.level == compressor.uncompressed:
+        return message[0].values
+    return compressor.decode(message, replace(layout, random=_no_random))
 
 
 def can_be_sent(part: MessagePart) -> bool:
-    """Return whether the values of a part are floats of this length or whole numbers that fit into the bits."""
-    values = part.values
-    return _is_sent_as_is(part) or bool(((values >= 0) & (values < 1 << part.bits) & (values == values.floor())).all())
+    """Return whether the values of a part are floats of this length or whole numbers that fit into 1 to 32 bits."""
+    if _is_sent_as_is(part):
+        return True
+    values, largest = part.values, (1 << part.bits) - 1
+    return 1 <= part.bits <= 32 and bool(((values >= 0) & (values <= largest) & (values == values.floor())).all())
 
 
 def pack(message: Sequence[MessagePart]) -> bytes:

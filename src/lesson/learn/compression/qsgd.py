@@ -13,7 +13,7 @@ from lesson.learn.compression.base import FLOAT_BITS, Compressor, MessagePart, U
 
 @dataclass(frozen=True)
 class QSGD(Compressor):
-    """Rounds each value at random to one of 2^level evenly spaced ones, so that it is right on average.
+    """Rounds each value at random to one of up to 2^level evenly spaced ones, so that it is right on average.
 
     Values are divided into buckets. Each bucket sends the largest magnitude M of its values, in 32 bits, and for each
     value a whole number c from −s to s that stands for c·M/s, with s = 2^(level − 1) − 1. With one bit, only −M and M

@@ -27,7 +27,8 @@ from lesson.settings.settings import Settings
 MAX_AHEAD = 2
 """Number of turns that may be launched before the GPU has finished the first of them: later programs join the next."""
 OF_THE_RUN = (
-    *("learning_rate", "lr_cap", "local_steps", "weighting", "latency_samples", "theta", "epsilon"),
+    *("learning_rate", "lr_cap", "local_steps", "weighting"),
+    *("latency_samples", "latency_passes", "theta", "epsilon"),
     *("schedule", "schedule_over", "schedule_period", "schedule_factor"),
 )
 """Settings of [training] that lanes need not share: they act on the clock, or on the columns of rows."""

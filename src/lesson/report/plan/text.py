@@ -179,7 +179,14 @@ def plan_notes(plan: Plan) -> list[str]:
         notes.append("* tier 1 would be empty; the fastest client is assumed to meet this deadline")
     if plan.num_unreachable:
         verb = "is" if plan.num_unreachable == 1 else "are"
-        notes.append(f"{plan.num_unreachable} of {len(plan.fleet)} clients {verb} unreachable and in no tier")
+        link = plan.fleet.link
+        why = f": their SNR is below {10 * math.log10(link.min_snr):.3g} dB" if link and link.min_snr else ""
+        notes.append(f"{plan.num_unreachable} of {len(plan.fleet)} clients {verb} unreachable and in no tier{why}")
+    if (rate := plan.fleet.error_rate) is not None:
+        notes.append(
+            f"uploads are corrupted with probability {100 * float(rate.min()):.3g} to {100 * float(rate.max()):.3g} %, "
+            f"in the mean {100 * float(rate.mean()):.3g} %"
+        )
     return notes + varying_notes(plan)
 
 
