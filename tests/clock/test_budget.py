@@ -7,9 +7,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.fleets import fields, make_fleet, resume, steps, traced
+from helpers.fleets import fields, make_fleet, make_radio_fleet, resume, steps, traced
 from helpers.scripted import Scripted, ids
-from lesson import AllOf, FedAvg, Fleet, InputError, Lesson, RoundPlan, Settings, draw_fleet, make_loop, simulate
+from lesson import (
+    Allocation,
+    AllOf,
+    FedAvg,
+    Fleet,
+    InputError,
+    Lesson,
+    RoundPlan,
+    Settings,
+    draw_fleet,
+    make_loop,
+    simulate,
+)
 from lesson.fleet.csv_files import read_fleet
 
 
@@ -51,6 +63,15 @@ def test_canceled_update_counts() -> None:
     for budget_j, exhausted in (16.9, (0, 1)), (17.0, (1,)):
         loop = make_loop(Scripted(*plans), fleet, settings=Settings(energy_budget_j=budget_j))
         assert [record.exhausted for record in steps(loop, 2)] == [(), exhausted]
+
+
+def test_next_update_is_expected_to_need_what_the_latest_resources_need() -> None:
+    """Client 0 needs 1 + 6 J, but 1/4 + 4 J at half its CPU frequency and a third of its power, with which 6 bits take
+    6 s instead of 3: 9 J suffice for two of these updates, but not for a third."""
+    given = Allocation(power_w=[2 / 3], cpu_hz=[1e9])
+    plan = RoundPlan(ids(0), AllOf(ids(0)), allocation=given)
+    loop = make_loop(Scripted(plan), make_radio_fleet([3], [2]), settings=Settings(energy_budget_j=9.0))
+    assert [record.exhausted for record in steps(loop, 2)] == [(), (0,)]
 
 
 def test_exhausted_client_does_not_rejoin(three: Fleet, tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 import numpy as np
 
+from lesson.clock.resources import update_j
 from lesson.core.arrays import FloatArray, IntArray, distinct
 from lesson.core.errors import InputError
+from lesson.fleet.allocation import TOLERANCE, Resources
 from lesson.fleet.fleet import Fleet
 from lesson.strategies.base import Updates
 
@@ -14,9 +16,9 @@ class EnergyBudget:
     SAVED = ("_spent_j", "_to_check")
 
     def __init__(self, fleet: Fleet, budget_j: float) -> None:
-        self._budget_j, self._needed_j = budget_j, fleet.update_j("energy_budget_j")
-        if not np.any(self._needed_j[fleet.reachable] <= budget_j):
-            least = self._needed_j[fleet.reachable].min(initial=np.inf)
+        self._budget_j, self._fleet = budget_j, fleet
+        least = fleet.update_j("energy_budget_j")[fleet.reachable].min(initial=np.inf)
+        if not least <= budget_j:
             raise InputError(
                 f"[fleet] energy_budget_j must be at least {least:g}, what the least costly update needs, got "
                 f"{budget_j:g}"
@@ -30,8 +32,12 @@ class EnergyBudget:
         np.add.at(self._spent_j, updates.client, joules)
         self._to_check.append(updates.client)
 
-    def take_exhausted(self) -> IntArray:
-        """Return the clients, once each, whose budget does not suffice for another usual update, sorted."""
+    def take_exhausted(self, resources: Resources | None) -> IntArray:
+        """Return the clients, sorted, whose updates have ended and whose budget does not suffice for another one.
+
+        That is a usual update with the client's latest resources; `resources` are those of all clients.
+        """
         clients = distinct(self._to_check)
         self._to_check.clear()
-        return clients[self._spent_j[clients] + self._needed_j[clients] > self._budget_j * (1 + 1e-9)]
+        total_j = self._spent_j[clients] + update_j(self._fleet, clients, resources)
+        return clients[total_j > self._budget_j * (1 + TOLERANCE)]

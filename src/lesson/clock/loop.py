@@ -137,7 +137,7 @@ class RoundLoop:
         self._allocate = allocate
         self._budget = None if energy_budget_j is None else EnergyBudget(fleet, energy_budget_j)
         if self._budget is not None:
-            self.ledger.exhaust(self._budget.take_exhausted())
+            self.ledger.exhaust(self._budget.take_exhausted(None))
         self.model_bytes = math.ceil(fleet.model_bits / 8)
         self._no_energies = bool(np.isnan(fleet.compute_j).all() or np.isnan(fleet.transmit_j).all())
         """Whether the compute energy or the transmit energy is unknown for all clients."""
@@ -345,7 +345,7 @@ class RoundLoop:
     def _exhaust(self, round: Round, budget: EnergyBudget) -> None:
         """Disconnect clients for good that cannot afford another update; in round 1, also those before the run."""
         before = self.ledger.exhausted.nonzero()[0] if self.round == 1 else NO_CLIENTS
-        clients = budget.take_exhausted()
+        clients = budget.take_exhausted(self.ledger.resources)
         clients = clients[~self.ledger.exhausted[clients] & ~self.ledger.busy[clients]]
         self.ledger.exhaust(clients)
         round.exhausted = (*before.tolist(), *clients.tolist())

@@ -70,7 +70,8 @@ def equal(fleet: Fleet, clients: IntArray, free_hz: float, deadline_s: float) ->
 def equal_finish(fleet: Fleet, clients: IntArray, free_hz: float, deadline_s: float) -> Allocation:  # noqa: ARG001
     """Split the free band so that all clients finish their usual local training and upload at the same time.
 
-    With full power and CPU frequency, no other split lets the last client finish earlier.
+    With full power and CPU frequency, no other split lets the last client finish earlier. This is for strategies that
+    wait for all clients, such as FedAvg: fast clients finish later than with an equal split.
     """
     link, widest = fleet.link, widest_hz(fleet, clients)
     assert link is not None, "only clients with positions have resources"
