@@ -25,7 +25,7 @@ from lesson.clock.worlds.base import Collected, World
 from lesson.core.arrays import NO_CLIENTS, BoolArray, FloatArray, IntArray, read_only, with_prefix
 from lesson.core.random import RepeatedStream
 from lesson.core.state import Arrays, restore_state, state_of
-from lesson.fleet.allocation import Allocate, Resources
+from lesson.fleet.allocation import Allocate, Resources, usual_resources
 from lesson.fleet.tiers import TOLERANCE, UNREACHABLE
 from lesson.strategies.base import NO_UPDATES, AllOf, Deadline, Every, Merge, RoundPlan, ServerView, Strategy, Updates
 
@@ -145,6 +145,7 @@ class RoundLoop:
         self._known |= {name: read_only(getattr(self.ledger, name)) for name in _OF_LEDGER}
         self._known["first_latency_s"] = read_only(world.first_latency_s)
         self._known |= {"upload_bits": fleet.upload_bits, "level_bits": fleet.level_bits}
+        self._known["usual_resources"] = None if fleet.link is None else usual_resources(fleet)
         self._grid = 0.0, 0.0, 0
         """The grid of `Every`: its origin and interval in seconds, and the number of the last point that was used."""
         self._rounds_stuck = self._rounds_empty = 0
