@@ -183,4 +183,9 @@ def checked_settings(sections: Sections, values: Mapping[str, Any], *, own_task:
     make_strategy(settings.strategy.name, settings.strategy.deadline_s, settings.strategy.options)
     if settings.data.dataset not in BUILT_IN and ":" not in settings.data.dataset and not own_task:
         raise unknown("dataset", settings.data.dataset, BUILT_IN)
+    if settings.upload.compression != "none":
+        from lesson.learn.compression import level_of, make_compressor  # torch takes a second to import
+
+        if (compressor := make_compressor(settings.upload)) is not None:
+            level_of(compressor, settings.upload)
     return settings
