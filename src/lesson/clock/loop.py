@@ -234,8 +234,10 @@ class RoundLoop:
         view = self._view(read_only(self.ledger.to_consider()))
         plan = self.strategy.open_round(view, self._random.at(self.round))
         plan = Contract(self.strategy, self.round, self.ledger).checked_plan(plan, self.fleet, self.now_s)
-        name = type(self.strategy).__name__
-        resources = allocated(plan, name, self._allocate, self.fleet, self.ledger, self.round, self.now_s)
+        resources = None
+        if plan.allocation is not None or self._allocate is not None or self.ledger.resources is not None:
+            name = type(self.strategy).__name__
+            resources = allocated(plan, name, self._allocate, self.fleet, self.ledger, self.round, self.now_s)
         self.ledger.open_round()
         return plan, resources
 
@@ -384,7 +386,7 @@ class RoundLoop:
             against = exclusion_note(round.excluded, self.fleet.names, self.ledger.exclude_after)
             self._tell(f"round {self.round}: {against}")
         promoted = first_tier_note(self.fleet) if self.round == 1 else ""
-        exhausted = exhaustion_note(round.exhausted, self.fleet.names)
+        exhausted = exhaustion_note(round.exhausted, self.fleet.names) if round.exhausted else ""
         notes = [round.plan.note, round.note, promoted, against, exhausted, self.stop_reason]
         merged, varies = round.updates, self.world.varies
         bytes_up, bytes_down = round.collected.num_bytes or (
@@ -441,7 +443,8 @@ class RoundLoop:
             joules = joules * power_factors(resources, updates.client)
         if self._budget is not None:
             self._budget.spend(updates, joules.sum(axis=0))
-        return np.asarray(joules.sum(axis=1))
+        spent_j: FloatArray = joules.sum(axis=1)
+        return spent_j
 
     def _no_clients_reason(self) -> str:
         """Return the stop reason for a run without connected clients, and how many were excluded or are exhausted."""

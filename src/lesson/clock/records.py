@@ -106,9 +106,7 @@ def exclusion_note(excluded: Mapping[int, str], names: Sequence[int | str], excl
 
 
 def exhaustion_note(exhausted: Sequence[int], names: Sequence[int | str]) -> str:
-    """Return a note about clients whose energy budgets do not suffice for another update; empty if there are none."""
-    if not exhausted:
-        return ""
+    """Return a note about clients whose energy budgets do not suffice for another update."""
     budget = "its energy budget" if len(exhausted) == 1 else "their energy budgets"
     return f"{named_clients(names, exhausted)} cannot afford another update with {budget}"
 

@@ -15,10 +15,11 @@ def allocated(
 ) -> Resources | None:
     """Return the resources of a plan's starts: those in the plan, or else those that `allocate` returns.
 
-    The result is None if no client has had other than its usual resources so far. `strategy` is its name for errors.
+    If both are None, clients have their usual resources, as far as these are free. The result is None if no client
+    starts. `strategy` is its name for errors.
     """
     given, source = plan.allocation, f"round {round}: {strategy}: RoundPlan.allocation"
-    if (given is None and allocate is None and ledger.resources is None) or not len(plan.starts):
+    if not len(plan.starts):
         return None
     if plan.uploads == "in-turn":
         raise InputError("[radio] allocation cannot be combined with a strategy whose clients upload in turn")
