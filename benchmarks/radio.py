@@ -41,6 +41,7 @@ CASES: dict[str, dict[str, Any]] = {
     "slowdown": {"slowdown": 0.5},
     "slowdown, quantile of the last 5": {"slowdown": 0.5, "estimate": "quantile"},
     "Rayleigh fading": {"fading": "rayleigh"},
+    "Rayleigh fading, blocks of 1 s": {"fading": "rayleigh", "coherence_s": 1.0},
     "Rayleigh fading, blocks of 0.1 s": {"fading": "rayleigh", "coherence_s": 0.1},
     "Rician fading": {"fading": "rician"},
     "Rayleigh fading, download": {"fading": "rayleigh", "download": True},

@@ -19,6 +19,7 @@ from lesson import (
     Lesson,
     RoundPlan,
     RunStoppedError,
+    ServerView,
     Settings,
     draw_fleet,
     make_loop,
@@ -135,6 +136,20 @@ def test_band_of_clients_that_are_training_is_not_free(two: Fleet) -> None:
         second_round(2.5, None)
     with pytest.raises(RunStoppedError, match="no band is free for client 0: clients that are still training hold all"):
         list(simulate(Scripted(first, second), two, rounds=2, settings=Settings(allocation="equal")))
+
+
+def test_strategy_can_allocate_parts_of_the_usual_resources(two: Fleet) -> None:
+    """All band and a third of the power for client 0: 3·log2(1 + 3/3/3) bits per second."""
+
+    class Thrifty(FedAvg):
+        def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
+            usual = view.usual_resources
+            assert usual is not None
+            given = Allocation(np.array([usual.bandwidth_hz.sum()]), usual.power_w[:1] / 3)
+            return RoundPlan(ids(0), AllOf(ids(0)), allocation=given)
+
+    record = next(simulate(Thrifty(), two, rounds=1))
+    assert record.end_s == pytest.approx(2 + 6 / (3 * np.log2(4 / 3)))
 
 
 def test_where_nothing_can_be_allocated(two: Fleet) -> None:

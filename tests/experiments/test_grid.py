@@ -56,6 +56,8 @@ def test_file_is_read_and_written(tmp_path: Path) -> None:
         ("[sweep]\nrun.seed = [1, 2]", "seeds"),
         ("[sweep]\ndata.beta = [1]\nseeds = 0", "seeds"),
         ('[sweep]\nstrategy.late = ["merge", "wait"]', "late"),
+        ('[upload]\ncompression = "qsgd"\n[sweep]\nupload.level = [8.0, 99.0]', "level"),
+        ('[sweep]\nradio.allocation = ["equal", "eqal"]', "eqal"),
         ("[swep]\ndata.beta = [1]", "'sweep'"),
         (f"[sweep]\nseeds = 1000\ndata.beta = {list(range(1, 102))}", "101000"),
     ],

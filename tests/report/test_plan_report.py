@@ -31,6 +31,16 @@ def text(fleet: Fleet, deadline_s: float, width: int = 80, settings: Settings | 
     return file.getvalue()
 
 
+def test_notes_about_energy() -> None:
+    """Updates need 11, 22 and 33 J: with 35 J, client 0 can afford three, and the others one."""
+    fleet = make_fleet([5.0, 6.0, 7.0])
+    assert "3 of 3 clients use up their energy budgets in the first 3 rounds" in text(
+        fleet, 10.0, 200, Settings(energy_budget_j=35.0)
+    )
+    settings = Settings(num_clients=10, max_update_j=5.0)
+    assert "clients need more than max_update_j, so they never" in text(draw_fleet(settings), 30.0, 200, settings)
+
+
 def test_tables_and_schedule_by_hand() -> None:
     """Tiers 1 to 4 of a deadline of 10 s: bars of 1 to 4 rounds."""
     shown = text(make_fleet([5.0, 16.0, 30.0, 38.0]), 10.0, width=75)

@@ -209,6 +209,8 @@ def test_every_option_is_checked(name: str) -> None:
     ("kind", "option", "accepted", "rejected"),
     [
         (FedAvg, "fraction", [0.001, 1], [0, 1.001, math.nan, True]),
+        (FedAvg, "clients_per_round", [1, None], [0, 1.5]),
+        (FedAvg, "select", ["age"], ["best"]),
         (Safa, "round_limit_s", [math.inf], [0]),
         (Safa, "lag_tolerance", [1], [0, 1.0]),
         (FedBuff, "server_lr", [1e300], [0, math.inf]),

@@ -54,6 +54,7 @@ class Counting(FedAvg):
 
 class DrawsByItself(Counting):
     def __init__(self) -> None:
+        super().__init__()
         self.count = int(np.random.default_rng().integers(2**40))
 
 
@@ -69,6 +70,7 @@ class SharesItsHistory(FedAvg):
     """A list that all copies share."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.history: list[int] = []
 
     def __deepcopy__(self, memo: Any) -> "SharesItsHistory":

@@ -87,7 +87,7 @@ def argument(name: str, **attributes: Any) -> Any:
 
 def scenario_option(**attributes: Any) -> Any:
     """Return the option --scenario, which several commands have."""
-    about = "Preset (released, printed, phones) or settings file."
+    about = "Preset (released, printed, phones, chen) or settings file."
     return option("--scenario", type=AnyPath("NAME|FILE", str), default="released", help=about, **attributes)
 
 

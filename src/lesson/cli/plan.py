@@ -195,7 +195,8 @@ class PlanCommand:
         if is_usual and not settings.fleet.latencies and self.flight is None:
             size = f"{settings.upload.whole_bits / 1e3:g} kbit"
             caveats.append(
-                f"a model has {size}, as in the paper; model_bits = actual charges the size of the task's own"
+                f"a model has {size}, as in the preset {settings.preset}; model_bits = actual charges the size of the "
+                "task's own"
             )
         if settings.faults.disconnects:
             caveats.append("a plan does not include injected disconnections")

@@ -28,7 +28,7 @@ class Ledger:
     SAVED = (
         *("connected", "idle", "busy", "excluded", "num_connected", "num_busy", "num_in_flight", "some_are_gone"),
         *("waiting", "at_server", "version", "version_is_new", "_next_id", "_latest", "_to_consider", "_num_updates"),
-        *("_unused", "_newest", "_in_a_row", "resources"),
+        *("_unused", "_newest", "_in_a_row", "resources", "exhausted"),
     )
 
     def __init__(self, connected: BoolArray, exclude_after: int = 0) -> None:
@@ -40,6 +40,8 @@ class Ledger:
         """Connected and training."""
         self.excluded: BoolArray = np.zeros(num_clients, dtype=np.bool_)
         """Excluded from the run, because of too many rejected updates."""
+        self.exhausted: BoolArray = np.zeros(num_clients, dtype=np.bool_)
+        """Disconnected for good, because the energy budget does not suffice for another update."""
         self.num_connected, self.num_busy = int(np.count_nonzero(connected)), 0
         self.some_are_gone = False
         """Whether a client was excluded or has disconnected for good."""
@@ -235,9 +237,12 @@ class Ledger:
     # Clients
 
     def connect(self, clients: IntArray) -> None:
-        """Connect clients, except excluded ones; they become busy if their update is in flight, otherwise idle."""
+        """Connect clients; they become busy if their update is in flight, otherwise idle.
+
+        Excluded and exhausted clients stay disconnected.
+        """
         self._to_consider.append(clients)
-        clients = clients[~self.connected[clients] & ~self.excluded[clients]]
+        clients = clients[~(self.connected[clients] | self.excluded[clients] | self.exhausted[clients])]
         training = self.in_flight(clients)
         self.connected[clients], self.idle[clients], self.busy[clients] = True, ~training, training
         self.num_connected += len(clients)
@@ -285,6 +290,11 @@ class Ledger:
         self.disconnect(clients, for_good=True)
         self.excluded[clients] = True
         return dropped, released
+
+    def exhaust(self, clients: IntArray) -> None:
+        """Disconnect clients for good, because their energy budgets do not suffice for another update."""
+        self.disconnect(clients, for_good=True)
+        self.exhausted[clients] = True
 
     def readmit(self, clients: IntArray) -> None:
         """Let excluded clients take part again; `connect` them if they are connected."""

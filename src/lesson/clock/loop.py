@@ -14,17 +14,18 @@ from typing import Any, final
 
 import numpy as np
 
+from lesson.clock.budget import EnergyBudget
 from lesson.clock.contracts import Contract, copied
 from lesson.clock.estimates import TIMES, expected_latency_s
 from lesson.clock.ledger import Ledger
-from lesson.clock.records import RoundRecord, exclusion_note, first_tier_note, rejection_line
+from lesson.clock.records import RoundRecord, exclusion_note, exhaustion_note, first_tier_note, rejection_line
 from lesson.clock.rejections import Rejection
 from lesson.clock.resources import allocated, power_factors, slowdown
 from lesson.clock.worlds.base import Collected, World
 from lesson.core.arrays import NO_CLIENTS, BoolArray, FloatArray, IntArray, read_only, with_prefix
 from lesson.core.random import RepeatedStream
 from lesson.core.state import Arrays, restore_state, state_of
-from lesson.fleet.allocation import Allocate, Resources
+from lesson.fleet.allocation import Allocate, Resources, usual_resources
 from lesson.fleet.tiers import TOLERANCE, UNREACHABLE
 from lesson.strategies.base import NO_UPDATES, AllOf, Deadline, Every, Merge, RoundPlan, ServerView, Strategy, Updates
 
@@ -65,6 +66,8 @@ class Round:
     unused: Sequence[int] = ()
     """Model versions that are no longer in use after `close`."""
     rejections: list[Rejection] = field(default_factory=list)
+    exhausted: tuple[int, ...] = ()
+    """Clients that cannot afford another update."""
     excluded: Mapping[int, str] = field(default_factory=dict)
     """Clients that were excluded, with the reason."""
     dropped_j: FloatArray = field(default_factory=lambda: _NO_ENERGY)
@@ -96,6 +99,7 @@ class RoundLoop:
         world: Provides time, arrivals and latency estimates.
         seed: Random seed of the strategy's choices.
         exclude_after: Number of consecutive rejected updates after which a client is excluded; 0 for never.
+        energy_budget_j: Energy that each client may spend; None for no limit.
         allocate: Function that allocates resources to the clients that start; None if they have their usual ones.
         tell: Called with a log line for each rejection and exclusion.
 
@@ -108,7 +112,10 @@ class RoundLoop:
         stop_reason: Why the run has ended; empty while it continues.
     """
 
-    SAVED = ("round", "now_s", "stop_reason", "_rounds_stuck", "_rounds_empty", "_grid", "strategy", "ledger")
+    SAVED = (
+        *("round", "now_s", "stop_reason", "_rounds_stuck", "_rounds_empty", "_grid"),
+        *("strategy", "ledger", "_budget"),
+    )
 
     def __init__(
         self,
@@ -117,6 +124,7 @@ class RoundLoop:
         *,
         seed: int = 0,
         exclude_after: int = 0,
+        energy_budget_j: float | None = None,
         allocate: Allocate | None = None,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -127,6 +135,9 @@ class RoundLoop:
         self.ledger = Ledger(world.connected, exclude_after)
         self.round, self.now_s, self.stop_reason = 0, 0.0, ""
         self._allocate = allocate
+        self._budget = None if energy_budget_j is None else EnergyBudget(fleet, energy_budget_j)
+        if self._budget is not None:
+            self.ledger.exhaust(self._budget.take_exhausted(None))
         self.model_bytes = math.ceil(fleet.model_bits / 8)
         self._no_energies = bool(np.isnan(fleet.compute_j).all() or np.isnan(fleet.transmit_j).all())
         """Whether the compute energy or the transmit energy is unknown for all clients."""
@@ -134,6 +145,7 @@ class RoundLoop:
         self._known |= {name: read_only(getattr(self.ledger, name)) for name in _OF_LEDGER}
         self._known["first_latency_s"] = read_only(world.first_latency_s)
         self._known |= {"upload_bits": fleet.upload_bits, "level_bits": fleet.level_bits}
+        self._known["usual_resources"] = None if fleet.link is None else usual_resources(fleet)
         self._grid = 0.0, 0.0, 0
         """The grid of `Every`: its origin and interval in seconds, and the number of the last point that was used."""
         self._rounds_stuck = self._rounds_empty = 0
@@ -187,10 +199,14 @@ class RoundLoop:
         self.ledger.accept(round.updates.client)
         self.world.release(self.ledger.release(round.leaving))
         self._exclude(round)
+        arrived = Updates.join(round.collected.arrived, round.collected.unfit)
+        joules = self._energy_j(round, arrived)
+        if self._budget is not None:
+            self._exhaust(round, self._budget)
         round.unused = self.ledger.take_unused()
         moved = round.did_something or self.now_s > round.start_s
         self.stop_reason = self._find_stop_reason(moved, len(round.plan.starts), round.until_s)
-        return self._record(round)
+        return self._record(round, arrived, joules)
 
     def _open(self, until_s: float) -> bool:
         """Advance the clock to the opening of the next round; return False if none opens, which ends the run."""
@@ -218,8 +234,10 @@ class RoundLoop:
         view = self._view(read_only(self.ledger.to_consider()))
         plan = self.strategy.open_round(view, self._random.at(self.round))
         plan = Contract(self.strategy, self.round, self.ledger).checked_plan(plan, self.fleet, self.now_s)
-        name = type(self.strategy).__name__
-        resources = allocated(plan, name, self._allocate, self.fleet, self.ledger, self.round, self.now_s)
+        resources = None
+        if plan.allocation is not None or self._allocate is not None or self.ledger.resources is not None:
+            name = type(self.strategy).__name__
+            resources = allocated(plan, name, self._allocate, self.fleet, self.ledger, self.round, self.now_s)
         self.ledger.open_round()
         return plan, resources
 
@@ -327,6 +345,14 @@ class RoundLoop:
             if len(dropped):
                 round.excluded_j = self._cancel(dropped)
 
+    def _exhaust(self, round: Round, budget: EnergyBudget) -> None:
+        """Disconnect clients for good that cannot afford another update; in round 1, also those before the run."""
+        before = self.ledger.exhausted.nonzero()[0] if self.round == 1 else NO_CLIENTS
+        clients = budget.take_exhausted(self.ledger.resources)
+        clients = clients[~self.ledger.exhausted[clients] & ~self.ledger.busy[clients]]
+        self.ledger.exhaust(clients)
+        round.exhausted = (*before.tolist(), *clients.tolist())
+
     def _find_stop_reason(self, moved: bool, num_started: int, until_s: float) -> str:
         """Return why the run ends after this round; an empty string if it continues.
 
@@ -353,17 +379,16 @@ class RoundLoop:
             return f"the strategy started no client in {MAX_ROUNDS_EMPTY} rounds"
         return "the strategy neither starts nor aggregates anything" if self._rounds_stuck >= MAX_ROUNDS_STUCK else ""
 
-    def _record(self, round: Round) -> RoundRecord:
-        """Return the record of a round, and log exclusions."""
+    def _record(self, round: Round, arrived: Updates, joules: tuple[float | None, float | None]) -> RoundRecord:
+        """Return the record of a round, and log exclusions. `joules` is the compute and transmit energy."""
         against = ""
         if round.excluded:
             against = exclusion_note(round.excluded, self.fleet.names, self.ledger.exclude_after)
             self._tell(f"round {self.round}: {against}")
         promoted = first_tier_note(self.fleet) if self.round == 1 else ""
-        notes = [round.plan.note, round.note, promoted, against, self.stop_reason]
+        exhausted = exhaustion_note(round.exhausted, self.fleet.names) if round.exhausted else ""
+        notes = [round.plan.note, round.note, promoted, against, exhausted, self.stop_reason]
         merged, varies = round.updates, self.world.varies
-        arrived = Updates.join(round.collected.arrived, round.collected.unfit)
-        compute_j, transmit_j = self._energy_j(round, arrived)
         bytes_up, bytes_down = round.collected.num_bytes or (
             self._bytes_up(arrived),
             len(round.plan.starts) * self.model_bytes,
@@ -384,11 +409,12 @@ class RoundLoop:
             uploads=len(arrived),
             bytes_up=bytes_up,
             bytes_down=bytes_down,
-            compute_j=compute_j,
-            transmit_j=transmit_j,
+            compute_j=joules[0],
+            transmit_j=joules[1],
             note="; ".join(filter(None, notes)),
             rejections=tuple(round.rejections),
             excluded=tuple(round.excluded),
+            exhausted=round.exhausted,
             misses=_count_misses(round.collected.arrived, round.before_s) if varies else None,
             retiered=round.retiered if varies else None,
             lost=len(round.collected.lost) if varies else None,
@@ -415,13 +441,19 @@ class RoundLoop:
         joules = self.world.energy_j(updates, elapsed_s)
         if (resources := self.ledger.resources) is not None:
             joules = joules * power_factors(resources, updates.client)
-        return np.asarray(joules.sum(axis=1))
+        if self._budget is not None:
+            self._budget.spend(updates, joules.sum(axis=0))
+        spent_j: FloatArray = joules.sum(axis=1)
+        return spent_j
 
     def _no_clients_reason(self) -> str:
-        """Return the stop reason for a run without connected clients, with the number of excluded ones."""
-        num_excluded = int(np.count_nonzero(self.ledger.excluded))
-        num_clients = int(np.count_nonzero(self.fleet.reachable))  # others may never have taken part
-        return NOBODY if not num_excluded else f"{NOBODY}; {num_excluded} of {num_clients} clients were excluded"
+        """Return the stop reason for a run without connected clients, and how many were excluded or are exhausted."""
+        num_clients, why = int(np.count_nonzero(self.fleet.reachable)), NOBODY  # others may never have taken part
+        if num_excluded := int(np.count_nonzero(self.ledger.excluded)):
+            why = f"{why}; {num_excluded} of {num_clients} clients were excluded"
+        if num_exhausted := int(np.count_nonzero(self.ledger.exhausted)):
+            why = f"{why}; {num_exhausted} of {num_clients} clients have used up their energy budgets"
+        return why
 
     def state(self) -> tuple[dict[str, Any], Arrays]:
         """Return a copy of the state for `restore`: values that JSON can represent, and arrays."""

@@ -39,6 +39,8 @@ class RoundRecord:
         note: Remarks for the user; empty if there are none.
         rejections: Updates rejected in this round; with real clients, also updates that the server stopped waiting for.
         excluded: Clients excluded at the end of this round.
+        exhausted: Clients that disconnected for good in this round, because their energy budgets do not suffice for
+            another update.
         misses: Number of updates that arrived in a later round than expected; None if times do not vary.
         retiered: Number of clients that started in a different tier than at their previous start; None if times do not
             vary.
@@ -65,6 +67,7 @@ class RoundRecord:
     note: str
     rejections: tuple[Rejection, ...] = ()
     excluded: tuple[int, ...] = ()
+    exhausted: tuple[int, ...] = ()
     misses: int | None = None
     retiered: int | None = None
     lost: int | None = None
@@ -100,6 +103,12 @@ def exclusion_note(excluded: Mapping[int, str], names: Sequence[int | str], excl
         noun = "client" if len(who) == 1 else "clients"
         notes.append(f"excluded {noun} {', '.join(who[:MAX_NAMED])}{more} after {after}: {reason}")
     return "; ".join(notes)
+
+
+def exhaustion_note(exhausted: Sequence[int], names: Sequence[int | str]) -> str:
+    """Return a note about clients whose energy budgets do not suffice for another update."""
+    budget = "its energy budget" if len(exhausted) == 1 else "their energy budgets"
+    return f"{named_clients(names, exhausted)} cannot afford another update with {budget}"
 
 
 def named_clients(names: Sequence[int | str], clients: Iterable[int]) -> str:

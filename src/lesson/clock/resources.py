@@ -15,10 +15,11 @@ def allocated(
 ) -> Resources | None:
     """Return the resources of a plan's starts: those in the plan, or else those that `allocate` returns.
 
-    The result is None if no client has had other than its usual resources so far. `strategy` is its name for errors.
+    If both are None, clients have their usual resources, as far as these are free. The result is None if no client
+    starts. `strategy` is its name for errors.
     """
     given, source = plan.allocation, f"round {round}: {strategy}: RoundPlan.allocation"
-    if (given is None and allocate is None and ledger.resources is None) or not len(plan.starts):
+    if not len(plan.starts):
         return None
     if plan.uploads == "in-turn":
         raise InputError("[radio] allocation cannot be combined with a strategy whose clients upload in turn")
@@ -26,7 +27,8 @@ def allocated(
     if given is None and allocate is not None:
         deadline_s = plan.closes.interval_s if isinstance(plan.closes, Every) else plan.closes.by_s - now_s
         given = allocate(fleet, plan.starts, free_hz, deadline_s)
-        source = f"round {round}: allocation {getattr(allocate, '__qualname__', type(allocate).__name__)}"
+        name = getattr(allocate, "__qualname__", type(allocate).__name__)
+        source = f"round {round}: allocation {allocate.__module__}:{name}"
     elif given is None:
         given, source = Allocation(), f"round {round}: usual resources"
     return checked_allocation(given, fleet, plan.starts, free_hz, source)
@@ -74,3 +76,15 @@ def power_factors(resources: Resources, clients: IntArray) -> FloatArray:
     The compute power is κ·f³: κ·f²·cycles in the time cycles / f.
     """
     return np.array([resources.cpu[clients] ** 3, resources.power[clients]])
+
+
+def update_j(fleet: Fleet, clients: IntArray, resources: Resources | None) -> FloatArray:
+    """Return the energy of a usual update of each client in joules, given all clients' resources if they are unusual.
+
+    The compute energy is κ·f²·cycles, the transmit energy power times time.
+    """
+    compute_j, transmit_j = fleet.compute_j[clients], fleet.transmit_j[clients]
+    if resources is None:
+        return compute_j + transmit_j
+    slower = slowdown(fleet, clients, resources)
+    return compute_j * resources.cpu[clients] ** 2 + transmit_j * resources.power[clients] * slower

@@ -45,7 +45,8 @@ def make_loop(
     if allocate is not None and fleet.link is None:
         raise InputError("[radio] allocation needs drawn clients with positions, but this fleet has measured times")
     world, after = make_world(fleet, settings, seed), settings.guards.exclude_after_rejections
-    return RoundLoop(strategy, world, seed=seed, exclude_after=after, allocate=allocate)
+    budget_j = settings.fleet.energy_budget_j
+    return RoundLoop(strategy, world, seed=seed, exclude_after=after, energy_budget_j=budget_j, allocate=allocate)
 
 
 def simulate(

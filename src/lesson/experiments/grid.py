@@ -13,6 +13,7 @@ from lesson.core.toml import read_toml
 from lesson.core.validation import plain
 from lesson.experiments.folder import StudyPlan
 from lesson.experiments.naming import STRATEGY, in_words, run_name
+from lesson.fleet.allocation import find_allocation
 from lesson.learn.tasks import BUILT_IN
 from lesson.settings.loading import apply_changes, changed_keys, check_set_once, read_sections
 from lesson.settings.sections import COMMON, StrategySettings
@@ -183,4 +184,10 @@ def checked_settings(sections: Sections, values: Mapping[str, Any], *, own_task:
     make_strategy(settings.strategy.name, settings.strategy.deadline_s, settings.strategy.options)
     if settings.data.dataset not in BUILT_IN and ":" not in settings.data.dataset and not own_task:
         raise unknown("dataset", settings.data.dataset, BUILT_IN)
+    find_allocation(settings.radio.allocation)
+    if settings.upload.compression != "none":
+        from lesson.learn.compression import level_of, make_compressor  # torch takes a second to import
+
+        if (compressor := make_compressor(settings.upload)) is not None:
+            level_of(compressor, settings.upload)
     return settings

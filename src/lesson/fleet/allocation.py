@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from lesson.core.arrays import FloatArray, IntArray
+from lesson.core.arrays import FloatArray, IntArray, read_only
 from lesson.core.errors import InputError, unknown
 from lesson.core.plugins import load_named
 from lesson.fleet.fleet import Fleet
@@ -70,7 +70,8 @@ def equal(fleet: Fleet, clients: IntArray, free_hz: float, deadline_s: float) ->
 def equal_finish(fleet: Fleet, clients: IntArray, free_hz: float, deadline_s: float) -> Allocation:  # noqa: ARG001
     """Split the free band so that all clients finish their usual local training and upload at the same time.
 
-    With full power and CPU frequency, no other split lets the last client finish earlier.
+    With full power and CPU frequency, no other split lets the last client finish earlier. This is for strategies that
+    wait for all clients, such as FedAvg: fast clients finish later than with an equal split.
     """
     link, widest = fleet.link, widest_hz(fleet, clients)
     assert link is not None, "only clients with positions have resources"
@@ -139,14 +140,19 @@ def find_allocation(name: str) -> Allocate | None:
     return allocate
 
 
-def checked_allocation(given: object, fleet: Fleet, clients: IntArray, free_hz: float, source: str) -> Resources:
-    """Return the resources of clients; raise InputError, starting with `source`, if the allocation is not valid."""
+def usual_resources(fleet: Fleet) -> Allocation:
+    """Return the usual resources of all clients, as read-only arrays."""
     assert fleet.link is not None, "only clients with positions have resources"
     assert fleet.population is not None, "only drawn clients have positions"
+    band_hz = np.full(len(fleet), fleet.link.band_hz)
+    return Allocation(*map(read_only, (band_hz, fleet.population.power_w, fleet.population.cpu_hz)))
+
+
+def checked_allocation(given: object, fleet: Fleet, clients: IntArray, free_hz: float, source: str) -> Resources:
+    """Return the resources of clients; raise InputError, starting with `source`, if the allocation is not valid."""
     if not isinstance(given, Allocation):
         raise InputError(f"{source} must be an Allocation, got {given!r:.80}")
-    power_w, cpu_hz = fleet.population.power_w[clients], fleet.population.cpu_hz[clients]
-    usual = {"bandwidth_hz": np.full(len(clients), fleet.link.band_hz), "power_w": power_w, "cpu_hz": cpu_hz}
+    usual = {name: values[clients] for name, values in vars(usual_resources(fleet)).items()}
     most = usual | {"bandwidth_hz": np.full(len(clients), free_hz)}
     checked = list[FloatArray]()
     for name, usually in usual.items():
@@ -162,6 +168,6 @@ def checked_allocation(given: object, fleet: Fleet, clients: IntArray, free_hz: 
             who, limit, got = fleet.names[clients[wrong[0]]], most[name][wrong[0]], array[wrong[0]]
             raise InputError(f"{source}: {name} must be > 0 and at most {limit:g}, got {got:g} for client {who}")
         checked.append(array / usually)
-    if (total_hz := float(checked[0].sum()) * fleet.link.band_hz) > free_hz * (1 + TOLERANCE):
+    if (total_hz := float((checked[0] * usual["bandwidth_hz"]).sum())) > free_hz * (1 + TOLERANCE):
         raise InputError(f"{source}: bandwidth_hz must sum to at most {free_hz:g}, the free band, got {total_hz:g}")
     return Resources(*checked)

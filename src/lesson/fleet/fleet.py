@@ -68,6 +68,8 @@ class Fleet:
         error_rate: Probability that an upload is corrupted; None unless [radio] packet_error has such a probability.
         ensure_first_tier: Whether `at_deadline` promotes the fastest client if no client meets the deadline.
         promoted: The promoted client and its actual latency; None if there is none.
+        too_costly: Which clients are unreachable only because an update would need more energy than `max_update_j`;
+            None without this limit.
     """
 
     names: Sequence[int | str]
@@ -92,6 +94,7 @@ class Fleet:
     error_rate: FloatArray | None = None
     ensure_first_tier: bool = False
     promoted: Promotion | None = None
+    too_costly: BoolArray | None = None
 
     def __len__(self) -> int:
         return len(self.latency_s)
@@ -164,6 +167,16 @@ class Fleet:
         if not self.reachable.any():
             raise InputError(f"no client can be reached: all {len(self)} latencies are infinite")
         return float(self.latency_s[self.reachable].max())
+
+    def update_j(self, needed_by: str) -> FloatArray:
+        """Return the energy of each client's usual update in joules; raise InputError, naming a setting, if unknown."""
+        joules = self.compute_j + self.transmit_j
+        if len(unknown := np.flatnonzero(self.reachable & np.isnan(joules))):
+            raise InputError(
+                f"[fleet] {needed_by} needs compute_j and transmit_j of every client, but client "
+                f"'{str(self.names[unknown[0]])[:40]}' has none; add both columns to the file of latencies"
+            )
+        return joules
 
     def quantile_s(self, share: float) -> float:
         """Latency in seconds that this share of the reachable clients do not exceed, rounded down to a client's."""
@@ -266,6 +279,10 @@ def fleet_of(settings: Settings, clients: Population | Measured, num_samples: In
     """
     if num_samples is not None:
         clients = replace(clients, num_samples=num_samples)
+    return _without_costly(_fleet_of(settings, clients), settings.fleet.max_update_j)
+
+
+def _fleet_of(settings: Settings, clients: Population | Measured) -> Fleet:
     if isinstance(clients, Measured):
         return make_fleet(settings, clients.names, clients.num_samples, **_compressed(clients, settings))
     if settings.fleet.positions:
@@ -314,6 +331,20 @@ def make_fleet(
         ensure_first_tier=settings.strategy.ensure_first_tier,
     )
     return _as_traced(fleet, settings)
+
+
+def _without_costly(fleet: Fleet, max_update_j: float | None) -> Fleet:
+    """Return the fleet without the clients whose updates need more energy than this: they are unreachable."""
+    if max_update_j is None:
+        return fleet
+    joules = fleet.update_j("max_update_j")
+    too_costly = fleet.reachable & (joules > max_update_j)
+    if too_costly.any() and np.array_equal(too_costly, fleet.reachable):
+        least = joules[fleet.reachable].min()
+        raise InputError(
+            f"[fleet] max_update_j must be at least {least:g}, what the least costly update needs, got {max_update_j:g}"
+        )
+    return replace(fleet, latency_s=np.where(too_costly, np.inf, fleet.latency_s), too_costly=too_costly)
 
 
 def _compressed(clients: Measured, settings: Settings) -> dict[str, FloatArray]:

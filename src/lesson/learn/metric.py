@@ -26,7 +26,7 @@ RESERVED = frozenset(
         """
         round rounds time_s uploads bytes_up bytes_down energy_j staleness loss global_loss client_accuracy client_loss
         merged merged_staleness merged_started_s merged_arrived_s merged_expected_s misses retiered lost
-        rejected rejections rejected_by excluded note notes
+        rejected rejections rejected_by excluded exhausted note notes
         strategy dataset device seed seeds metric metrics higher_is_better time_to_s wall_s ended_early clock
         train_metrics client_metrics connected tiers latency_s
         wall_trainer limits done error kind killed diverged collapsed name group entry beta settings reference

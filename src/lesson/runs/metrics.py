@@ -24,6 +24,7 @@ def metrics_line(record: RoundRecord, named: bool) -> dict[str, Any]:
         **(_varying_fields(record, named) if record.misses is not None else {}),
         **({"rejected": record.rejected, "rejections": _rejections(record)} if record.rejected else {}),
         **({"excluded": list(record.excluded)} if record.excluded else {}),
+        **({"exhausted": list(record.exhausted)} if record.exhausted else {}),
         **({"note": record.note} if record.note else {}),
     }
 

@@ -44,6 +44,7 @@ class Line(Shape):
     rejected: int = 0
     rejections: dict[str, list[int]] = {}
     excluded: list[int] = []
+    exhausted: list[int] = []
     note: str = ""
     global_loss: float | None = None
     client_accuracy: list[float | None] = []
@@ -80,6 +81,7 @@ class Summary(Shape):
     rejected: int
     rejected_by: dict[str, int]
     excluded: list[int]
+    exhausted: list[int] = []
     misses: int = 0
     retiered: int = 0
     lost: int = 0

@@ -77,6 +77,7 @@ def summarize(
         "rejected": sum(line.get("rejected", 0) for line in lines),
         "rejected_by": _by_reason(lines),
         "excluded": [client for line in lines for client in line.get("excluded", [])],
+        **_exhausted(settings, lines),
         **_varying_counts(lines, settings.strategy.name),
         "bytes_up": sum(line["bytes_up"] for line in lines),
         "bytes_down": sum(line["bytes_down"] for line in lines),
@@ -119,6 +120,13 @@ def _divergence_note(loss: float, num_classes: int | None) -> list[str]:
     classes = "ten" if num_classes == 10 else f"{num_classes:,}"
     far = f"the final loss, {loss:.3g}, is far above {guessing:.1f}, that of guessing among {classes} classes"
     return [f"{far}: training has diverged; use a smaller learning_rate or lr_cap"]
+
+
+def _exhausted(settings: Settings, lines: list[dict[str, Any]]) -> dict[str, list[int]]:
+    """Return the clients that could not afford another update, if there are energy budgets."""
+    if settings.fleet.energy_budget_j is None:
+        return {}
+    return {"exhausted": [client for line in lines for client in line.get("exhausted", [])]}
 
 
 def _varying_counts(lines: list[dict[str, Any]], strategy: str) -> dict[str, int]:

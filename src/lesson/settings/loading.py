@@ -22,7 +22,7 @@ def load_settings(source: Path | str, changes: Sequence[str] = (), flags: Mappin
     """Return the settings of a preset or of a TOML file.
 
     Args:
-        source: "released", "printed", "phones" or a TOML file, such as the config.toml of a run.
+        source: "released", "printed", "phones", "chen" or a TOML file, such as the config.toml of a run.
         changes: Changes of single settings as `section.key=value`, or `key=value` for a unique name; the last one wins.
         flags: Values by `section.key` that override the changes; those that are None are ignored.
 

@@ -48,6 +48,11 @@ class FleetSettings(Checked):
         (3e8, 5e8), "CPU cycles C to train on one sample, uniform in [low, high]", requires="no latencies"
     )
     energy_kappa: Positive = setting(1e-28, "κ of the compute energy κ·f²·cycles", requires="no latencies")
+    energy_budget_j: Positive | None = setting(
+        None,
+        "energy that a client may spend in a run; it disconnects for good if another usual update would exceed this",
+    )
+    max_update_j: Positive | None = setting(None, "energy of a usual update above which a client never takes part")
     slowdown: UpTo1000 = setting(
         0.0,
         "each local training takes 1 + E times the usual compute time; E is exponential with this mean",

@@ -51,8 +51,9 @@ class Settings(Checked):
 
     Give settings by name, `Settings(num_clients=100, fading="rayleigh")`, or by section, `Settings(radio={"fading":
     "rayleigh"})`; a name that two sections share needs the section. All others have the defaults of `preset`:
-    "released" (the authors' code, the default), "printed" (the paper's text) or "phones" (measured data rates). Without
-    a limit, a run lasts 10,000 simulated seconds. `lesson settings` lists all settings with their units and defaults.
+    "released" (the authors' code, the default), "printed" (the paper's text), "phones" (measured data rates) or "chen"
+    (the wireless system of Chen et al. 2021). Without a limit, a run lasts 10,000 simulated seconds. `lesson settings`
+    lists all settings with their units and defaults.
 
     Attributes:
         preset: Which defaults are used.
@@ -73,7 +74,8 @@ class Settings(Checked):
 
     preset: str = Field(
         "released",
-        description="defaults: released (the authors' code), printed (the paper's text), phones (measured data rates)",
+        description="defaults: released (the authors' code), printed (the paper's text), phones (measured data rates), "
+        "chen (Chen et al. 2021)",
     )
     derived: tuple[str, ...] = Field(
         (),

@@ -70,6 +70,9 @@ class ServerView:
             updates are trained, and compressed if uploads are, for this signal, and once more when they are aggregated.
             "update_loss": a function of `Updates` that wait at the server; it returns, for each of them, the root mean
             square of the newest model's losses on the samples of its first minibatch; NaN without samples.
+        usual_resources: Usual band, transmit power and CPU frequency of each client, to which times refer. A plan may
+            allocate other ones; the total bandwidth is the sum of the usual ones. None unless clients are drawn, with
+            data rates by Eq. (5).
     """
 
     round: int
@@ -98,6 +101,7 @@ class ServerView:
     compute_j: FloatArray
     transmit_j: FloatArray
     signals: Mapping[str, Any]
+    usual_resources: Allocation | None = None
 
     @property
     def rate_bps(self) -> FloatArray:

@@ -36,6 +36,7 @@ class Airtime:
         self._radio, self._power_w = settings.radio, population.power_w
         self._fading = Fading(settings.radio)
         self._link, self._key = self._fading.link, key(seed, "fading")
+        self._has_k = self._fading.kind == "rician"
         self._block_s, self._coherence_s = settings.block_s, settings.coherence_s
         fades, averages = self._fading.kind != "none", self._coherence_s < min(self._block_s, SHORT_S)
         self._shared_fades = fades and not averages
@@ -47,9 +48,12 @@ class Airtime:
         self._station_power_ratio = settings.radio.station_power_w / population.power_w
         if self._traces is not None:  # traces have no transmit powers, so the SNR is the same in both directions
             self._station_power_ratio = np.ones(len(fleet))
-        self._span_blocks = 1 if np.isinf(self._block_s) else _SPAN
+        self._standing: FloatArray | None = None
+        """Mean SNR and Rician K, shape (2, num_clients), if they never change."""
+        if np.isinf(self._block_s):
+            self._standing = self._computed(np.arange(len(fleet))[:, None], np.zeros((1, 1), dtype=np.int64))[:, :, 0]
         self._spans: dict[int, FloatArray] = {}
-        """Mean SNR and Rician K by span, shape (2, num_clients, number of blocks) each; NaN if not computed yet."""
+        """The same by span of blocks, shape (2, num_clients, _SPAN) each; NaN if not computed yet."""
 
     def ends_s(
         self,
@@ -80,12 +84,11 @@ class Airtime:
 
         if self._fading.kind == "none":
             return transfer.finish_s(clients, begin_s, bits, mean_bps, self._block_s)
-        finite = np.where(np.isfinite(begin_s), begin_s, 0.0)
+        who, blocks = clients[:, None], self._block_at(np.where(np.isfinite(begin_s), begin_s, 0.0))[:, None]
+        band_hz, (snr, _) = bands_of(who), self._mean_snr(who, blocks, down=down, resources=resources)
         with np.errstate(divide="ignore"):
-            usual_s = bits / mean_bps(clients[:, None], self._block_at(finite)[:, None])[:, 0]
+            usual_s = bits / self._link.rate_bps(snr * (self._link.band_hz / band_hz), band_hz)[:, 0]
         ends_s, is_long = np.empty(len(clients)), usual_s > LONG * self._coherence_s
-        if is_long.all() and np.isinf(self._block_s):
-            return begin_s + usual_s
         for rows, rates, block_s in (
             (is_long, mean_bps, self._block_s),
             (~is_long, faded_bps, self._coherence_s),
@@ -154,7 +157,9 @@ class Airtime:
 
         Clients may send with the power in `resources`; the base station sends with its own.
         """
-        if len(self._power_w) * self._span_blocks > MAX_CACHED_CLIENTS * _SPAN:
+        if self._standing is not None:
+            snr, k_db = self._standing[0, clients], self._standing[1, clients] if self._has_k else -np.inf
+        elif len(self._power_w) > MAX_CACHED_CLIENTS:
             snr, k_db = self._computed(clients, blocks)
         else:
             snr, k_db = self._cached(clients, blocks)
@@ -162,11 +167,11 @@ class Airtime:
             snr = snr * self._station_power_ratio[clients]
         elif resources is not None:
             snr = snr * resources.power[clients]
-        return snr, k_db if self._fading.kind == "rician" else -np.inf
+        return snr, k_db if self._has_k else -np.inf
 
     def _cached(self, clients: IntArray, blocks: IntArray) -> FloatArray:
         """Return mean SNR and K, shape (2, n, K), from spans of blocks."""
-        numbers, places = np.divmod(blocks, self._span_blocks)
+        numbers, places = np.divmod(blocks, _SPAN)
         first, last = int(numbers.min()), int(numbers.max())
         if first == last:
             return self._span(first, clients[:, 0])[:, clients, places]
@@ -181,17 +186,15 @@ class Airtime:
     def _span(self, number: int, clients: IntArray) -> FloatArray:
         """Return a span, computed for at least these clients."""
         if number not in self._spans:
-            if len(self._spans) * self._span_blocks * len(self._power_w) >= _MAX_CACHED_ELEMENTS:
+            if len(self._spans) * _SPAN * len(self._power_w) >= _MAX_CACHED_ELEMENTS:
                 del self._spans[next(iter(self._spans))]
-            self._spans[number] = np.full((2, len(self._power_w), self._span_blocks), np.nan)
+            self._spans[number] = np.full((2, len(self._power_w), _SPAN), np.nan)
             if len(self._power_w) <= _EAGER_CLIENTS:
                 clients = np.arange(len(self._power_w))
         span = self._spans[number]
         new = clients[np.isnan(span[0, clients, 0])]
         if len(new):
-            span[:, new] = self._computed(
-                new[:, None], number * self._span_blocks + np.arange(self._span_blocks)[None, :]
-            )
+            span[:, new] = self._computed(new[:, None], number * _SPAN + np.arange(_SPAN)[None, :])
         return span
 
     def _computed(self, clients: IntArray, blocks: IntArray) -> FloatArray:

@@ -177,11 +177,20 @@ def plan_notes(plan: Plan) -> list[str]:
     notes = [note] if (note := first_tier_note(plan.fleet)) else []
     if any(row.promoted for row in plan.deadlines):
         notes.append("* tier 1 would be empty; the fastest client is assumed to meet this deadline")
-    if plan.num_unreachable:
-        verb = "is" if plan.num_unreachable == 1 else "are"
+    count, costly = len(plan.fleet), plan.fleet.too_costly
+    num_costly = 0 if costly is None else int(np.count_nonzero(costly))
+    if num_lost := plan.num_unreachable - num_costly:
+        verb = "is" if num_lost == 1 else "are"
         link = plan.fleet.link
         why = f": their SNR is below {10 * math.log10(link.min_snr):.3g} dB" if link and link.min_snr else ""
-        notes.append(f"{plan.num_unreachable} of {len(plan.fleet)} clients {verb} unreachable and in no tier{why}")
+        notes.append(f"{num_lost} of {count} clients {verb} unreachable and in no tier{why}")
+    if num_costly:
+        notes.append(f"updates of {num_costly} of {count} clients need more than max_update_j, so they never take part")
+    if num_exhausted := sum(len(record.exhausted) for record in plan.rounds):
+        notes.append(
+            f"{num_exhausted} of {count} clients use up their energy budgets in the first {len(plan.rounds)} rounds; "
+            "round lengths and update rates are without budgets"
+        )
     if (rate := plan.fleet.error_rate) is not None:
         notes.append(
             f"uploads are corrupted with probability {100 * float(rate.min()):.3g} to {100 * float(rate.max()):.3g} %, "
