@@ -480,8 +480,8 @@ def _sent_s(
         up_bps, shared_bps = links.rate_bps(population.power_w), links.rate_bps(population.power_w, num_bands)
         down_bps = links.rate_bps(np.full(len(population), settings.radio.station_power_w))
         if settings.radio.packet_error == "exponential" and settings.radio.on_error == "retransmit":
-            up_bps = up_bps * (1 - links.error_rate(population.power_w))
-            shared_bps = shared_bps * (1 - links.error_rate(population.power_w, num_bands))
+            up_bps = up_bps / link.mean_times_sent(links.error_rate(population.power_w))
+            shared_bps = shared_bps / link.mean_times_sent(links.error_rate(population.power_w, num_bands))
     upload, shared_upload = (link.upload_s(settings.upload.bits, one) for one in (up_bps, shared_bps))
     download = link.upload_s(settings.upload.whole_bits, down_bps)
     return upload, shared_upload, download if settings.radio.download else np.zeros(len(population))

@@ -22,6 +22,7 @@ from lesson.fleet.fleet import Fleet
 from lesson.fleet.phones import PhoneRates
 from lesson.fleet.tiers import TOLERANCE
 from lesson.fleet.traces import Presence, WorkTrace, read_presence, read_work
+from lesson.radio.link import MAX_TIMES_SENT
 from lesson.radio.sharing import SharedBand
 from lesson.settings.settings import Settings
 from lesson.strategies.base import Updates
@@ -156,7 +157,8 @@ class ActualTimes:
         if self._errors == "lose":
             return drawn < rate, 1.0
         with np.errstate(divide="ignore"):  # sent more than n times with probability rate^n
-            return np.zeros(len(clients), dtype=np.bool_), 1 + np.floor(np.log(drawn) / np.log(rate))
+            times_sent = 1 + np.floor(np.log(drawn) / np.log(rate))
+        return times_sent > MAX_TIMES_SENT, np.minimum(times_sent, MAX_TIMES_SENT)
 
     def _drop_out(
         self, clients: IntArray, index: IntArray, ready_s: FloatArray, now_s: float, leaves_s: FloatArray
