@@ -119,6 +119,16 @@ def test_custom_function_gets_the_free_band_and_the_deadline(two: Fleet) -> None
     assert second.end_s == pytest.approx(5 + 2 + 6 / (2 * np.log2(1 + 3 / 2)))
 
 
+def failing(fleet: Fleet, clients: IntArray, free_hz: float, deadline_s: float) -> Allocation:
+    raise RuntimeError("no plan")
+
+
+def test_error_of_a_custom_function_names_it(two: Fleet) -> None:
+    loop = make_loop(FedAvg(), two, settings=Settings(allocation=f"{__name__}:failing"))
+    with pytest.raises(InputError, match=r"round 1: allocation .*:failing failed: RuntimeError: no plan"):
+        loop.step()
+
+
 def test_band_of_clients_that_are_training_is_not_free(two: Fleet) -> None:
     """Client 1 is still training when client 0 starts."""
     first, second = RoundPlan(ids(1), Arrivals(1, 1.0)), RoundPlan(ids(0), Arrivals(1, 9.0))

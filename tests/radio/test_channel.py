@@ -137,3 +137,11 @@ def test_mistakes_in_a_gain_map(arrays: dict[str, object], why: str, tmp_path: P
     np.savez(tmp_path / "map.npz", **arrays)
     with pytest.raises(InputError, match=why):
         draw_fleet(Settings(gain_map=str(tmp_path / "map.npz")))
+
+
+def test_gain_map_must_be_an_npz_file(tmp_path: Path) -> None:
+    (tmp_path / "empty.npz").touch()
+    np.save(tmp_path / "one.npy", np.zeros((2, 2)))
+    for name in ("empty.npz", "one.npy"):
+        with pytest.raises(InputError, match="not a map of gains"):
+            draw_fleet(Settings(gain_map=str(tmp_path / name)))

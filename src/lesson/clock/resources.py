@@ -5,6 +5,7 @@ import numpy as np
 from lesson.clock.ledger import Ledger
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.errors import InputError, RunStoppedError
+from lesson.core.plugins import call_custom
 from lesson.fleet.allocation import TOLERANCE, Allocate, Allocation, Resources, checked_allocation
 from lesson.fleet.fleet import Fleet
 from lesson.strategies.base import Every, RoundPlan, Updates
@@ -26,9 +27,9 @@ def allocated(
     free_hz = _free_hz(plan, fleet, ledger)
     if given is None and allocate is not None:
         deadline_s = plan.closes.interval_s if isinstance(plan.closes, Every) else plan.closes.by_s - now_s
-        given = allocate(fleet, plan.starts, free_hz, deadline_s)
         name = getattr(allocate, "__qualname__", type(allocate).__name__)
         source = f"round {round}: allocation {allocate.__module__}:{name}"
+        given = call_custom(source, allocate, fleet, plan.starts, free_hz, deadline_s)
     elif given is None:
         given, source = Allocation(), f"round {round}: usual resources"
     return checked_allocation(given, fleet, plan.starts, free_hz, source)

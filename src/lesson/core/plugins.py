@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,17 @@ def load_named(kind: str, name: str, form: str = "module:Class") -> Any:
             cause = None
         why = f"{error}; the name must be {form}" if cause is None else describe(error)
         raise InputError(f"{kind} '{name}' cannot be loaded: {why}") from cause
+
+
+def call_custom(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what a custom function returns; raise InputError, starting with `name`, if it fails."""
+    try:
+        return function(*arguments)
+    except InputError:
+        raise
+    except Exception as error:  # a custom function may raise anything
+        cause = raised_inside(error)
+        raise InputError(f"{name} failed: {error if cause is None else describe(error)}") from cause
 
 
 def search_current_folder() -> None:

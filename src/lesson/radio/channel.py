@@ -9,8 +9,8 @@ from zipfile import BadZipFile
 import numpy as np
 
 from lesson.core.arrays import BoolArray, FloatArray, IntArray
-from lesson.core.errors import InputError, describe
-from lesson.core.plugins import load_named
+from lesson.core.errors import InputError
+from lesson.core.plugins import call_custom, load_named
 from lesson.core.random import key, normals, uniforms
 from lesson.radio import tr38901
 from lesson.radio.mobility import Positions
@@ -143,7 +143,7 @@ class GainMap:
         try:
             with np.load(file) as arrays:
                 self._x_km, self._y_km, self._gain_db = (np.asarray(arrays[name], np.float64) for name in MAP_ARRAYS)
-        except (OSError, ValueError, KeyError, BadZipFile) as error:
+        except (OSError, EOFError, ValueError, TypeError, KeyError, BadZipFile) as error:
             raise InputError(f"{file}: not a map of gains, an NPZ file with {', '.join(MAP_ARRAYS)}: {error}") from None
         shape = len(np.atleast_1d(self._y_km)), len(np.atleast_1d(self._x_km))
         if self._gain_db.shape != shape or min(shape) < 2:
@@ -171,7 +171,7 @@ class OwnChannel:
 
     def __init__(self, name: str, site: Site) -> None:
         self._name, kind = name, load_named("[radio] channel", name)
-        self._channel: Channel = _called(name, kind, site)
+        self._channel: Channel = call_custom(name, kind, site)
 
     def gain_db(self, clients: IntArray, times_s: FloatArray) -> FloatArray:
         shape = np.broadcast_shapes(clients.shape, times_s.shape)
@@ -196,7 +196,7 @@ def make_channel(radio: RadioSettings, site: Site) -> Channel:
 
 def checked(name: str, shape: tuple[int, ...], function: Callable[..., Any], *arguments: Any) -> FloatArray:
     """Return the decibels that a user's function returns; raise InputError unless they have the shape."""
-    values = _called(name, function, *arguments)
+    values = call_custom(name, function, *arguments)
     try:
         decibels = np.broadcast_to(np.asarray(values, np.float64), shape)
     except (TypeError, ValueError):
@@ -204,15 +204,6 @@ def checked(name: str, shape: tuple[int, ...], function: Callable[..., Any], *ar
     if np.any(np.isnan(decibels) | np.isposinf(decibels)):
         raise InputError(f"{name} must return numbers in dB, got nan or inf")
     return decibels
-
-
-def _called(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    try:
-        return function(*arguments)
-    except InputError:
-        raise
-    except Exception as error:  # a user's code may raise anything
-        raise InputError(f"{name} failed: {describe(error)}") from error
 
 
 def _between(grid: FloatArray, values: FloatArray) -> tuple[IntArray, FloatArray]:
