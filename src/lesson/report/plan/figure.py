@@ -87,7 +87,7 @@ def _left_out(plan: Plan) -> str:
     lost = len(plan.fleet) - int(np.count_nonzero(plan.fleet.reachable))
     told = [f"{count(slow, 'client')} slower than {digits(plan.fleet.reach_s)} s"] if slow else []
     told += [f"{count(lost, 'unreachable client')}"] if lost else []
-    return f"; not drawn: {' and '.join(told)}" if told else ""
+    return f"\nnot drawn: {' and '.join(told)}" if told else ""
 
 
 def _log_edges(latencies: FloatArray) -> FloatArray:
