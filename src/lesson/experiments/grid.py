@@ -131,8 +131,9 @@ def _check_axis(key: str, values: Any) -> None:
     """Raise InputError unless this key may be in [sweep] and has distinct values."""
     section, _, name = key.partition(".")
     if section not in SECTIONS or not name:
+        hint = f"; write strategy.{name}" if name and section in STRATEGIES else ""
         raise InputError(
-            f"a key of [sweep] must be seeds or section.key, with one of {', '.join(SECTIONS)}, got '{key}'"
+            f"a key of [sweep] must be seeds or section.key, with one of {', '.join(SECTIONS)}, got '{key}'{hint}"
         )
     if key == "run.seed":
         raise InputError("run.seed must not be in [sweep]; use seeds = N for N seeds that count from run.seed")
