@@ -105,10 +105,14 @@ class RadioSettings(Checked):
         0.0, "noise figure of the receiver, added to noise_dbm_per_hz", requires="noise_dbm_per_hz"
     )
     snr_gap_db: NotNegative = setting(
-        0.0, "how far coding falls short of Eq. (5): the SNR is divided by it", requires="throughput=model"
+        0.0,
+        "how far coding falls short of Eq. (5): the SNR is divided by it",
+        requires=("throughput=model", "no latencies"),
     )
     max_bps_per_hz: Positive | None = setting(
-        None, "maximum data rate per bandwidth, that of the highest modulation", requires="throughput=model"
+        None,
+        "maximum data rate per bandwidth, that of the highest modulation",
+        requires=("throughput=model", "no latencies"),
     )
     packet_error: Literal["none", "outage", "exponential"] = setting(
         "none",
@@ -176,7 +180,9 @@ class RadioSettings(Checked):
         requires="path_loss=uma/umi",
     )
     carrier_ghz: Annotated[float, Field(ge=0.5, le=100, strict=True)] = setting(
-        2.0, "carrier frequency, for uma and umi and for the coherence time", requires="path_loss=uma/umi or fading"
+        2.0,
+        "carrier frequency, for uma and umi, your own channel and the coherence time",
+        requires="path_loss=uma/umi or fading or channel",
     )
     shadowing_db: NotNegative | None = setting(
         None,

@@ -108,7 +108,8 @@ class Airtime:
     def typical_s(self, clients: IntArray, bits: FloatArray, now_s: float, *, down: bool = False) -> FloatArray:
         """Return the seconds that transfers take on each client's own band at the mean rate of the current block."""
         snr, k_db = self._mean_snr(clients[:, None], self._block_at(np.array([now_s]))[:, None], down=down)
-        return link.upload_s(1.0, self._fading.rate_bps(snr, k_db, self._link.band_hz)[:, 0]) * bits
+        mean_bps = self._fading.rate_bps if down else self._fading.useful_bps
+        return link.upload_s(1.0, mean_bps(snr, k_db, self._link.band_hz)[:, 0]) * bits
 
     def error_rate(
         self,
@@ -121,10 +122,11 @@ class Airtime:
         """Return the probability that uploads that begin at these times are corrupted."""
         finite = np.where(np.isfinite(begin_s), begin_s, 0.0)
         snr, k_db = self._mean_snr(clients[:, None], self._block_at(finite)[:, None], resources=resources)
-        bands = self._whole_hz / self._link.band_hz if whole_band else 1.0
-        return self._fading.error_rate(snr / (bands if resources is None else resources.band[clients, None]), k_db)[
-            :, 0
-        ]
+        if resources is not None:
+            snr = snr / resources.band[clients, None]
+        elif whole_band:
+            snr = snr * (self._link.band_hz / self._whole_hz)
+        return self._fading.error_rate(snr, k_db)[:, 0]
 
     def _block_at(self, time_s: FloatArray) -> IntArray:
         return transfer.block_at(time_s, self._block_s)
