@@ -19,6 +19,8 @@ MAX_CACHED_CLIENTS = 4096
 """Channels of larger fleets are not cached: a span holds all clients, not only those that upload."""
 _SPAN = 64
 """Number of consecutive blocks whose channels are computed together."""
+_MAX_CACHED_BLOCKS = 1024
+"""Number of blocks of one request up to which spans are cached. Few uploads take longer, and spans hold all clients."""
 _MAX_CACHED_ELEMENTS = 1 << 22
 """Number of cached (client, block) pairs at which the oldest span is evicted."""
 _EAGER_CLIENTS = 256
@@ -161,7 +163,7 @@ class Airtime:
         """
         if self._standing is not None:
             snr, k_db = self._standing[0, clients], self._standing[1, clients] if self._has_k else -np.inf
-        elif len(self._power_w) > MAX_CACHED_CLIENTS:
+        elif len(self._power_w) > MAX_CACHED_CLIENTS or blocks.shape[1] > _MAX_CACHED_BLOCKS:
             snr, k_db = self._computed(clients, blocks)
         else:
             snr, k_db = self._cached(clients, blocks)
