@@ -125,13 +125,17 @@ class RadioSettings(Checked):
         },
     )
     min_snr_db: Finite = setting(
-        -6.7, "lowest usable SNR, by default about that of LTE and NR", requires="packet_error=outage"
+        -6.7,
+        "lowest usable SNR, by default about that of LTE and NR; clients that cannot reach it at the beginning never take part",
+        requires="packet_error=outage",
     )
     waterfall_db: Finite = setting(
         0.334, "waterfall threshold m, by default that of Chen et al. 2021", requires="packet_error=exponential"
     )
     on_error: Literal["lose", "retransmit"] = setting(
-        "lose", "whether corrupted uploads are lost or sent again", requires="packet_error=exponential"
+        "lose",
+        "whether corrupted uploads are lost or sent again, at most 1000 times",
+        requires="packet_error=exponential",
     )
     path_loss: Text = setting(
         "log-distance",

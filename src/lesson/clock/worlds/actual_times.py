@@ -26,6 +26,9 @@ from lesson.radio.sharing import SharedBand
 from lesson.settings.settings import Settings
 from lesson.strategies.base import Updates
 
+MAX_SENDS = 1000
+"""Maximum number of times that a corrupted upload is sent; one that needs more never arrives."""
+
 
 class ActualTimes:
     """Actual duration of each local training and its transfers.
@@ -161,7 +164,7 @@ class ActualTimes:
             return drawn < rate, 1.0
         with np.errstate(divide="ignore"):  # sent more than n times with probability rate^n, and forever if it is 1
             times_sent = 1 + np.floor(np.abs(np.log(drawn) / np.log(rate)))
-        return np.zeros(len(clients), dtype=np.bool_), times_sent
+        return np.zeros(len(clients), dtype=np.bool_), np.where(times_sent <= MAX_SENDS, times_sent, np.inf)
 
     def _drop_out(
         self, clients: IntArray, index: IntArray, ready_s: FloatArray, now_s: float, leaves_s: FloatArray
