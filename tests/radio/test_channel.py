@@ -80,10 +80,10 @@ class Flat:
     """A channel of -100 dB, with 3 dB of noise that depends on the seed, the client and the second."""
 
     def __init__(self, site: Site) -> None:
-        self._key = key(site.seed, "mine")
+        self._site = site
 
     def gain_db(self, clients: np.ndarray, times_s: np.ndarray) -> np.ndarray:
-        return -100 + 3 * normals(self._key, clients, times_s.astype(np.int64))
+        return -100 + 3 * self._site.normals("mine", clients, times_s)
 
 
 class Wrong(Flat):
@@ -103,7 +103,7 @@ def test_own_path_loss_and_channel() -> None:
     assert loss_db(path_loss=f"{__name__}:steep") == pytest.approx([100.0, 84.9485])  # 50·log10(0.5) = −15.0515
     for settings in (Settings(channel=f"{__name__}:Flat"), Settings(channel=f"{__name__}:Flat", coherence_s=2.0)):
         fleet = draw_fleet(settings, num_clients=3, seed=4)
-        expected = -100 + 3 * normals(key(4, "mine"), np.arange(3), np.zeros(3, dtype=np.int64))
+        expected = -100 + 3 * normals(key(4, "channel/mine"), np.arange(3), np.zeros(3, dtype=np.int64))
         assert fleet.gain_db == pytest.approx(expected)
         rounds = list(simulate(FedAvg(), fleet, rounds=2, settings=settings, seed=4))
         assert len(rounds[1].merged) == 3

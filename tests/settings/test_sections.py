@@ -134,6 +134,7 @@ def test_settings_are_frozen() -> None:
         ("offline_s", 50.0, {"disconnect_before": 0.1}),
         ("detection_delay_s", 5.0, {"disconnect_during": 0.1}),
         ("norm_window", 50, {"norm_limit": 2.0}),
+        ("carrier_ghz", 28.0, {"channel": "module:Class"}),
     ],
 )
 def test_setting_without_effect_names_what_it_requires(name: str, value: Any, required: dict[str, Any]) -> None:

@@ -198,6 +198,11 @@ class PlanCommand:
                 f"a model has {size}, as in the preset {settings.preset}; model_bits = actual charges the size of the "
                 "task's own"
             )
+        if settings.radio.allocation:
+            caveats.append(
+                "the allocation counts in FedAvg's round and in the schedule; tiers, uploads and other deadlines are "
+                "those on each client's own band"
+            )
         if settings.faults.disconnects:
             caveats.append("a plan does not include injected disconnections")
         if settings.server.overhead_s:

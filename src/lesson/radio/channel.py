@@ -11,6 +11,7 @@ import numpy as np
 from lesson.core.arrays import BoolArray, FloatArray, IntArray
 from lesson.core.errors import InputError, describe
 from lesson.core.plugins import load_named
+from lesson.core.random import key, normals, uniforms
 from lesson.radio import tr38901
 from lesson.radio.mobility import Positions
 from lesson.radio.path_loss import log_distance_path_loss_db
@@ -50,6 +51,17 @@ class Site:
     seed: int
     carrier_ghz: float
     positions: PositionsAt
+
+    def uniforms(self, what: str, *ids: Any) -> FloatArray:
+        """Return uniform numbers between 0 and 1 that depend only on the seed, `what` and the ids.
+
+        Ids are whole numbers, such as clients and minutes. The result has the shape that they broadcast to.
+        """
+        return uniforms(key(self.seed, f"channel/{what}"), *(np.asarray(one, np.int64) for one in ids))
+
+    def normals(self, what: str, *ids: Any) -> FloatArray:
+        """Return standard normal numbers that depend only on the seed, `what` and the ids; see `uniforms`."""
+        return normals(key(self.seed, f"channel/{what}"), *(np.asarray(one, np.int64) for one in ids))
 
 
 class Channel(Protocol):

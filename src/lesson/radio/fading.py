@@ -8,7 +8,7 @@ import numpy as np
 
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.random import Key, exponentials, uniforms
-from lesson.radio.link import Link, rate_bps, ratio
+from lesson.radio.link import Link, mean_times_sent, rate_bps, ratio
 from lesson.settings.sections import RadioSettings
 
 FadingKind = Literal["none", "rayleigh", "rician"]
@@ -62,9 +62,9 @@ class Fading:
         return rate_bps(band_hz, snr) * self._mean("rate", snr, k_db)
 
     def useful_bps(self, snr: FloatArray, k_db: FloatArray | float, band_hz: FloatArray | float) -> FloatArray:
-        """Return the same for uploads, where those that are sent again count once."""
+        """Return the mean data rate of uploads, where those that are sent again count once."""
         rates = self.rate_bps(snr, k_db, band_hz)
-        return rates * (1 - self.error_rate(snr, k_db)) if self._sends_again else rates
+        return rates / mean_times_sent(self.error_rate(snr, k_db)) if self._sends_again else rates
 
     def error_rate(self, snr: FloatArray, k_db: FloatArray | float) -> FloatArray:
         """Return the mean probability 1 − exp(−m/SNR) that an upload is corrupted, m being the waterfall threshold."""

@@ -8,6 +8,16 @@ import numpy as np
 from lesson.core.arrays import FloatArray
 from lesson.settings.sections import RadioSettings
 
+MAX_TIMES_SENT = 100
+"""Number of times that a corrupted upload is sent; if the last one is corrupted as well, the update is lost."""
+
+
+def mean_times_sent(error_rate: FloatArray) -> FloatArray:
+    """Return how often an upload is sent on average: Σ q^n over n < MAX_TIMES_SENT, with the shape of the rates q."""
+    with np.errstate(invalid="ignore"):
+        mean = (1 - error_rate**MAX_TIMES_SENT) / (1 - error_rate)
+    return np.where(error_rate < 1, mean, MAX_TIMES_SENT)
+
 
 def gain(path_loss_db: FloatArray) -> FloatArray:
     """Return the channel gain g of each client, shape (num_clients,): 10^(−path loss / 10)."""

@@ -47,11 +47,7 @@ class SharedBand:
         self._now_s = 0.0
 
     def add(self, clients: IntArray, ready_s: FloatArray, bits: FloatArray) -> None:
-        """Add uploads of clients that have none. Each starts, or queues for its turn, at `ready_s`; inf means never.
-
-        Uploads of infinitely many bits never start.
-        """
-        ready_s = np.where(bits < np.inf, ready_s, np.inf)
+        """Add uploads of clients that have none. Each starts, or queues for its turn, at `ready_s`; inf means never."""
         # A ready time that was rounded into the past must not overtake the current senders.
         ready_s = np.maximum(ready_s, self._now_s)
         new = _Uploads(clients, ready_s, bits, np.zeros(len(clients)), np.full(len(clients), np.inf))

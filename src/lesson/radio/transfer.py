@@ -38,8 +38,8 @@ def finish_s(clients: IntArray, begin_s: FloatArray, bits: FloatArray, rates: Ra
 
     A client's result is bit-identical whichever other clients are passed.
     """
-    through_s = np.where(bits < np.inf, begin_s, np.inf)
-    under_way = np.flatnonzero((bits > 0) & np.isfinite(through_s))
+    through_s = begin_s.astype(np.float64)
+    under_way = np.flatnonzero((bits > 0) & np.isfinite(begin_s))
     for first in range(0, len(under_way), _MAX_ROWS):
         rows = under_way[first : first + _MAX_ROWS]
         through_s[rows] = _finish_s(clients[rows], begin_s[rows], bits[rows], rates, coherence_s)

@@ -126,7 +126,8 @@ class RadioSettings(Checked):
     )
     min_snr_db: Finite = setting(
         -6.7,
-        "lowest usable SNR, by default about that of LTE and NR; clients that cannot reach it at the beginning never take part",
+        "lowest usable SNR, by default about that of LTE and NR; clients that cannot reach it at the beginning never take "
+        "part",
         requires="packet_error=outage",
     )
     waterfall_db: Finite = setting(
@@ -134,7 +135,7 @@ class RadioSettings(Checked):
     )
     on_error: Literal["lose", "retransmit"] = setting(
         "lose",
-        "whether corrupted uploads are lost or sent again, at most 1000 times",
+        "whether corrupted uploads are lost or sent again, at most 100 times",
         requires="packet_error=exponential",
     )
     path_loss: Text = setting(
@@ -185,7 +186,7 @@ class RadioSettings(Checked):
     )
     carrier_ghz: Annotated[float, Field(ge=0.5, le=100, strict=True)] = setting(
         2.0,
-        "carrier frequency, for uma and umi, your own channel and the coherence time",
+        "carrier frequency, for uma and umi, for the coherence time and for channels of your own",
         requires="path_loss=uma/umi or fading or channel",
     )
     shadowing_db: NotNegative | None = setting(

@@ -22,12 +22,10 @@ from lesson.fleet.fleet import Fleet
 from lesson.fleet.phones import PhoneRates
 from lesson.fleet.tiers import TOLERANCE
 from lesson.fleet.traces import Presence, WorkTrace, read_presence, read_work
+from lesson.radio.link import MAX_TIMES_SENT
 from lesson.radio.sharing import SharedBand
 from lesson.settings.settings import Settings
 from lesson.strategies.base import Updates
-
-MAX_SENDS = 1000
-"""Maximum number of times that a corrupted upload is sent; one that needs more never arrives."""
 
 
 class ActualTimes:
@@ -162,9 +160,9 @@ class ActualTimes:
         drawn = uniforms(self._packets, clients, index)
         if self._errors == "lose":
             return drawn < rate, 1.0
-        with np.errstate(divide="ignore"):  # sent more than n times with probability rate^n, and forever if it is 1
-            times_sent = 1 + np.floor(np.abs(np.log(drawn) / np.log(rate)))
-        return np.zeros(len(clients), dtype=np.bool_), np.where(times_sent <= MAX_SENDS, times_sent, np.inf)
+        with np.errstate(divide="ignore"):  # sent more than n times with probability rate^n
+            times_sent = 1 + np.floor(np.abs(np.log(drawn) / np.log(rate)))  # inf at a rate of 1
+        return times_sent > MAX_TIMES_SENT, np.minimum(times_sent, MAX_TIMES_SENT)
 
     def _drop_out(
         self, clients: IntArray, index: IntArray, ready_s: FloatArray, now_s: float, leaves_s: FloatArray

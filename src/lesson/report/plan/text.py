@@ -194,7 +194,7 @@ def plan_notes(plan: Plan) -> list[str]:
     if (rate := plan.fleet.error_rate) is not None:
         notes.append(
             f"uploads are corrupted with probability {100 * float(rate.min()):.3g} to {100 * float(rate.max()):.3g} %, "
-            f"in the mean {100 * float(rate.mean()):.3g} %"
+            f"on average {100 * float(rate.mean()):.3g} %"
         )
     return notes + varying_notes(plan)
 
