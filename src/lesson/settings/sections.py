@@ -126,8 +126,8 @@ class RadioSettings(Checked):
     )
     min_snr_db: Finite = setting(
         -6.7,
-        "lowest usable SNR, by default about that of LTE and NR; clients that cannot reach it at the beginning never take "
-        "part",
+        "lowest usable SNR, by default about that of LTE and NR; clients that cannot reach it at the beginning never "
+        "take part",
         requires="packet_error=outage",
     )
     waterfall_db: Finite = setting(
