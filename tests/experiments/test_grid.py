@@ -58,6 +58,7 @@ def test_file_is_read_and_written(tmp_path: Path) -> None:
         ('[sweep]\nstrategy.late = ["merge", "wait"]', "late"),
         ('[upload]\ncompression = "qsgd"\n[sweep]\nupload.level = [8.0, 99.0]', "level"),
         ('[sweep]\nradio.allocation = ["equal", "eqal"]', "eqal"),
+        ('[sweep]\nradio.channel = ["", "missing:Channel"]', "missing"),
         ("[swep]\ndata.beta = [1]", "'sweep'"),
         (f"[sweep]\nseeds = 1000\ndata.beta = {list(range(1, 102))}", "101000"),
     ],

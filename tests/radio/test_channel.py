@@ -91,6 +91,10 @@ class Wrong(Flat):
         return np.zeros(7)
 
 
+class Empty(Flat):
+    gain_db = None  # type: ignore[assignment]
+
+
 def steep(distance_km: np.ndarray) -> np.ndarray:
     return 100 + 50 * np.log10(distance_km)
 
@@ -107,7 +111,12 @@ def test_own_path_loss_and_channel() -> None:
 
 @pytest.mark.parametrize(
     ("name", "why"),
-    [("Wrong", "must return one number per client and time"), ("Missing", "cannot be loaded"), ("steep", "failed")],
+    [
+        ("Wrong", "must return one number per client and time"),
+        ("Missing", "cannot be loaded"),
+        ("steep", "failed"),
+        ("Empty", "must have a method gain_db"),
+    ],
 )
 def test_mistakes_in_an_own_channel(name: str, why: str) -> None:
     with pytest.raises(InputError, match=why):

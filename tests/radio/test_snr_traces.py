@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lesson.radio.link import Link
+from lesson.core.arrays import FloatArray
 from lesson.radio.snr_traces import SnrTraces
 
 TIME_S = np.array([10.0, 12.0, 15.0, 0.0, 4.0])
@@ -18,6 +18,10 @@ def traces(num_clients: int = 2, coherence_s: float = 1.0, seed: int | None = No
 
 def at(made: SnrTraces, client: int, *times_s: float) -> list[float]:
     return made.at(np.array([[client]]), np.array([times_s]))[0].tolist()
+
+
+def bps_per_hz(snr: FloatArray) -> FloatArray:
+    return np.log2(1 + snr)
 
 
 def test_row_holds_until_the_next_and_trace_repeats() -> None:
@@ -35,13 +39,13 @@ def test_several_clients_at_once_repeat_the_traces() -> None:
 def test_single_row_is_constant() -> None:
     made = SnrTraces(np.array([7.0]), np.array([10.0]), np.array([0, 1]), 3, 1.0, 0)
     assert at(made, 2, 0.0, 1e6) == pytest.approx([10, 10])
-    assert made.mean_rate_bps(Link(2.0, 1.0)) == pytest.approx(np.full(3, 2 * np.log2(11)))
+    assert made.mean(bps_per_hz) == pytest.approx(np.full(3, np.log2(11)))
 
 
 def test_trace_may_be_shorter_than_a_second() -> None:
     made = SnrTraces(np.array([0.0, 0.25]), np.array([0.0, 10.0]), np.array([0, 2]), 1, 0.25, None)
     assert at(made, 0, 0.0, 0.25, 0.5, 0.75, 1.0) == pytest.approx([1, 10, 1, 10, 1])
-    assert made.mean_rate_bps(Link(2.0, 1.0)) == pytest.approx([1 + np.log2(11)])
+    assert made.mean(bps_per_hz) == pytest.approx([(1 + np.log2(11)) / 2])
 
 
 def test_drawn_starts_shift_whole_traces_by_whole_blocks() -> None:
@@ -56,11 +60,8 @@ def test_drawn_starts_shift_whole_traces_by_whole_blocks() -> None:
     assert any(at(traces(5, seed=4), client, *seconds) != at(few, client, *seconds) for client in range(5))
 
 
-def test_mean_rate_weighs_rows_by_their_durations() -> None:
-    """Trace 0: (2·log2(2) + 3·log2(11) + 3·log2(101)) / 8 per Hz; the start does not matter."""
+def test_means_weigh_rows_by_their_durations() -> None:
+    """Trace 0: (2·log2(2) + 3·log2(11) + 3·log2(101)) / 8; the start does not matter."""
     one = (2 * np.log2(2) + 3 * np.log2(11) + 3 * np.log2(101)) / 8
     two = (np.log2(1001) + np.log2(1.1)) / 2
-    assert traces(3, seed=1).mean_rate_bps(Link(30.0, 1.0)) == pytest.approx([30 * one, 30 * two, 30 * one])
-    # On twice the band, the noise is twice as strong.
-    halved = (np.log2(501) + np.log2(1.05)) / 2
-    assert traces().mean_rate_bps(Link(30.0, 1.0), 2)[1] == pytest.approx(60 * halved)
+    assert traces(3, seed=1).mean(bps_per_hz) == pytest.approx([one, two, one])

@@ -120,3 +120,15 @@ def test_transfer_does_not_depend_on_other_clients() -> None:
     for some in (slice(7, 8), slice(100, 300), slice(17_000, None)):
         alone_s = finish_s(clients[some], begin_s[some], bits[some], faded, 1.0)
         np.testing.assert_array_equal(alone_s, through_s[some])
+
+
+def test_waiting_for_a_channel_evaluates_about_as_many_rates_as_it_takes() -> None:
+    """Nothing is sent for 2,000 blocks."""
+    num_rates = [0]
+
+    def rates(clients: np.ndarray, blocks: np.ndarray) -> np.ndarray:
+        num_rates[0] += blocks.size
+        return np.where(blocks < 2000, 0.0, 5.0) + 0.0 * clients
+
+    assert finish_s(np.arange(1), np.zeros(1), np.array([10.0]), rates, 1.0).tolist() == [2002.0]
+    assert num_rates[0] < 5000

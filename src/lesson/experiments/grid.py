@@ -15,6 +15,7 @@ from lesson.experiments.folder import StudyPlan
 from lesson.experiments.naming import STRATEGY, in_words, run_name
 from lesson.fleet.allocation import find_allocation
 from lesson.learn.tasks import BUILT_IN
+from lesson.radio.channel import load_custom
 from lesson.settings.loading import apply_changes, changed_keys, check_set_once, read_sections
 from lesson.settings.sections import COMMON, StrategySettings
 from lesson.settings.settings import DERIVED, SECTIONS, Settings, section_of, without_none
@@ -186,6 +187,7 @@ def checked_settings(sections: Sections, values: Mapping[str, Any], *, own_task:
     if settings.data.dataset not in BUILT_IN and ":" not in settings.data.dataset and not own_task:
         raise unknown("dataset", settings.data.dataset, BUILT_IN)
     find_allocation(settings.radio.allocation)
+    load_custom(settings.radio)
     if settings.upload.compression != "none":
         from lesson.learn.compression import level_of, make_compressor  # torch takes a second to import
 

@@ -401,7 +401,7 @@ def _drawn_fleet(settings: Settings, population: Population) -> Fleet:
     cycles = latency.num_cycles(settings.training.charged_passes, population.cycles_per_sample, charged)
     compute_s = latency.compute_s(cycles, population.cpu_hz)
     links = _Links.of(settings, population) if settings.uses_positions else None
-    upload_s, shared_s, download_s = _sent_s(settings, population, links)
+    upload_s, shared_s, download_s, error_rate = _sent_s(settings, population, links)
     shared_s = np.nan_to_num(shared_s, nan=np.inf, posinf=np.inf)
     fleet = make_fleet(
         settings,
@@ -416,13 +416,11 @@ def _drawn_fleet(settings: Settings, population: Population) -> Fleet:
         transmit_j=latency.transmit_j(population.power_w, upload_s),
         shared_transmit_j=latency.transmit_j(population.power_w, shared_s),
     )
+    fleet = replace(fleet, population=population, error_rate=error_rate)
     if links is None:
-        return replace(fleet, population=population)
-    snr_db = 10 * np.log10(links.link.snr(population.power_w, links.gain))
-    fleet = replace(fleet, population=population, gain_db=links.gain_db, snr_db=snr_db, link=links.link)
-    if settings.radio.packet_error != "exponential":
         return fleet
-    return replace(fleet, error_rate=links.error_rate(population.power_w))
+    snr_db = 10 * np.log10(links.snr(population.power_w))
+    return replace(fleet, gain_db=links.gain_db, snr_db=snr_db, link=links.link)
 
 
 class _Links(NamedTuple):
@@ -431,60 +429,55 @@ class _Links(NamedTuple):
     gain_db: FloatArray
     k_db: FloatArray | float
     """Rician K; −inf for Rayleigh fading."""
-    fading: Fading
+    link: Link
+    """Noise and data rates."""
 
     @property
     def gain(self) -> FloatArray:
         """Gain as a ratio."""
         return np.power(10.0, self.gain_db / 10)
 
-    @property
-    def link(self) -> Link:
-        """Noise and data rates."""
-        return self.fading.link
-
     @classmethod
     def of(cls, settings: Settings, population: Population) -> Self:
         channel, everybody = channel_of(settings, population, population.seed), np.arange(len(population))[:, None]
         gain_db = channel.gain_db(everybody, np.zeros((1, 1)))[:, 0]
         k_db = k_db_of(settings.radio, channel, everybody, np.zeros((1, 1)))
-        return cls(gain_db, k_db if isinstance(k_db, float) else k_db[:, 0], Fading(settings.radio))
+        return cls(gain_db, k_db if isinstance(k_db, float) else k_db[:, 0], Link.of(settings.radio))
 
-    def rate_bps(self, power_w: FloatArray, num_bands: int = 1) -> FloatArray:
-        """Return the mean rate on the band of so many clients."""
-        band_hz = num_bands * self.link.band_hz
-        return self.fading.rate_bps(self.link.snr(power_w, self.gain, band_hz), self.k_db, band_hz)
-
-    def error_rate(self, power_w: FloatArray, num_bands: int = 1) -> FloatArray:
-        """Return the probability that an upload on the band of so many clients is corrupted."""
-        snr = self.link.snr(power_w, self.gain, num_bands * self.link.band_hz)
-        return self.fading.error_rate(snr, self.k_db)
+    def snr(self, power_w: FloatArray, num_bands: int = 1) -> FloatArray:
+        """Return the signal-to-noise ratio on the band of so many clients."""
+        return self.link.snr(power_w, self.gain, num_bands * self.link.band_hz)
 
 
 def _sent_s(
     settings: Settings, population: Population, links: _Links | None
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return each client's upload time, that alone on the combined band of all clients, and its download time.
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray | None]:
+    """Return upload times, those alone on the combined band of all clients, download times, and error rates.
 
     Bandwidth b and noise N0 grow with the number of bands, the power p does not. Times are those at the mean rate: of a
-    client's SNR trace, of its phone, or of Eq. (5) at its position.
+    client's SNR trace, of its phone, or of Eq. (5) at its position. Error rates are the probabilities that uploads on
+    clients' own bands are corrupted; None if [radio] packet_error has no such probability.
     """
-    num_bands = len(population)
-    if (traces := snr_traces_of(settings, len(population), population.seed)) is not None:
-        up_bps = down_bps = traces.mean_rate_bps(Link.of(settings.radio))
-        shared_bps = traces.mean_rate_bps(Link.of(settings.radio), num_bands)
-    elif (phones := phone_rates_of(settings, len(population), population.seed)) is not None:
+    radio, num_clients, fading = settings.radio, len(population), Fading(settings.radio)
+    own_hz, has_errors, error_rate = fading.link.band_hz, radio.packet_error == "exponential", None
+    if (traces := snr_traces_of(settings, num_clients, population.seed)) is not None:
+        up_bps = traces.mean(lambda snr: fading.useful_bps(snr, -np.inf, own_hz))
+        shared_bps = traces.mean(lambda snr: fading.useful_bps(snr / num_clients, -np.inf, num_clients * own_hz))
+        down_bps = traces.mean(lambda snr: fading.rate_bps(snr, -np.inf, own_hz))
+        error_rate = traces.mean(lambda snr: fading.error_rate(snr, -np.inf)) if has_errors else None
+    elif (phones := phone_rates_of(settings, num_clients, population.seed)) is not None:
         up_bps, shared_bps, down_bps = phones.mean_bps("up"), phones.mean_bps("up"), phones.mean_bps("down")
     else:
         assert links is not None, "rates depend on positions"
-        up_bps, shared_bps = links.rate_bps(population.power_w), links.rate_bps(population.power_w, num_bands)
-        down_bps = links.rate_bps(np.full(len(population), settings.radio.station_power_w))
-        if settings.radio.packet_error == "exponential" and settings.radio.on_error == "retransmit":
-            up_bps = up_bps / link.mean_times_sent(links.error_rate(population.power_w))
-            shared_bps = shared_bps / link.mean_times_sent(links.error_rate(population.power_w, num_bands))
+        up_bps, shared_bps = (
+            fading.useful_bps(links.snr(population.power_w, bands), links.k_db, bands * own_hz)
+            for bands in (1, num_clients)
+        )
+        down_bps = fading.rate_bps(links.snr(np.full(num_clients, radio.station_power_w)), links.k_db, own_hz)
+        error_rate = fading.error_rate(links.snr(population.power_w), links.k_db) if has_errors else None
     upload, shared_upload = (link.upload_s(settings.upload.bits, one) for one in (up_bps, shared_bps))
-    download = link.upload_s(settings.upload.whole_bits, down_bps)
-    return upload, shared_upload, download if settings.radio.download else np.zeros(len(population))
+    download = link.upload_s(settings.upload.whole_bits, down_bps) if radio.download else np.zeros(num_clients)
+    return upload, shared_upload, download, error_rate
 
 
 def local_work(settings: Settings, num_samples: IntArray) -> tuple[IntArray, IntArray]:

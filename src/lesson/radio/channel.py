@@ -82,9 +82,7 @@ class PlacedChannel:
     def __init__(self, radio: RadioSettings, site: Site) -> None:
         self._radio, self._positions, seed = radio, site.positions, site.seed
         self._model = URBAN.get(radio.path_loss)
-        self._own_loss = None
-        if ":" in radio.path_loss:
-            self._own_loss = load_named("[radio] path_loss", radio.path_loss, "module:function")
+        self._own_loss = load_custom(radio)
         self._sights = GaussianField(seed, "line of sight", SIGHT_KM)
         seen_km = hidden_km = SHADOWING_KM if radio.shadowing_km is None else radio.shadowing_km
         if self._model and radio.shadowing_km is None:
@@ -114,7 +112,7 @@ class PlacedChannel:
             if radio.shadowing_db is None:
                 deviation_db = tr38901.shadowing_db(self._model, seen)
         elif self._own_loss is not None:
-            loss_db = checked(radio.path_loss, distance_km.shape, self._own_loss, distance_km)
+            loss_db = checked(f"[radio] path_loss '{radio.path_loss}'", distance_km.shape, self._own_loss, distance_km)
         else:
             loss_db = log_distance_path_loss_db(distance_km, radio.path_loss_1km_db, radio.path_loss_slope_db)
         if np.any(deviation_db):
@@ -169,9 +167,11 @@ class GainMap:
 class OwnChannel:
     """A user's channel, whose gains are checked."""
 
-    def __init__(self, name: str, site: Site) -> None:
-        self._name, kind = name, load_named("[radio] channel", name)
-        self._channel: Channel = call_custom(name, kind, site)
+    def __init__(self, radio: RadioSettings, site: Site) -> None:
+        self._name = f"[radio] channel '{radio.channel}'"
+        self._channel: Channel = call_custom(self._name, load_custom(radio), site)
+        if not callable(getattr(self._channel, "gain_db", None)):
+            raise InputError(f"{self._name} must have a method gain_db(clients, times_s)")
 
     def gain_db(self, clients: IntArray, times_s: FloatArray) -> FloatArray:
         shape = np.broadcast_shapes(clients.shape, times_s.shape)
@@ -190,8 +190,17 @@ def k_db_of(radio: RadioSettings, channel: Channel, clients: IntArray, times_s: 
 def make_channel(radio: RadioSettings, site: Site) -> Channel:
     """Return the channel of the settings."""
     if radio.channel:
-        return OwnChannel(radio.channel, site)
+        return OwnChannel(radio, site)
     return GainMap(Path(radio.gain_map), site) if radio.gain_map else PlacedChannel(radio, site)
+
+
+def load_custom(radio: RadioSettings) -> Any:
+    """Return the user's channel class or path-loss function; None if there is none. InputError: it cannot be loaded."""
+    if radio.channel:
+        return load_named("[radio] channel", radio.channel)
+    if ":" in radio.path_loss:
+        return load_named("[radio] path_loss", radio.path_loss, "module:function")
+    return None
 
 
 def checked(name: str, shape: tuple[int, ...], function: Callable[..., Any], *arguments: Any) -> FloatArray:

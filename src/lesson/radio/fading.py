@@ -8,7 +8,7 @@ import numpy as np
 
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.random import Key, exponentials, uniforms
-from lesson.radio.link import Link, rate_bps, ratio
+from lesson.radio.link import Link, mean_times_sent, rate_bps, ratio
 from lesson.settings.sections import RadioSettings
 
 FadingKind = Literal["none", "rayleigh", "rician"]
@@ -52,6 +52,7 @@ class Fading:
         self.kind: FadingKind = radio.fading
         self.link = Link.of(radio)
         self._waterfall = ratio(radio.waterfall_db)
+        self._sends_again = radio.packet_error == "exponential" and radio.on_error == "retransmit"
         self._tables: dict[tuple[str, float], FloatArray] = {}
 
     def rate_bps(self, snr: FloatArray, k_db: FloatArray | float, band_hz: FloatArray | float) -> FloatArray:
@@ -59,6 +60,11 @@ class Fading:
         if self.kind == "none":
             return self.link.rate_bps(snr, band_hz)
         return rate_bps(band_hz, snr) * self._mean("rate", snr, k_db)
+
+    def useful_bps(self, snr: FloatArray, k_db: FloatArray | float, band_hz: FloatArray | float) -> FloatArray:
+        """Return the mean data rate of uploads, where those that are sent again count once."""
+        rates = self.rate_bps(snr, k_db, band_hz)
+        return rates / mean_times_sent(self.error_rate(snr, k_db)) if self._sends_again else rates
 
     def error_rate(self, snr: FloatArray, k_db: FloatArray | float) -> FloatArray:
         """Return the mean probability 1 − exp(−m/SNR) that an upload is corrupted, m being the waterfall threshold."""

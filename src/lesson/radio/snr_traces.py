@@ -1,10 +1,11 @@
 """Measured signal-to-noise ratios over time: each client follows one of several traces, which repeat at their end."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.random import key, uniforms
-from lesson.radio.link import Link
 
 
 class SnrTraces:
@@ -58,10 +59,7 @@ class SnrTraces:
         # Rounding of the sum may lead to the row of a neighboring trace.
         return self._snr[np.clip(rows, self._first[trace], self._last[trace])]
 
-    def mean_rate_bps(self, link: Link, num_bands: int = 1) -> FloatArray:
-        """Return the mean rate of each client over its trace, shape (num_clients,), on the band of so many clients.
-
-        An SNR is that on a client's own band, and noise grows with the band.
-        """
-        bits = link.rate_bps(self._snr / num_bands, num_bands * link.band_hz) * self._row_s
-        return (np.add.reduceat(bits, self._first) / self._period_s)[self._trace]
+    def mean(self, function: Callable[[FloatArray], FloatArray]) -> FloatArray:
+        """Return the mean of a function of the SNR over each client's trace, shape (num_clients,)."""
+        total = np.add.reduceat(function(self._snr) * self._row_s, self._first)
+        return (total / self._period_s)[self._trace]

@@ -15,6 +15,8 @@ Rates = Callable[[IntArray, IntArray], FloatArray]
 MAX_BLOCKS = 1_000_000
 """Maximum number of blocks of a transfer, which never completes if it needs more; a rate of 0 would loop forever."""
 
+_FIRST_BLOCKS, _MOST_BLOCKS = 256, 4096
+"""Limits of the blocks processed at once. A rate of 0 or of almost 0 may last for one block or for a million."""
 _MAX_ROWS = 1 << 14
 _MAX_ELEMENTS = 1 << 18
 """Clients and rates processed at once: enough to amortize the cost of a call, few enough for the cache."""
@@ -58,7 +60,7 @@ def _finish_s(clients: IntArray, begin_s: FloatArray, bits: FloatArray, rates: R
     sent_bits, per_block_bits = sent_bits[rows], per_block_bits[rows]
     num_seen = 1
     while len(rows) and num_seen < MAX_BLOCKS:
-        num_blocks = _num_blocks(bits - sent_bits, per_block_bits, MAX_BLOCKS - num_seen)
+        num_blocks = _num_blocks(bits - sent_bits, per_block_bits, num_seen)
         rate = rates(clients[:, None], block[:, None] + np.arange(num_blocks))
         # The running sum continues block by block, so that the result does not depend on how blocks are batched.
         total_bits = rate * coherence_s
@@ -76,11 +78,12 @@ def _finish_s(clients: IntArray, begin_s: FloatArray, bits: FloatArray, rates: R
     return through_s
 
 
-def _num_blocks(left_bits: FloatArray, per_block_bits: FloatArray, at_most: int) -> int:
-    """Return how many blocks to evaluate next: as many as the median transfer needs.
+def _num_blocks(left_bits: FloatArray, per_block_bits: FloatArray, num_seen: int) -> int:
+    """Return how many blocks to evaluate next: as many as the median transfer needs, or as have been evaluated.
 
     This way, at most about as many rates are evaluated in vain as are used.
     """
+    at_most = min(MAX_BLOCKS - num_seen, max(num_seen, _FIRST_BLOCKS), _MOST_BLOCKS)
     with np.errstate(divide="ignore", over="ignore"):
         needed = left_bits / per_block_bits
         typical = float(np.median(needed) if len(needed) > 1 else needed[0]) + 1

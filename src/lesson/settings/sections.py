@@ -105,10 +105,14 @@ class RadioSettings(Checked):
         0.0, "noise figure of the receiver, added to noise_dbm_per_hz", requires="noise_dbm_per_hz"
     )
     snr_gap_db: NotNegative = setting(
-        0.0, "how far coding falls short of Eq. (5): the SNR is divided by it", requires="throughput=model"
+        0.0,
+        "how far coding falls short of Eq. (5): the SNR is divided by it",
+        requires=("throughput=model", "no latencies"),
     )
     max_bps_per_hz: Positive | None = setting(
-        None, "maximum data rate per bandwidth, that of the highest modulation", requires="throughput=model"
+        None,
+        "maximum data rate per bandwidth, that of the highest modulation",
+        requires=("throughput=model", "no latencies"),
     )
     packet_error: Literal["none", "outage", "exponential"] = setting(
         "none",
@@ -121,13 +125,18 @@ class RadioSettings(Checked):
         },
     )
     min_snr_db: Finite = setting(
-        -6.7, "lowest usable SNR, by default about that of LTE and NR", requires="packet_error=outage"
+        -6.7,
+        "lowest usable SNR, by default about that of LTE and NR; clients that cannot reach it at the beginning never "
+        "take part",
+        requires="packet_error=outage",
     )
     waterfall_db: Finite = setting(
         0.334, "waterfall threshold m, by default that of Chen et al. 2021", requires="packet_error=exponential"
     )
     on_error: Literal["lose", "retransmit"] = setting(
-        "lose", "whether corrupted uploads are lost or sent again", requires="packet_error=exponential"
+        "lose",
+        "whether corrupted uploads are lost or sent again, at most 100 times",
+        requires="packet_error=exponential",
     )
     path_loss: Text = setting(
         "log-distance",

@@ -1,11 +1,12 @@
 """Uploads that fail, on the simulated clock."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from helpers.fleets import resume, steps
+from helpers.fleets import resume, steps, traced
 from lesson import FedAvg, Settings, draw_fleet, make_loop, simulate
 from lesson.clock.worlds.airtime import Airtime
 from lesson.core.random import key, uniforms
@@ -64,6 +65,46 @@ def test_errors_with_fading_mobility_and_a_shared_band(changes: dict[str, Any]) 
     assert sum(record.lost for record in before) > 0 or settings.radio.on_error == "retransmit"
     (one,), (other,) = steps(resume(whole, restored), 1), steps(whole, 1)
     assert (one.end_s, one.lost, one.transmit_j) == (other.end_s, other.lost, other.transmit_j)
+
+
+def test_errors_of_uploads_in_turn_are_those_on_the_whole_band() -> None:
+    """Nine clients have nine times the noise on their common band."""
+    settings = Settings(spectrum="in-turn", **ERRORS)
+    fails = uniforms(key(0, "packet errors"), np.arange(9), np.zeros(9, dtype=np.int64))
+    corrupted = fails < 1 - (1 - error_rates(settings)) ** 9
+    record = next(simulate(FedAvg(), draw_fleet(settings), rounds=1, settings=settings))
+    assert sorted(record.merged) == np.flatnonzero(~corrupted).tolist()
+    assert corrupted.sum() > (fails < error_rates(settings)).sum()
+
+
+def test_upload_that_is_always_corrupted_is_lost() -> None:
+    """It is sent a hundred times."""
+    settings = Settings(packet_error="exponential", on_error="retransmit", waterfall_db=60.0, num_clients=2)
+    plain = draw_fleet(Settings(num_clients=2))
+    record = next(simulate(FedAvg(), plain, rounds=1, settings=settings))
+    assert (record.lost, record.merged.tolist()) == (2, [])
+    assert record.transmit_j == pytest.approx(100 * plain.transmit_j.sum())
+
+
+def test_server_expects_uploads_to_be_sent_again_when_it_asks_for_times() -> None:
+    settings = Settings(on_error="retransmit", refresh_estimates_every_s=1.0, **ERRORS)
+    loop = make_loop(FedAvg(clients_per_round=1), draw_fleet(settings), settings=settings)
+    others = np.delete(np.arange(9), steps(loop, 2)[1].merged)
+    assert loop.fleet.upload_s[others] == pytest.approx(draw_fleet(settings).upload_s[others])
+
+
+def test_errors_on_snr_traces(tmp_path: Path) -> None:
+    """10 dB and 20 dB, each for half of the time, with m = 1: error rates and useful rates are means; two clients
+    have twice the noise on their common band."""
+    trace = traced(tmp_path / "snr.csv", "trace,time_s,snr_db a,0,10 a,1,20")
+    settings = Settings(
+        snr_trace=trace, num_clients=2, packet_error="exponential", waterfall_db=0.0, on_error="retransmit"
+    )
+    fleet = draw_fleet(settings)
+    assert fleet.error_rate == pytest.approx([1 - (np.exp(-0.1) + np.exp(-0.01)) / 2] * 2)
+    for bands, upload_s in ((1, fleet.upload_s), (2, fleet.shared_upload_s)):
+        useful = [np.exp(-bands / snr) * np.log2(1 + snr / bands) for snr in (10.0, 100.0)]
+        assert upload_s == pytest.approx([100e3 / (bands * 30e3 * np.mean(useful))] * 2)
 
 
 def test_outage_makes_clients_unreachable() -> None:

@@ -147,17 +147,21 @@ class ActualTimes:
     def _fail(
         self, clients: IntArray, index: IntArray, ready_s: FloatArray, *, whole_band: bool, resources: Resources | None
     ) -> tuple[BoolArray, FloatArray | float]:
-        """Return which updates are lost although they are uploaded, and how often each upload is sent."""
+        """Return which updates are lost although they are uploaded, and how often each upload is sent.
+
+        The error rate is that at the beginning of the upload. On a band that is split, it is that of the own band.
+        """
         if self._trace is not None:
             return self._trace.fails(clients, index), 1.0
         if not self._has_errors or self._airtime is None:
             return np.zeros(len(clients), dtype=np.bool_), 1.0
+        whole_band = whole_band or self._spectrum == "in-turn"
         rate = self._airtime.error_rate(clients, ready_s, whole_band=whole_band, resources=resources)
         drawn = uniforms(self._packets, clients, index)
         if self._errors == "lose":
             return drawn < rate, 1.0
         with np.errstate(divide="ignore"):  # sent more than n times with probability rate^n
-            times_sent = 1 + np.floor(np.log(drawn) / np.log(rate))
+            times_sent = 1 + np.floor(np.abs(np.log(drawn) / np.log(rate)))  # inf at a rate of 1
         return times_sent > MAX_TIMES_SENT, np.minimum(times_sent, MAX_TIMES_SENT)
 
     def _drop_out(
@@ -241,8 +245,8 @@ class ActualTimes:
     def asked_s(self, clients: IntArray, now_s: float) -> dict[str, FloatArray]:
         """Return the download, compute and upload time of the usual local training for idle clients now.
 
-        Transfer times are without fading, at each client's current position; with a trace, compute and upload times are
-        the means of its rows.
+        Transfer times are those at the mean rate at each client's current position; with a trace, compute and upload
+        times are the means of its rows.
         """
         fleet = self._fleet
         compute_s, upload_s, download_s = fleet.compute_s[clients], fleet.upload_s[clients], fleet.download_s[clients]

@@ -19,6 +19,8 @@ MAX_CACHED_CLIENTS = 4096
 """Channels of larger fleets are not cached: a span holds all clients, not only those that upload."""
 _SPAN = 64
 """Number of consecutive blocks whose channels are computed together."""
+_MAX_CACHED_BLOCKS = 1024
+"""Number of blocks of one request up to which spans are cached. Few uploads take longer, and spans hold all clients."""
 _MAX_CACHED_ELEMENTS = 1 << 22
 """Number of cached (client, block) pairs at which the oldest span is evicted."""
 _EAGER_CLIENTS = 256
@@ -108,7 +110,8 @@ class Airtime:
     def typical_s(self, clients: IntArray, bits: FloatArray, now_s: float, *, down: bool = False) -> FloatArray:
         """Return the seconds that transfers take on each client's own band at the mean rate of the current block."""
         snr, k_db = self._mean_snr(clients[:, None], self._block_at(np.array([now_s]))[:, None], down=down)
-        return link.upload_s(1.0, self._fading.rate_bps(snr, k_db, self._link.band_hz)[:, 0]) * bits
+        mean_bps = self._fading.rate_bps if down else self._fading.useful_bps
+        return link.upload_s(1.0, mean_bps(snr, k_db, self._link.band_hz)[:, 0]) * bits
 
     def error_rate(
         self,
@@ -121,10 +124,11 @@ class Airtime:
         """Return the probability that uploads that begin at these times are corrupted."""
         finite = np.where(np.isfinite(begin_s), begin_s, 0.0)
         snr, k_db = self._mean_snr(clients[:, None], self._block_at(finite)[:, None], resources=resources)
-        bands = self._whole_hz / self._link.band_hz if whole_band else 1.0
-        return self._fading.error_rate(snr / (bands if resources is None else resources.band[clients, None]), k_db)[
-            :, 0
-        ]
+        if resources is not None:
+            snr = snr / resources.band[clients, None]
+        elif whole_band:
+            snr = snr * (self._link.band_hz / self._whole_hz)
+        return self._fading.error_rate(snr, k_db)[:, 0]
 
     def _block_at(self, time_s: FloatArray) -> IntArray:
         return transfer.block_at(time_s, self._block_s)
@@ -159,7 +163,7 @@ class Airtime:
         """
         if self._standing is not None:
             snr, k_db = self._standing[0, clients], self._standing[1, clients] if self._has_k else -np.inf
-        elif len(self._power_w) > MAX_CACHED_CLIENTS:
+        elif len(self._power_w) > MAX_CACHED_CLIENTS or blocks.shape[1] > _MAX_CACHED_BLOCKS:
             snr, k_db = self._computed(clients, blocks)
         else:
             snr, k_db = self._cached(clients, blocks)
