@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from lesson import FedAvg, Settings, draw_fleet, load, simulate
-from lesson.experiments.measures import Estimate
+from lesson.core.arrays import FloatArray
+from lesson.experiments.measures import Estimate, half_intervals, to_target, value_by
 from lesson.experiments.tuning.study import COLLAPSED, TunedStudy
 from lesson.learn.metric import ACCURACY
 from lesson.report.results import gain_cell, ratio_cell
@@ -94,12 +95,35 @@ def channels(dataset: str) -> Iterator[list[str]]:
         yield cells
 
 
+def uplink() -> Iterator[list[str]]:
+    """Time, energy, traffic and uploads to 80 % with compressed uploads."""
+    study = _load("uplink", "mnist")
+    yield ["", "time to 80 % (s)", "uploads", "energy (kJ)", "uploaded (MB)", "accuracy at 10,000 s (%)"]
+    for strategy in ("lesson", "fedavg", "fedbuff", "fedcs"):
+        for level in ("none", "8 bits", "4 bits", "top 1 %"):
+            name = f"{strategy}, {level}"
+            runs, cells = [run for run in study.runs if run.labels["entry"] == name], [f"`{strategy}`, {level}"]
+            for column, unit in (("time_s", 1.0), ("uploads", 1.0), ("energy_j", 1e3), ("bytes_up", 1e6)):
+                costs = np.array([to_target(run, 0.8, column) for run in runs]) / unit
+                count = np.count_nonzero(np.isfinite(costs))
+                cells.append(_mean(costs) if count == len(runs) else f"{count} of {len(runs)} seeds")
+            yield [*cells, _mean(np.array([100 * value_by(run, 10_000.0) for run in runs]))]
+
+
+def _mean(values: FloatArray) -> str:
+    """A mean and half its 95 % confidence interval."""
+    half = float(half_intervals(values))
+    digits = 1 if half < 10 else 0
+    return f"{values.mean():,.{digits}f} ± {half:,.{digits}f}"
+
+
 TABLES: dict[str, Callable[[], Iterator[list[str]]]] = {
     "round_lengths": round_lengths,
     "with_adam": with_adam,
     "without_optimizer": without_optimizer,
     "channels_mnist": functools.partial(channels, "mnist"),
     "channels_cifar10": functools.partial(channels, "cifar10"),
+    "uplink": uplink,
 }
 
 
