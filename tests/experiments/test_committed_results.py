@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from helpers.run_folders import load_as_study
-from lesson import draw_fleet, simulate
+from lesson import Settings, draw_fleet, simulate
 from lesson.experiments.folder import StudyFolder
 from lesson.experiments.naming import run_name
 from lesson.paper.fleets import towards_zero
@@ -21,7 +21,7 @@ from lesson.strategies import make_strategy
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 PAPER = EXPERIMENTS / "paper" / "results"
 ARCHIVES = sorted(path.parent for path in EXPERIMENTS.glob("*/results/**/runs.jsonl.gz"))
-TUNED = sorted(path.parent for path in EXPERIMENTS.glob("[rst]*/results/**/runs.jsonl.gz"))
+TUNED = sorted(path.parent for path in EXPERIMENTS.glob("[rstu]*/results/**/runs.jsonl.gz"))
 
 
 @pytest.mark.parametrize("folder", ARCHIVES, ids=lambda folder: folder.relative_to(EXPERIMENTS).as_posix())
@@ -37,7 +37,7 @@ def test_tuned_tables_follow_from_their_runs(folder: Path) -> None:
     """All runs have the names of their settings: otherwise, they would be executed again."""
     study = load_as_study(folder)
     assert not study.failures
-    assert all(run.name == run_name(run.settings) for run in study.runs)
+    assert all(run.name == run_name(Settings(**run.settings.given_sections())) for run in study.runs)
     assert study.table().to_csv(index=False) == (folder / "table.csv").read_text()
 
 
