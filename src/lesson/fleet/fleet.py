@@ -435,7 +435,7 @@ class _Links(NamedTuple):
     @property
     def gain(self) -> FloatArray:
         """Gain as a ratio."""
-        return np.power(10.0, self.gain_db / 10)
+        return link.gain(-self.gain_db)
 
     @classmethod
     def of(cls, settings: Settings, population: Population) -> Self:
@@ -445,7 +445,7 @@ class _Links(NamedTuple):
         return cls(gain_db, k_db if isinstance(k_db, float) else k_db[:, 0], Link.of(settings.radio))
 
     def snr(self, power_w: FloatArray, num_bands: int = 1) -> FloatArray:
-        """Return the signal-to-noise ratio on the band of so many clients."""
+        """Return the signal-to-noise ratio on the combined band of `num_bands` clients."""
         return self.link.snr(power_w, self.gain, num_bands * self.link.band_hz)
 
 

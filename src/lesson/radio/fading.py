@@ -18,8 +18,8 @@ _GRID_DB = np.arange(-100.0, 200.5, 0.5)
 """Mean signal-to-noise ratios at which means are tabulated. Between them, they are interpolated linearly."""
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(64)
 _LOWEST, _DEVIATIONS, _LARGEST_K = 1e-6, 6.0, 1e6
-"""Integrals over fading leave out power gains below the lowest, and amplitudes so many deviations from the mean. With a
-larger K, there is almost no fading, and numbers would exceed their precision."""
+"""Integrals over fading leave out power gains below the first number, and amplitudes that differ from the mean by more
+standard deviations than the second. K is limited to the third, at which there is almost no fading."""
 
 
 def fading_gain(k_db: FloatArray | float, key: Key, clients: IntArray, blocks: IntArray) -> FloatArray:

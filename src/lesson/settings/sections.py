@@ -30,6 +30,11 @@ from lesson.core.validation import (
 
 MAX_CLIENTS = 10_000_000
 MIN_COHERENCE_S = 1e-4
+LOG_DISTANCE = (
+    *("path_loss=log-distance", "throughput=model"),
+    *("no snr_trace", "no channel", "no gain_map", "no latencies"),
+)
+"""What the parameters of the paper's path loss require."""
 PATH_LOSSES = ("log-distance", "uma", "umi")
 UpTo1000 = Annotated[float, Field(ge=0, le=1000, strict=True)]
 
@@ -158,26 +163,12 @@ class RadioSettings(Checked):
     path_loss_1km_db: Finite = setting(
         128.1,
         "path loss at 1 km, for log-distance",
-        requires=(
-            "path_loss=log-distance",
-            "throughput=model",
-            "no snr_trace",
-            "no channel",
-            "no gain_map",
-            "no latencies",
-        ),
+        requires=LOG_DISTANCE,
     )
     path_loss_slope_db: Finite = setting(
         37.6,
         "path loss per decade of distance, for log-distance",
-        requires=(
-            "path_loss=log-distance",
-            "throughput=model",
-            "no snr_trace",
-            "no channel",
-            "no gain_map",
-            "no latencies",
-        ),
+        requires=LOG_DISTANCE,
     )
     line_of_sight: Literal["drawn", "always", "never"] = setting(
         "drawn",

@@ -78,23 +78,19 @@ class Airtime:
             return self._whole_hz if whole_band else self._link.band_hz
 
         def mean_bps(who: IntArray, blocks: IntArray) -> FloatArray:
-            band_hz, (snr, k_db) = bands_of(who), self._mean_snr(who, blocks, down=down, resources=resources)
-            return self._fading.rate_bps(snr * (self._link.band_hz / band_hz), k_db, band_hz)
+            return self._mean_bps(who, blocks, bands_of(who), down=down, resources=resources)
 
         def faded_bps(who: IntArray, blocks: IntArray) -> FloatArray:
             return self._faded_bps(who, blocks, bands_of(who), down=down, resources=resources)
 
         if self._fading.kind == "none":
             return transfer.finish_s(clients, begin_s, bits, mean_bps, self._block_s)
-        who, blocks = clients[:, None], self._block_at(np.where(np.isfinite(begin_s), begin_s, 0.0))[:, None]
-        band_hz, (snr, _) = bands_of(who), self._mean_snr(who, blocks, down=down, resources=resources)
+        who = clients[:, None]
+        band_hz, (snr, _) = bands_of(who), self._mean_snr(who, self._first(begin_s), down=down, resources=resources)
         with np.errstate(divide="ignore"):
             usual_s = bits / self._link.rate_bps(snr * (self._link.band_hz / band_hz), band_hz)[:, 0]
         ends_s, is_long = np.empty(len(clients)), usual_s > LONG * self._coherence_s
-        for rows, rates, block_s in (
-            (is_long, mean_bps, self._block_s),
-            (~is_long, faded_bps, self._coherence_s),
-        ):
+        for rows, rates, block_s in (is_long, mean_bps, self._block_s), (~is_long, faded_bps, self._coherence_s):
             if rows.any():
                 ends_s[rows] = transfer.finish_s(clients[rows], begin_s[rows], bits[rows], rates, block_s)
         return ends_s
@@ -102,10 +98,8 @@ class Airtime:
     def shared_rate_bps(self, clients: IntArray, block: int, num_sharing: int) -> FloatArray:
         """Return the rates of clients, shape (n,), in a block in which `num_sharing` clients split the whole band."""
         who, blocks, band_hz = clients[:, None], np.array([[block]]), self._whole_hz / num_sharing
-        if self._shared_fades:
-            return self._faded_bps(who, blocks, band_hz)[:, 0]
-        snr, k_db = self._mean_snr(who, blocks)
-        return self._fading.rate_bps(snr * (self._link.band_hz / band_hz), k_db, band_hz)[:, 0]
+        rates = self._faded_bps if self._shared_fades else self._mean_bps
+        return rates(who, blocks, band_hz)[:, 0]
 
     def typical_s(self, clients: IntArray, bits: FloatArray, now_s: float, *, down: bool = False) -> FloatArray:
         """Return the seconds that transfers take on each client's own band at the mean rate of the current block."""
@@ -122,8 +116,7 @@ class Airtime:
         resources: Resources | None = None,
     ) -> FloatArray:
         """Return the probability that uploads that begin at these times are corrupted."""
-        finite = np.where(np.isfinite(begin_s), begin_s, 0.0)
-        snr, k_db = self._mean_snr(clients[:, None], self._block_at(finite)[:, None], resources=resources)
+        snr, k_db = self._mean_snr(clients[:, None], self._first(begin_s), resources=resources)
         if resources is not None:
             snr = snr / resources.band[clients, None]
         elif whole_band:
@@ -132,6 +125,23 @@ class Airtime:
 
     def _block_at(self, time_s: FloatArray) -> IntArray:
         return transfer.block_at(time_s, self._block_s)
+
+    def _first(self, begin_s: FloatArray) -> IntArray:
+        """Return the block in which each transfer begins, shape (n, 1); any block if it never begins."""
+        return self._block_at(np.where(np.isfinite(begin_s), begin_s, 0.0))[:, None]
+
+    def _mean_bps(
+        self,
+        clients: IntArray,
+        blocks: IntArray,
+        band_hz: FloatArray | float,
+        *,
+        down: bool = False,
+        resources: Resources | None = None,
+    ) -> FloatArray:
+        """Return the mean rates over fading of clients (n, 1) in blocks (n, K) or (1, K). Noise grows with the band."""
+        snr, k_db = self._mean_snr(clients, blocks, down=down, resources=resources)
+        return self._fading.rate_bps(snr * (self._link.band_hz / band_hz), k_db, band_hz)
 
     def _faded_bps(
         self,
@@ -142,10 +152,7 @@ class Airtime:
         down: bool = False,
         resources: Resources | None = None,
     ) -> FloatArray:
-        """Return the rates of clients (n, 1) in intervals of the coherence time, (n, K) or (1, K), with fading.
-
-        Noise power grows with the band.
-        """
+        """Return the rates of clients (n, 1) in intervals of the coherence time, (n, K) or (1, K), with fading."""
         slow = blocks
         if self._block_s != self._coherence_s:
             times_s = np.asarray(blocks * self._coherence_s, np.float64)

@@ -169,7 +169,7 @@ class Machine:
             self.join(used)
 
     def _rows_in(self, num_clients: int) -> int:
-        """Return the number of rows of a graph for rows of so many clients."""
+        """Return the number of rows of a graph whose rows have `num_clients` clients."""
         return max(1, min(MAX_ROWS, SAMPLES_IN_GRAPH // (num_clients * self.workload.batch_size)))
 
     def on_stream(self, turn: int, begun: Any) -> Any:
@@ -186,7 +186,7 @@ class Machine:
                 torch.cuda.current_stream().wait_stream(stream)
 
     def packed(self, num_clients: int, turn: int) -> PackedRows:
-        """Return one of the graphs for rows of so many clients."""
+        """Return one of the graphs whose rows have `num_clients` clients."""
         made = self._graphs.setdefault(("gradients", num_clients), [])
         while len(made) <= turn:
             shape = self._rows_in(num_clients), num_clients
