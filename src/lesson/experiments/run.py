@@ -1,6 +1,6 @@
 """A finished run, read from its folder or from a line of an archive."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -96,7 +96,7 @@ class Run:
     @cached_property
     def curve(self) -> pd.DataFrame:
         """One row per evaluation of the model, with the columns in `curve_columns`."""
-        return self.archived.curve if self.archived is not None else curve_of(self.lines, self.metric)
+        return self.archived.curve if self.archived is not None else curve_of(self.each_line(), self.metric)
 
     @cached_property
     def clients(self) -> pd.DataFrame:
@@ -105,7 +105,7 @@ class Run:
         if self.archived is not None:
             return self.archived.clients
         measured = self.settings.fleet.latencies  # the file may have changed or be on another machine
-        return clients_of(self.lines, self.settings, self._latencies_s() if measured else None)
+        return clients_of(self.each_line(), self.settings, self._latencies_s() if measured else None)
 
     @cached_property
     def versions(self) -> dict[str, str]:
@@ -123,14 +123,18 @@ class Run:
     @cached_property
     def lines(self) -> Sequence[dict[str, Any]]:
         """The lines of metrics.jsonl; for an archived run, one line per evaluation."""
+        return list(self.each_line())
+
+    def each_line(self) -> Iterator[dict[str, Any]]:
+        """Yield `lines` without keeping them: those of a study may not fit into memory."""
         if self.path is None:
-            return list(_lines_of(self.curve))
+            return _lines_of(self.curve)
         lines = each_line(RunFolder(self.path).metrics)
         if self.diverged:
-            return list(lines)
+            return lines
         scores = (self.metric.name, "loss")
         final = {name: self.summary[name] for name in scores if self.summary[name] is not None}
-        return list(with_final_score(lines, final | self.summary.get("metrics", {})))
+        return with_final_score(lines, final | self.summary.get("metrics", {}))
 
     def read_clients(self) -> dict[str, Any]:
         """Return the content of clients.json; empty for an archived run and for a folder without this file."""
@@ -183,13 +187,18 @@ class Archived:
 
 def curve_of(lines: Iterable[dict[str, Any]], metric: Metric = ACCURACY) -> pd.DataFrame:
     """Return one row per evaluation: round, time, scores, uploads and joules so far, rounded as in an archive."""
-    metrics = pd.DataFrame(lines)
-    names = curve_columns(metric)
-    if metric.name not in metrics:
+    totals: dict[str, float | None] = dict.fromkeys(TOTALS, 0)
+    evaluated = list[dict[str, Any]]()
+    for line in lines:
+        for name, total in totals.items():
+            spent = line.get(name)
+            totals[name] = None if total is None or spent is None else total + spent
+        if metric.name in line:
+            evaluated.append(line | totals)
+    scored, names = pd.DataFrame(evaluated), curve_columns(metric)
+    if not evaluated:
         return pd.DataFrame(columns=list(names))
-    columns = [name for name in names if name in metrics and (name not in TOTALS or metrics[name].notna().all())]
-    totals = metrics[[name for name in TOTALS if name in columns]].cumsum()
-    scored = metrics.assign(**totals).dropna(subset=metric.name)[columns].reset_index(drop=True)
+    scored = scored[[name for name in names if name in scored and (name not in TOTALS or totals[name] is not None)]]
     scored[metric.name] = metric.rounded(scored[metric.name])
     return scored.round({"time_s": 3, "loss": 5, "energy_j": 3})
 
@@ -201,10 +210,9 @@ def clients_of(
 
     `latency_s` has the latency of each client; by default, the fleet of the settings is drawn.
     """
-    metrics = pd.DataFrame(lines)
-    if "client_loss" not in metrics:
+    scored = pd.DataFrame([line for line in lines if "client_loss" in line])
+    if not len(scored):
         return pd.DataFrame(columns=["round", "time_s", "global_loss"])
-    scored = metrics.dropna(subset="client_loss")
     means: dict[str, FloatArray] = {}
     if "client_accuracy" in scored:  # only tasks with classes have it
         accuracy = np.array(scored["client_accuracy"].to_list(), dtype=float)
@@ -244,7 +252,7 @@ def summary_of(settings: Settings, curve: pd.DataFrame, diverged: str, metric: M
     }
 
 
-def _lines_of(curve: pd.DataFrame) -> Iterable[dict[str, Any]]:
+def _lines_of(curve: pd.DataFrame) -> Iterator[dict[str, Any]]:
     """Yield the rows of a curve as lines of metrics, with what was spent since the previous row."""
     spent = {name: curve[name].diff().fillna(curve[name]) for name in TOTALS if name in curve}
     for row in curve.assign(**spent).to_dict("records"):

@@ -6,9 +6,10 @@ An error names the file, the line and the field.
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Required, Self
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
+from typing_extensions import TypedDict  # pydantic requires it before Python 3.12
 
 from lesson.core.errors import InputError
 from lesson.core.validation import shown, wanted_by
@@ -21,34 +22,39 @@ class Shape(BaseModel):
     model_config = ConfigDict(extra="ignore", strict=True, allow_inf_nan=False)
 
 
-class Line(Shape):
+class Line(TypedDict, total=False):
     """One round in metrics.jsonl."""
 
-    round: int
-    time_s: float
-    uploads: int
-    bytes_up: int
-    bytes_down: int
-    energy_j: float | None
-    staleness: float | None
-    accuracy: float = 0.0
-    loss: float = 0.0
-    merged: list[int] = []
-    merged_staleness: list[int] = []
-    merged_started_s: list[float] = []
-    merged_arrived_s: list[float] = []
-    merged_expected_s: list[float] = []
-    misses: int = 0
-    retiered: int = 0
-    lost: int = 0
-    rejected: int = 0
-    rejections: dict[str, list[int]] = {}
-    excluded: list[int] = []
-    exhausted: list[int] = []
-    note: str = ""
-    global_loss: float | None = None
-    client_accuracy: list[float | None] = []
-    client_loss: list[float | None] = []
+    __pydantic_config__ = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)  # type: ignore[misc]
+
+    round: Required[int]
+    time_s: Required[float]
+    uploads: Required[int]
+    bytes_up: Required[int]
+    bytes_down: Required[int]
+    energy_j: Required[float | None]
+    staleness: Required[float | None]
+    accuracy: float
+    loss: float
+    merged: list[int]
+    merged_staleness: list[int]
+    merged_started_s: list[float]
+    merged_arrived_s: list[float]
+    merged_expected_s: list[float]
+    misses: int
+    retiered: int
+    lost: int
+    rejected: int
+    rejections: dict[str, list[int]]
+    excluded: list[int]
+    exhausted: list[int]
+    note: str
+    global_loss: float | None
+    client_accuracy: list[float | None]
+    client_loss: list[float | None]
+
+
+_LINE: TypeAdapter[Any] = TypeAdapter(Line)
 
 
 class Summary(Shape):
@@ -114,8 +120,7 @@ def each_line(path: Path) -> Iterator[dict[str, Any]]:
     try:
         with path.open("rb") as file:
             for number, content in enumerate(file, start=1):
-                line = json.loads(content)
-                Line.model_validate(line)
+                line: dict[str, Any] = _LINE.validate_json(content)
                 if line["round"] != number:
                     raise ValueError(f"round must be {number}, got {line['round']}")
                 yield line
@@ -147,6 +152,6 @@ def reason_of(error: Exception) -> str:
     field = ".".join(map(str, first["loc"])) or "it"
     if first["type"] == "missing":
         return f"{field} is missing"
-    if first["type"] == "value_error":
+    if first["type"] in ("value_error", "json_invalid"):
         return str(first["ctx"]["error"])
     return f"{field} must be {wanted_by(first)}, got {shown(first['input'])}"

@@ -9,7 +9,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ SHARE_OF_BEST = 0.5
 """Share of its own best accuracy up to which a run has collapsed."""
 
 
+@lru_cache(maxsize=4096)  # every cell of a table asks again
 def has_collapsed(run: Run, time_s: float) -> bool:
     """Return whether a run diverged, or has at most 20 % accuracy at a time, or at most half of its best until then.
 

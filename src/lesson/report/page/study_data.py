@@ -33,7 +33,7 @@ def study_data(study: Study) -> dict[str, Any]:
     """Return all data of a study's page."""
     groups, metric = groups_of(study), study.metric
     drawn = best_groups(groups, metric, MAX_GROUPS)
-    courses = [[course_of(run.lines) for run in group.runs] for group in drawn]
+    courses = [[course_of(run.each_line()) for run in group.runs] for group in drawn]
     clients = [[stored_clients(run) for run in group.runs] for group in drawn]
     merges = [_counts_merges(group, runs) for group, runs in zip(drawn, courses, strict=True)]
     there = [place for place, (stored, *_) in enumerate(clients) if stored and any(stored["clients"]["latency_s"])]
