@@ -23,7 +23,7 @@ from torch.nn import functional
 from lesson import Settings, Task
 from lesson.core.cores import num_cores
 from lesson.learn.backend import Backend
-from lesson.learn.cohort import Cohort
+from lesson.learn.cohort import NO_LIMIT, Cohort
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.cuda.backend import CudaBackend
 from lesson.learn.models import CifarNet
@@ -129,6 +129,7 @@ def everybody(workload: Workload, steps: int) -> Cohort:
         local_steps=zeros + steps,
         weight=np.full(num_clients, 1 / num_clients),
         first=zeros,
+        most_samples=zeros + NO_LIMIT,
         level=np.full(len(zeros), np.nan),
     )
 
@@ -186,11 +187,11 @@ def to_device(inputs: Tensor, device: str) -> Tensor:
 def lesson_round(workload: Workload, cohort: Cohort, device: str) -> Iterator[tuple[Round, SimulatedClients]]:
     """Provide a function that runs the round of a cohort with the trainer that `auto` picks, and the clients."""
     backend: Backend = CudaBackend(workload, "tf32") if device == "cuda" else CpuBackend(workload)
-    clients, batches = SimulatedClients(workload, backend), np.ones(len(cohort), dtype=np.int64)
+    clients = SimulatedClients(workload, backend)
 
     def run() -> None:
         nonlocal cohort
-        (model,) = clients.trainer_for(cohort.local_steps, batches).sums([cohort])
+        (model,) = clients.trainer_for(cohort.local_steps).sums([cohort])
         cohort = replace(cohort, base=model.clone(), index=cohort.index + 1)
 
     try:

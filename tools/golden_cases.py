@@ -152,7 +152,7 @@ OPTIONS = {
 """Settings that exercise what is special about a strategy in a few rounds with a few clients."""
 STALE = {
     *("ca2fl", "fadas", "fedasync", "fedat", "fedbuff", "fedcompass", "fedqueue", "refl", "safa"),
-    *("lesson", "lesson-filled"),
+    *("lesson", "lesson-fitted"),
 }
 """Strategies that aggregate stale updates."""
 STEPS = "strategy.name=fedavg training.local_steps=3 run.rounds=4 run.eval_every_s=1e9"

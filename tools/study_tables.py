@@ -59,11 +59,11 @@ def round_lengths() -> Iterator[list[str]]:
 
 
 def with_adam() -> Iterator[list[str]]:
-    """`lesson-filled` and other strategies, all with Adam on the server."""
+    """`lesson-fitted` and other strategies, all with Adam on the server."""
     study = _load("strategies")
-    yield ["`lesson-filled`", *(f"β = {beta:g}" for beta in BETAS)]
+    yield ["`lesson-fitted`", *(f"β = {beta:g}" for beta in BETAS)]
     for name in ("fedavg", "fedcs", "lesson"):
-        pairs = [study.compare("lesson-filled+adam", f"{name}+adam", beta) for beta in BETAS]
+        pairs = [study.compare("lesson-fitted+adam", f"{name}+adam", beta) for beta in BETAS]
         for what in ("time", "energy"):
             yield [f"{what} to 70 %, relative to `{name}`", *(_ratio(pair[f"{what}_ratio"]) for pair in pairs)]
         yield [f"accuracy at 100,000 s minus that of `{name}`, points", *(_points(pair[study.gain]) for pair in pairs)]

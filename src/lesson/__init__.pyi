@@ -47,7 +47,7 @@ from .strategies.fedcs import FedCS
 from .strategies.fedcs_greedy import FedCSGreedy
 from .strategies.fedqueue import FedQueue
 from .strategies.lesson import Lesson
-from .strategies.lesson_filled import LessonFilled
+from .strategies.lesson_fitted import LessonFitted
 from .strategies.malenia import Malenia
 from .strategies.oort import Oort
 from .strategies.refl import Refl
@@ -79,7 +79,7 @@ __all__ = [
     "Fleet",
     "InputError",
     "Lesson",
-    "LessonFilled",
+    "LessonFitted",
     "Malenia",
     "Merge",
     "MessagePart",

@@ -10,7 +10,7 @@ import pytest
 from helpers.fleets import make_fleet, traced
 from helpers.scripted import Scripted, ids
 from helpers.strategies import follow
-from lesson import AllOf, FedAvg, Fleet, InputError, Lesson, LessonFilled, RoundPlan, Settings, make_loop, simulate
+from lesson import AllOf, FedAvg, Fleet, InputError, Lesson, LessonFitted, RoundPlan, Settings, make_loop, simulate
 
 BITS = {32.0: 320.0, 16.0: 160.0, 8.0: 81.0, 4.0: 40.0}
 
@@ -68,11 +68,12 @@ def test_fit_upload_by_hand(links: Fleet) -> None:
     assert run.records[0].transmit_j == pytest.approx(2 * (320 + 160 + 40) / 81)
 
 
-def test_filled_slots_take_the_fitted_upload_into_account(links: Fleet) -> None:
-    """τ = 10 s. Client 0 needs 1 s for a minibatch and 7.9 s for its upload at level 32: two fit. At the usual level,
-    eight would. Client 2 has 20 − 7.9 s for minibatches of 9.5 s; 1 and 3 have room for one."""
-    (plan,) = follow(LessonFilled(10.0, fit_upload=True), links, 1).plans
-    assert np.asarray(plan.batches).tolist() == [2, 1, 1, 1]
+def test_fitted_work_takes_the_fitted_upload_into_account(links: Fleet) -> None:
+    """τ = 10 s. With 4 samples instead of 20, nobody has to compress, so uploads take 7.9 s. In the other 2.1 s, the
+    clients, which need 1, 5, 9.5 and 9 s for 20 samples, can process 42, 8.4, 4.4 and 4.7."""
+    (plan,) = follow(LessonFitted(10.0, fit_upload=True), links, 1).plans
+    assert np.asarray(plan.compression).tolist() == [32.0] * 4
+    assert np.asarray(plan.samples).tolist() == [40, 8, 4, 4]
 
 
 def test_fit_upload_needs_compression_and_upload_times(links: Fleet) -> None:

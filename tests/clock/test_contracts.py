@@ -46,9 +46,9 @@ PLANS: dict[str, list[Any]] = {
     "AnyOf.groups": [replace(PLAN, closes=AnyOf(groups)) for groups in ([[0], 1], [[0], [-1]])],
     "RoundPlan.lr_scale": [replace(PLAN, lr_scale=scale) for scale in (-1.0, np.nan, [np.inf], [1.0, 2.0], 1j, "1")],
     "RoundPlan.local_steps": [replace(PLAN, local_steps=steps) for steps in ([0], [1.5], 1.5, [1, 1])],
-    "RoundPlan.batches": [
-        *(replace(PLAN, batches=batches) for batches in ([0], [1.5], 1.5, [1, 1])),
-        replace(PLAN, local_steps=[2], batches=[2]),
+    "RoundPlan.samples": [
+        *(replace(PLAN, samples=samples) for samples in ([0], [1.5], 1.5, [1, 1])),
+        replace(PLAN, local_steps=[2], samples=[2]),
     ],
     "RoundPlan.tiers": [replace(PLAN, tiers=[1, 2])],
     "RoundPlan.drops": [replace(PLAN, drops=drops) for drops in (None, [7], [0])],
@@ -137,7 +137,7 @@ def test_records_do_not_change_with_the_arrays_of_the_strategy() -> None:
 
 
 def test_one_entry_may_stand_for_all_starts() -> None:
-    plan = RoundPlan(ids(0, 1), Deadline(9.0), lr_scale=2, local_steps=[3], batches=[1], tiers=(1,))
+    plan = RoundPlan(ids(0, 1), Deadline(9.0), lr_scale=2, local_steps=[3], tiers=(1,))
     loop = make_loop(Scripted(plan), make_fleet([2.0, 3.0]))
     record = loop.step()
     assert record is not None

@@ -44,7 +44,7 @@ class Transitions(RuleBasedStateMachine):
             client: self.now_s + data.draw(st.sampled_from([0.0, 1.0, 2.5, NOT_YET]))
             for client in self.some(data, self.connected - self.in_flight.keys())
         }
-        same: dict[str, Any] = {"lr_scale": 1.0, "local_steps": 1, "batches": 1, "compute_scale": 1.0, "in_turn": False}
+        same: dict[str, Any] = {"lr_scale": 1.0, "local_steps": 1, "samples": 0, "compute_scale": 1.0, "in_turn": False}
         expected_s = np.ones(len(arrives_s))
         updates = self.ledger.new_updates(ids(*arrives_s), 1, self.now_s, expected_s=expected_s, **same)
         self.ledger.start(updates, np.array([*arrives_s.values()]))

@@ -281,23 +281,23 @@ def test_merge_of_groups_alone_creates_a_version(groups: dict[str, Any]) -> None
 
 
 def test_updates_keep_their_training_options_after_a_resume() -> None:
-    """Client 1 computes 3·1 s and uploads 1 s: it waits at the server when the run is saved at 5 s."""
+    """Client 1 computes 1 s and uploads 1 s: it waits at the server when the run is saved at 5 s."""
     seen: list[Updates] = []
 
     def keep(arrived: Updates) -> Merge:
         seen.append(arrived)
         return Merge(arrived.id[:0], np.zeros(0))
 
-    fleet, parts = make_fleet([24.0, 2.0]), {"lr_scale": np.array([2.0, 3.0]), "local_steps": ids(1, 3)}
-    begin = RoundPlan(ids(0, 1), Deadline(5.0), batches=ids(2, 1), **parts)
+    fleet = make_fleet([24.0, 2.0])
+    begin = RoundPlan(ids(0, 1), Deadline(5.0), samples=ids(40, 20), lr_scale=np.array([2.0, 3.0]))
     strategy = Scripted(begin, Deadline(60.0), merge=keep)
     loop = make_loop(strategy, fleet)
     loop.step()
     resume(loop, make_loop(strategy, fleet)).step()
     updates = seen[-1]
-    assert (updates.client.tolist(), updates.arrived_s.tolist()) == ([1, 0], [4.0, 36.0])
-    assert (updates.lr_scale.tolist(), updates.local_steps.tolist()) == ([3.0, 2.0], [3, 1])
-    assert (updates.batches.tolist(), updates.index.tolist()) == ([1, 2], [0, 0])
+    assert (updates.client.tolist(), updates.arrived_s.tolist()) == ([1, 0], [2.0, 36.0])
+    assert (updates.lr_scale.tolist(), updates.samples.tolist()) == ([3.0, 2.0], [20, 40])
+    assert (updates.local_steps.tolist(), updates.index.tolist()) == ([1, 1], [0, 0])
 
 
 def test_bytes_of_a_model_are_rounded_up() -> None:

@@ -90,12 +90,12 @@ def test_two_values_that_would_share_a_folder_are_rejected(tmp_path: Path, monke
 
 def test_options_of_a_single_strategy_in_a_sweep(tmp_path: Path) -> None:
     path = tmp_path / "grid.toml"
-    path.write_text('[sweep]\n"strategy.name" = ["lesson", "lesson-filled"]\n"strategy.late" = ["drop", "merge"]')
+    path.write_text('[sweep]\n"strategy.name" = ["lesson", "lesson-fitted"]\n"strategy.late" = ["drop", "merge"]')
     grid = load_grid(path, ["lesson.late=drop", "run.rounds=2"])
     assert {name: trial.strategy.options for name, trial in grid.runs.items()} == {
         "lesson-late=drop-seed0": {"late": "drop"},
-        "lesson-filled-late=drop-seed0": {"late": "drop"},
-        "lesson-filled-late=merge-seed0": {"late": "merge"},
+        "lesson-fitted-late=drop-seed0": {"late": "drop"},
+        "lesson-fitted-late=merge-seed0": {"late": "merge"},
     }
     (tmp_path / "written.toml").write_text(grid.toml)
     assert load_grid(tmp_path / "written.toml") == grid

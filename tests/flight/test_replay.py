@@ -203,7 +203,7 @@ def test_strategy_that_cannot_run_is_explained(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="update_loss"):
         replay_fitted(constant(tmp_path), [Candidate("oort", 10.0)])
     unsplit = fit(flight(tmp_path / "g", [[4.0, 9.0]] * 5, compute_share=None))
-    result = replay_fitted(unsplit, [Candidate("lesson-filled", 10.0)], num_replicates=2)
+    result = replay_fitted(unsplit, [Candidate("lesson-fitted", 10.0)], num_replicates=2)
     assert "compute_s" in result.outcomes[0].problem
     assert any("report_times" in note for note in result.notes)
 

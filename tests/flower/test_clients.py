@@ -35,7 +35,7 @@ def arrays_of(**changed: np.ndarray) -> ArrayRecord:
     return ArrayRecord({name: Array(values) for name, values in (MODEL | changed).items()})
 
 
-def updates_of(*clients: int, index: int = 0, lr_scale: float = 1.0, local_steps: int = 1, batches: int = 1) -> Updates:
+def updates_of(*clients: int, index: int = 0, lr_scale: float = 1.0, local_steps: int = 1) -> Updates:
     number = len(clients)
     whole, real = np.full(number, 0), np.zeros(number)
     return Updates(
@@ -49,7 +49,7 @@ def updates_of(*clients: int, index: int = 0, lr_scale: float = 1.0, local_steps
         index=whole + index,
         lr_scale=real + lr_scale,
         local_steps=whole + local_steps,
-        batches=whole + batches,
+        samples=whole,
         tier=whole,
         level=real + np.nan,
         compute_scale=real + 6,
@@ -200,11 +200,10 @@ def test_local_training_whose_size_the_strategy_sets(make_grid: MakeGrid) -> Non
         return good(message)
 
     asking = Asking(make_grid, answer, config={"local-steps": 4}, sends_index=True)
-    asking.send(0, local_steps=2, batches=3, index=6)
+    asking.send(0, local_steps=2, index=6)
     asking.reply()
     assert dict(seen[0].content["config"]) == {
         "local-steps": 2,
-        "batches": 3,
         "update": 6,
         "server-round": 5,
         "lr": 0.1,

@@ -48,6 +48,7 @@ def make_fleet(
         num_samples=np.full(len(latencies), 100),
         client_weight=np.ones(len(latencies)) if weight is None else np.array(weight, dtype=float),
         local_steps=np.full(len(latencies), local_steps),
+        batch_samples=np.full(len(latencies), 20),
         model_bits=100e3,
         ensure_first_tier=ensure_first_tier,
     )

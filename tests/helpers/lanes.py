@@ -64,7 +64,8 @@ def make_models(
 ) -> Models:
     """Return a lane and an executor that trains simulated clients round by round, on the CPU by default."""
     backend = backend or CpuBackend(workload)
-    training = TrainingSettings(learning_rate=learning_rate, lr_cap=lr_cap, proximal_mu=workload.training.proximal_mu)
+    changes = {"learning_rate": learning_rate, "lr_cap": lr_cap}
+    training = workload.training.model_copy(update=changes)
     optimizer = ServerOptimizer(ServerSettings(**server or {}))
     lane = Lane(workload.initial_vector(), training, optimizer, GuardSettings(**guards or {}))
     return Models(lane, Executor(SimulatedClients(workload, backend, trainer), Evaluator(workload, backend)))

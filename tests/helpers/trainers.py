@@ -7,7 +7,7 @@ import numpy as np
 from torch import Tensor
 
 from lesson.learn.backend import Trainer
-from lesson.learn.cohort import Cohort
+from lesson.learn.cohort import NO_LIMIT, Cohort
 from lesson.learn.data import Samples
 from lesson.learn.workload import Workload
 
@@ -20,7 +20,7 @@ def colors() -> Samples:
 
 
 def make_cohort(base: Tensor, num: int, steps: int = 1) -> Cohort:
-    """Return a cohort with unequal weights, several step sizes, and first as well as later minibatches."""
+    """Return a cohort with unequal weights, several step sizes, first and later minibatches, and a limited one."""
     weight = np.arange(1.0, num + 1)
     return Cohort(
         base,
@@ -30,14 +30,23 @@ def make_cohort(base: Tensor, num: int, steps: int = 1) -> Cohort:
         local_steps=np.full(num, steps),
         weight=0.7 * weight / weight.sum(),
         first=np.arange(num) % 2,
+        most_samples=np.where(np.arange(num) % 4 == 3, 3, NO_LIMIT),
         level=np.full(num, np.nan),
     )
 
 
-def one_row(base: Tensor, client: int, lr: float, index: int = 0, local_steps: int = 1, first: int = 0) -> Cohort:
+def one_row(
+    base: Tensor,
+    client: int,
+    lr: float,
+    index: int = 0,
+    local_steps: int = 1,
+    first: int = 0,
+    most_samples: int = NO_LIMIT,
+) -> Cohort:
     """Return a cohort of a single client with weight 1."""
-    whole = (np.array([value]) for value in (client, index, local_steps, first))
-    columns = dict(zip(("client", "index", "local_steps", "first"), whole, strict=True))
+    whole = (np.array([value]) for value in (client, index, local_steps, first, most_samples))
+    columns = dict(zip(("client", "index", "local_steps", "first", "most_samples"), whole, strict=True))
     return Cohort(base, lr=np.array([lr]), weight=np.ones(1), level=np.full(1, np.nan), **columns)
 
 
@@ -53,6 +62,7 @@ def random_cohorts(workload: Workload, sizes: Sequence[int], seed: int, max_step
             local_steps=rng.integers(1, max_steps + 1, size),
             weight=rng.uniform(0.1, 1.0, size) / size,
             first=rng.integers(0, 3, size),
+            most_samples=rng.choice([2, NO_LIMIT], size),
             level=np.full(size, np.nan),
         )
         for size in sizes

@@ -46,7 +46,7 @@ from lesson.learn.simulated_clients import SimulatedClients
 from lesson.learn.workload import Workload
 from lesson.runs.execute import execute
 from lesson.runs.summary import read_metrics
-from lesson.strategies import FedAT, LessonFilled
+from lesson.strategies import FedAT, LessonFitted
 
 on_gpu = pytest.mark.usefixtures("gpu")
 
@@ -230,7 +230,7 @@ def test_lower_precision_stays_close(precision: Any) -> None:
 @on_gpu
 @pytest.mark.parametrize(
     ("kind", "server"),
-    [(Lesson, {}), (LessonFilled, {}), (FedAT, {"optimizer": "yogi", "learning_rate": 1e-3})],
+    [(Lesson, {}), (LessonFitted, {}), (FedAT, {"optimizer": "yogi", "learning_rate": 1e-3})],
     ids=["plain", "filled", "groups and optimizer"],
 )
 def test_rounds_agree_with_the_reference(kind: Any, server: dict[str, Any]) -> None:
@@ -365,7 +365,7 @@ def test_reference_trains_what_graphs_cannot_record(task: Any, expected: list[st
         workload = workload_of(task(), "cuda")
         clients, asked = SimulatedClients(workload, CudaBackend(workload, "float32")), updates([0])
         asked.local_steps[:] = steps
-        trainer = clients.trainer_for(asked.local_steps, asked.batches)
+        trainer = clients.trainer_for(asked.local_steps)
         (cohort,) = random_cohorts(workload, [8], 0, steps)
         given, again = sum_of(trainer, cohort), sum_of(trainer, cohort)
         assert torch.equal(given, again)

@@ -71,20 +71,19 @@ def test_setting_aggregate_overrides_the_strategy() -> None:
 
 
 @pytest.mark.parametrize("guards", [{}, {"norm_limit": 1e6}], ids=["sums", "models"])
-def test_step_on_several_minibatches_is_the_mean_of_single_steps(guards: dict[str, Any]) -> None:
-    """Client 0 takes three minibatches, client 2 one; the first three are those that three steps would take."""
+def test_step_on_many_samples_is_the_mean_of_steps_on_minibatches(guards: dict[str, Any]) -> None:
+    """Client 0 trains on 13 samples in minibatches of 5, 5 and 3; the first two are those that two steps would take."""
     server, workload = make_models(tiny_workload(6), guards=guards), tiny_workload(6)
     base = server.versions[0]
-    drawn = workload.minibatches(one_row(base, 0, 0.1, local_steps=3), 3)[:, 0]
-    models = []
-    for number in range(3):
-        step = one_row(base, 0, 0.1, first=number)
-        assert torch.equal(workload.minibatches(step, 1)[0, 0], drawn[number])
-        models.append(sum_of(ReferenceTrainer(workload), step))
-    aggregate(server, replace(updates([2, 0]), batches=np.array([1, 3])))
-    assert_close(server.versions[1], 0.5 * mean(models) + 0.5 * trained(server, 2))
-    with pytest.raises(InputError, match="local_steps must be 1"):
-        aggregate(server, replace(updates([0]), batches=np.array([2]), local_steps=np.array([2])))
+    drawn = workload.minibatches(one_row(base, 0, 0.1, local_steps=2), 2)[:, 0]
+    total = torch.zeros_like(base)
+    for number, count in enumerate((5, 5, 3)):
+        step = one_row(base, 0, 0.1, first=number, most_samples=count)
+        ours = workload.minibatches(step, 1)[0, 0]
+        assert torch.equal(ours, drawn[number]) if count == 5 else len(set(ours[ours >= 0].tolist())) == 3
+        total += count / 13 * sum_of(ReferenceTrainer(workload), step)
+    aggregate(server, replace(updates([2, 0]), samples=np.array([0, 13])))
+    assert_close(server.versions[1], 0.5 * total + 0.5 * trained(server, 2))
 
 
 @pytest.mark.parametrize("optimizer", [{}, {"optimizer": "momentum", "learning_rate": 2.0, "beta1": 0.5}])

@@ -52,7 +52,7 @@ def test_values_are_rounded_for_archives() -> None:
 
 
 def test_names_of_fields_are_reserved() -> None:
-    fields = Line.model_fields.keys() | Summary.model_fields.keys()
+    fields = Line.__annotations__.keys() | Summary.model_fields.keys()
     assert fields - RESERVED == {"accuracy"}
 
 

@@ -37,7 +37,7 @@ def rule(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 CASES: dict[str, Settings] = {name: settings(name) for name in ("fedasync", "fedat", "ca2fl", "fadas", "tifl")} | {
     "client scores": settings("lesson", client_scores_every_s=60.0),
-    "minibatches": settings("lesson-filled"),
+    "samples": settings("lesson-fitted"),
     "signal of updates": settings("refl").with_strategy("refl", {"clients_per_round": 2, "hold_off": 0}),
     "several steps": settings("fedasync", trainer="reference").with_changes(local_steps=3),
 }

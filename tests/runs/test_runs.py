@@ -133,7 +133,7 @@ def test_results_depend_on_the_seed_alone(tmp_path: Path, finished: Path) -> Non
 STATES: dict[str, tuple[Settings, int]] = {
     "updates in flight": (settings(**OFTEN), 16),
     "server optimizer": (settings(**OFTEN).with_changes(optimizer="adam", **{"server.learning_rate": 0.01}), 2),
-    "filled slots": (settings("lesson-filled", **OFTEN), 5),
+    "fitted work": (settings("lesson-fitted", **OFTEN), 5),
     # Six clients fill a buffer in rounds 6, 12, …: two updates are in the third.
     "cached updates": (settings("ca2fl", **OFTEN), 14),
     "optimizer of the strategy": (settings("fadas", **OFTEN), 14),

@@ -21,7 +21,7 @@ _IDS, _NUMBERS, _REAL = np.dtype(np.int64), np.dtype(np.float64), (float, int, n
 _PER_START = {
     "lr_scale": (_NUMBERS, 0),
     "local_steps": (_IDS, 1),
-    "batches": (_IDS, 1),
+    "samples": (_IDS, 1),
     "tiers": (_IDS, 0),
     "compression": (_NUMBERS, 0),
 }
@@ -66,10 +66,11 @@ class Contract:
             array = self._array(f"RoundPlan.{name}", values, what, dtype, least)
             self._require(len(array) in (1, len(starts)), f"RoundPlan.{name}", what, value)
             checked[name] = array if len(array) == len(starts) else np.full(len(starts), array[0])
-        if plan.batches is not None:
+        if plan.samples is not None:
             steps = checked.get("local_steps", fleet.local_steps[starts])
-            valid = bool(np.all((checked["batches"] == 1) | (steps == 1)))
-            self._require(valid, "RoundPlan.batches", "must be 1 for clients with several local steps", plan.batches)
+            valid = bool(np.all((steps == 1) & (fleet.batch_samples[starts] > 0)))
+            what = "must be None unless clients take one local step on a known number of samples"
+            self._require(valid, "RoundPlan.samples", what, plan.samples)
         if plan.compression is not None:
             what = f"must be one of the levels {', '.join(f'{level:g}' for level in fleet.level_bits)}"
             what = what if fleet.level_bits else "must be None, or [upload] compression must be set"

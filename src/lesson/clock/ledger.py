@@ -141,7 +141,7 @@ class Ledger:
     def new_updates(self, clients: IntArray, round: int, now_s: float, **columns: Any) -> Updates:
         """Record and return new updates of these idle clients from the newest version; `start` puts them in flight.
 
-        Their arrival times are inf until then. `columns` are `expected_s`, `lr_scale`, `local_steps`, `batches`,
+        Their arrival times are inf until then. `columns` are `expected_s`, `lr_scale`, `local_steps`, `samples`,
         `level`, `tier`, `compute_scale`, `upload_scale` and `in_turn`, each an array with one entry per client, or one
         value for all.
         """

@@ -31,7 +31,7 @@ from lesson.strategies.base import NO_UPDATES, AllOf, Deadline, Every, Merge, Ro
 
 MAX_ROUNDS_STUCK, MAX_ROUNDS_EMPTY = 1000, 100
 NOBODY = "no client is connected anymore"
-_SHOWN = (*TIMES, "local_steps", "num_samples", "client_weight", "compute_j", "transmit_j")
+_SHOWN = (*TIMES, "local_steps", "batch_samples", "num_samples", "client_weight", "compute_j", "transmit_j")
 _OF_LEDGER = ("connected", "idle", "busy", "waiting", "started_round", "started_s")
 _NOTHING_COLLECTED = Collected(NO_UPDATES)
 _NO_WEIGHTS, _NO_ROWS, _NO_ENERGY = np.empty(0), np.empty(0, dtype=np.bool_), read_only(np.zeros(2))
@@ -246,15 +246,15 @@ class RoundLoop:
         plan, fleet = round.plan, self.fleet
         if len(plan.drops):
             round.dropped_j = self._cancel(self.ledger.drop(plan.drops))
-        starts, in_turn, batches = plan.starts, plan.uploads == "in-turn", plan.batches
+        starts, in_turn, samples = plan.starts, plan.uploads == "in-turn", plan.samples
         steps, expected_s = fleet.local_steps[starts], fleet.latency_s[starts]
         compute_scale: FloatArray | float = 1.0
         level = fleet.level if plan.compression is None else plan.compression
         upload_scale = 1.0 if plan.compression is None else fleet.bits_at(level) / fleet.upload_bits
-        changed = plan.local_steps is not None or batches is not None or plan.compression is not None
+        changed = plan.local_steps is not None or samples is not None or plan.compression is not None
         if changed or in_turn or round.resources is not None:
             usual_steps, steps = steps, steps if plan.local_steps is None else plan.local_steps
-            compute_scale = steps * (1 if batches is None else batches) / usual_steps
+            compute_scale = (steps if samples is None else samples / fleet.batch_samples[starts]) / usual_steps
             if round.resources is not None:
                 resources = self.ledger.allocate(starts, round.resources)
                 compute_scale = compute_scale / round.resources.cpu
@@ -271,7 +271,7 @@ class RoundLoop:
             expected_s=expected_s,
             lr_scale=plan.lr_scale,
             local_steps=steps,
-            batches=1 if batches is None else batches,
+            samples=0 if samples is None else samples,
             tier=UNREACHABLE if plan.tiers is None else plan.tiers,
             level=level,
             compute_scale=compute_scale,

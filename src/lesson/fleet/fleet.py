@@ -57,6 +57,7 @@ class Fleet:
         num_samples: Number of training samples.
         client_weight: Aggregation weight before normalization: the number of samples, or 1.
         local_steps: Number of minibatches in one local training, for all of which `compute_s` is charged.
+        batch_samples: Number of samples in each of them; 0 if it is unknown, or if clients train whole epochs.
         model_bits: Size of an uncompressed model in bits.
         level: Compression level of the usual upload; NaN without compression.
         level_bits: Size of an upload in bits at each compression level that a plan may name, from the least to the most
@@ -84,6 +85,7 @@ class Fleet:
     num_samples: IntArray
     client_weight: FloatArray
     local_steps: IntArray
+    batch_samples: IntArray
     model_bits: float
     level: float = math.nan
     level_bits: Mapping[float, float] = field(default_factory=dict)
@@ -325,6 +327,7 @@ def make_fleet(
         num_samples=num_samples,
         client_weight=client_weight(settings, num_samples),
         local_steps=local_work(settings, num_samples)[0],
+        batch_samples=batch_samples(settings, num_samples),
         model_bits=upload.whole_bits,
         level=math.nan if upload.level is None else upload.level,
         level_bits=upload.bits_of,
@@ -489,6 +492,13 @@ def local_work(settings: Settings, num_samples: IntArray) -> tuple[IntArray, Int
             raise InputError(f"local_epochs * num_samples must be at most {MAX_PROCESSED:g}, got {epochs} and {most}")
         return epochs * -(-num_samples // batch), epochs * num_samples
     return np.full(len(num_samples), training.local_steps), training.local_steps * batch
+
+
+def batch_samples(settings: Settings, num_samples: IntArray) -> IntArray:
+    """Return the number of samples in a minibatch of each client; 0 if clients train whole epochs."""
+    if settings.training.local_epochs:
+        return np.zeros_like(num_samples)
+    return np.minimum(settings.training.batch_size, np.maximum(1, num_samples))
 
 
 def client_weight(settings: Settings, num_samples: IntArray) -> FloatArray:

@@ -9,7 +9,7 @@ narrow kernel, because the slowest of a few recorded ones is not the slowest pos
 
 import math
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -168,7 +168,8 @@ class FittedFleet:
             compute_s = latency_s * self._compute_share
             upload_s = latency_s - compute_s
         names: list[int | str] = list(self.names)
-        return make_fleet(settings, names, self.num_samples, compute_s, upload_s, latency_s)
+        fleet = make_fleet(settings, names, self.num_samples, compute_s, upload_s, latency_s)
+        return replace(fleet, batch_samples=np.zeros_like(self.num_samples))  # the work is unknown, except for its time
 
 
 def fit(recording: Recording) -> FittedFleet:

@@ -84,7 +84,7 @@ class GridClients:
             config = ConfigRecord(
                 {
                     **self.config,  # type: ignore[dict-item]  # checked by Flower
-                    **self._work(int(updates.local_steps[row]), int(updates.batches[row])),
+                    **self._work(int(updates.local_steps[row])),
                     **({"update": index} if self.sends_index else {}),
                     "server-round": round,
                     self.fields.lr: rates[row],
@@ -144,15 +144,15 @@ class GridClients:
         """Restore the models of updates that had arrived, when a run is resumed."""
         self.received.held |= dict(zip(updates.keys, models, strict=True))
 
-    def _work(self, local_steps: int, batches: int) -> dict[str, int]:
-        """Return the fields of the config that say how much to train, if the strategy has changed this."""
+    def _work(self, local_steps: int) -> dict[str, int]:
+        """Return the field of the config that says how much to train, if the strategy has changed this."""
         work = {LOCAL_STEPS: local_steps} if local_steps != self.config.get(LOCAL_STEPS, 1) else {}
         if work and LOCAL_STEPS not in self.config:
             raise InputError(
                 f"train_config must have '{LOCAL_STEPS}', the usual number of minibatches of a local training, because "
                 "this strategy sets other numbers"
             )
-        return work | ({"batches": batches} if batches != 1 else {})
+        return work
 
     def _record(self, version: int) -> ArrayRecord:
         return self.layout.record(self.lane.versions[version].cpu().numpy())

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +41,8 @@ class Participants:
         """Return a fleet with the assumed latencies; every client has one sample, as its replies give its weight."""
         unknown, once = np.full(len(self.latency_s), np.nan), np.ones(len(self.latency_s), dtype=np.int64)
         settings = Settings(training={"local_steps": local_steps})
-        return make_fleet(settings, self.names, once, unknown, unknown.copy(), self.latency_s)
+        fleet = make_fleet(settings, self.names, once, unknown, unknown.copy(), self.latency_s)
+        return replace(fleet, batch_samples=np.zeros_like(once))  # only the clients know
 
 
 def wait_for_nodes(grid: Grid, min_nodes: int, timeout_s: float) -> list[Node]:

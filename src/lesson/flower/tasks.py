@@ -70,7 +70,6 @@ class TaskClient:
             index=int(config["update"]),
             lr=float(config["lr"]),
             local_steps=int(config.get("local-steps", usual)),
-            batches=int(config.get("batches", 1)),
         )
         return layout.record(vector)
 

@@ -57,8 +57,8 @@ class UpdateSource(Protocol):
         """Names of the trainers that have been used."""
         ...
 
-    def trainer_for(self, local_steps: IntArray, batches: IntArray) -> Trainer:
-        """Return the trainer of updates with these numbers of local steps and of minibatches per step."""
+    def trainer_for(self, local_steps: IntArray) -> Trainer:
+        """Return the trainer of updates with these numbers of local steps."""
         ...
 
     def close(self) -> None:

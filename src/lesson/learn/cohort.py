@@ -14,15 +14,17 @@ from lesson.core.arrays import BoolArray, FloatArray, IntArray
 from lesson.learn.chunk import Chunk
 from lesson.learn.device import to_device
 
-COLUMNS = ("client", "index", "lr", "local_steps", "weight", "first", "level")
+NO_LIMIT = 1 << 62
+"""Value of `Cohort.most_samples` for a usual minibatch."""
+COLUMNS = ("client", "index", "lr", "local_steps", "weight", "first", "most_samples", "level")
 
 
 @dataclass(frozen=True, eq=False)
 class Cohort:
     """Updates that start from the same model; columns have shape (num_rows,).
 
-    There is one row per update, or one per minibatch for a step on several minibatches. Rows are sorted by client and
-    index.
+    There is one row per update, or one per minibatch if a step has more samples than a minibatch. Rows are sorted by
+    client and index.
     """
 
     base: Tensor
@@ -35,6 +37,8 @@ class Cohort:
     """Weight of each trained model in the sum over the cohort."""
     first: IntArray
     """Index of the minibatch, among those of the update, that the first step uses."""
+    most_samples: IntArray
+    """Limit of the number of samples in a minibatch, besides [training] batch_size and what the client holds."""
     level: FloatArray
     """Compression level of the upload; NaN without compression."""
     base_version: int = 0
@@ -60,14 +64,16 @@ class Cohort:
     def with_models(self, models: Tensor) -> "Cohort":
         """Return the cohort with one row per update, given the trained models of its rows.
 
-        The model of a step on several minibatches is the mean of the models of its rows.
+        The model of a step on several minibatches is the mean of the models of its rows, weighted by their samples.
         """
         begins = np.flatnonzero(self.first == 0)
         counts = np.diff(np.append(begins, len(self)))
         if np.any(counts > 1):
-            owner = torch.from_numpy(np.repeat(np.arange(len(begins)), counts)).to(models.device)
-            sizes = torch.from_numpy(counts).to(models.device, models.dtype)[:, None]
-            models = models.new_zeros(len(begins), models.shape[1]).index_add_(0, owner, models) / sizes
+            owner = np.repeat(np.arange(len(begins)), counts)
+            shares = self.most_samples / np.add.reduceat(self.most_samples.astype(np.float64), begins)[owner]
+            rows = models * to_device(shares, models.device.type).to(models.dtype)[:, None]
+            models = models.new_zeros(len(begins), models.shape[1])
+            models = models.index_add_(0, to_device(owner, models.device.type), rows)
         return replace(self[begins], weight=np.add.reduceat(self.weight, begins), trained=models)
 
     def weighted_sum(self) -> Tensor:
@@ -106,37 +112,48 @@ class PlannedCohort:
         return Cohort(base, **self.columns, base_version=self.base_version, group=self.group)
 
 
-def plan_cohorts(chunk: Chunk, lr: FloatArray) -> list[PlannedCohort]:
+def plan_cohorts(chunk: Chunk, lr: FloatArray, batch_size: int) -> list[PlannedCohort]:
     """Return the cohorts of a chunk, in the order of its steps; updates of different groups are separate cohorts.
 
-    `lr` is the step size of each update. The result of a step on several minibatches is the mean of one model per
-    minibatch, each after a step on that minibatch alone; each of these models is a row of the cohort.
+    `lr` is the step size of each update. A step on more samples than a minibatch has is the weighted mean of one model
+    per minibatch, each after a step on that minibatch alone; each of these models is a row of the cohort.
     """
     updates, weights, step_of = chunk.updates, chunk.weights, chunk.step_of
     if not len(updates):
         return []
     names, group = chunk.groups
     order = np.lexsort((updates.index, updates.client, group, updates.base_version, step_of))
-    first = np.zeros_like(order)
-    if updates.batches.max() > 1:
-        batches, weights = updates.batches[order], weights / updates.batches
-        order, first = np.repeat(order, batches), _counts_up(batches)
+    first, most_samples, share = np.zeros_like(order), np.full_like(order, NO_LIMIT), np.ones(1)
+    if updates.samples.any():
+        samples = updates.samples[order]
+        rows = rows_of(samples, batch_size)
+        first, order = _counts_up(rows), np.repeat(order, rows)
+        samples = np.repeat(samples, rows)
+        part = np.minimum(batch_size, samples - first * batch_size)
+        most_samples = np.where(samples > 0, part, NO_LIMIT)
+        share = np.where(samples > 0, part / np.maximum(samples, 1), 1.0)
     steps, bases, group = step_of[order], updates.base_version[order], group[order]
     columns: dict[str, Any] = {
         "client": updates.client[order],
         "index": updates.index[order],
         "lr": lr[order],
         "local_steps": updates.local_steps[order],
-        "weight": weights[order],
+        "weight": weights[order] * share,
         "first": first,
+        "most_samples": most_samples,
         "level": updates.level[order],
     }
     is_new = (bases[1:] != bases[:-1]) | (steps[1:] != steps[:-1]) | (group[1:] != group[:-1])
     cohorts = []
     for begin, end in pairwise([0, *(is_new.nonzero()[0] + 1).tolist(), len(order)]):
-        rows = {name: column[begin:end] for name, column in columns.items()}
-        cohorts.append(PlannedCohort(int(steps[begin]), int(bases[begin]), names[order[begin]], rows))
+        part_of = {name: column[begin:end] for name, column in columns.items()}
+        cohorts.append(PlannedCohort(int(steps[begin]), int(bases[begin]), names[order[begin]], part_of))
     return cohorts
+
+
+def rows_of(samples: IntArray, batch_size: int) -> IntArray:
+    """Return the number of rows of each update, given its samples per step, 0 for the usual minibatch."""
+    return np.maximum(1, -(-samples // batch_size))
 
 
 def _counts_up(lengths: IntArray) -> IntArray:

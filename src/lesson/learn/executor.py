@@ -15,7 +15,7 @@ from lesson.core.errors import InputError
 from lesson.learn.aggregate import add_cohort, begin_sums, weight_factors
 from lesson.learn.backend import ChunkRule, Trainer, UpdateSource
 from lesson.learn.chunk import Chunk, Step
-from lesson.learn.cohort import Cohort, PlannedCohort, plan_cohorts
+from lesson.learn.cohort import Cohort, PlannedCohort
 from lesson.learn.divergence import NewestCohort, check_finite
 from lesson.learn.evaluation import Evaluator
 from lesson.learn.guards import finite_rows
@@ -68,10 +68,10 @@ class Executor:
 
         All their base versions must exist.
         """
-        cohorts = _started(lane, plan_cohorts(chunk, lane.step_sizes(chunk.updates)))
+        cohorts = _started(lane, lane.planned(chunk))
         if not cohorts:
             return []
-        trained = _trained(self.source.trainer_for(chunk.updates.local_steps, chunk.updates.batches), cohorts)
+        trained = _trained(self.source.trainer_for(chunk.updates.local_steps), cohorts)
         for transform in lane.transforms:
             if not transform.may_reject:
                 before = transform.arrays
@@ -176,7 +176,7 @@ class _Waves:
 
     def __init__(self, source: UpdateSource, lane: Lane, chunk: Chunk) -> None:
         self.chunk, self._source, self._lane = chunk, source, lane
-        self._cohorts = plan_cohorts(chunk, lane.step_sizes(chunk.updates))
+        self._cohorts = lane.planned(chunk)
         self._places: list[list[int]] = [[] for _ in chunk.steps]
         """Numbers of the cohorts that each step aggregates."""
         self._trainers = dict[int, Trainer]()
@@ -199,8 +199,8 @@ class _Waves:
     def trainer_of(self, number: int) -> Trainer:
         """Return the trainer of the updates of a step."""
         if number not in self._trainers:
-            rows, updates = self.chunk.rows(number), self.chunk.updates
-            self._trainers[number] = self._source.trainer_for(updates.local_steps[rows], updates.batches[rows])
+            local_steps = self.chunk.updates.local_steps[self.chunk.rows(number)]
+            self._trainers[number] = self._source.trainer_for(local_steps)
         return self._trainers[number]
 
     def add_version(self, version: int) -> None:

@@ -12,6 +12,8 @@ from torch import Tensor
 from lesson.core.arrays import FloatArray, IntArray, with_prefix
 from lesson.core.errors import InputError
 from lesson.learn.aggregate import GroupVectors, Of
+from lesson.learn.chunk import Chunk
+from lesson.learn.cohort import PlannedCohort, plan_cohorts, rows_of
 from lesson.learn.divergence import NewestCohort, check_finite
 from lesson.learn.guards import NormGuard, Transform
 from lesson.learn.memory import Memory, TensorMemory
@@ -99,6 +101,14 @@ class Lane:
     def step_sizes(self, updates: Updates) -> FloatArray:
         """Return the step size of each update: learning rate × schedule × `lr_scale`, at most lr_cap and MAX_STEP."""
         return np.minimum(self.uncapped_step_sizes(updates), min(self._training.lr_cap, MAX_STEP))
+
+    def planned(self, chunk: Chunk) -> list[PlannedCohort]:
+        """Return the cohorts of a chunk, see `plan_cohorts`."""
+        return plan_cohorts(chunk, self.step_sizes(chunk.updates), self._training.batch_size)
+
+    def num_minibatches(self, updates: Updates) -> int:
+        """Return the number of minibatches that these updates train on."""
+        return int(updates.local_steps @ rows_of(updates.samples, self._training.batch_size))
 
     def uncapped_step_sizes(self, updates: Updates) -> FloatArray:
         """Return the step sizes without these limits."""

@@ -51,18 +51,20 @@ class Sampler:
         num_passes: int = 1,
         first: Tensor | None = None,
         begin: int = 0,
+        most_samples: Tensor | None = None,
     ) -> Tensor:
         """Return the samples of minibatches, shape (num_steps, num_clients, width), padded at the end with NO_SAMPLE.
 
         The first step is `begin`. `longest` is the largest number of samples of any of these clients. `num_passes` is
         the largest number of epochs that these steps span for any of them; minibatches of later epochs are meaningless.
-        Independent minibatches are numbered from `first`, those of epochs from 0.
+        Independent minibatches are numbered from `first`, and have at most `most_samples`; those of epochs are numbered
+        from 0.
         """
         sizes = self._holdings.sizes(clients)
         if self.epochs:
             positions = self._passes(clients, index, num_steps, sizes, longest or self._longest, num_passes, begin)
         else:
-            positions = self._draws(clients, index, num_steps, sizes, first, begin)
+            positions = self._draws(clients, index, num_steps, sizes, first, begin, most_samples)
         samples = self._holdings.samples(clients, positions.clamp(min=0))
         return torch.where(positions == NO_SAMPLE, NO_SAMPLE, samples)
 
@@ -74,7 +76,14 @@ class Sampler:
         return max(self.width, int(sizes.max()) / max(1, shortest_pass))
 
     def _draws(
-        self, clients: Tensor, index: Tensor, num_steps: int, sizes: Tensor, first: Tensor | None, begin: int
+        self,
+        clients: Tensor,
+        index: Tensor,
+        num_steps: int,
+        sizes: Tensor,
+        first: Tensor | None,
+        begin: int,
+        most_samples: Tensor | None,
     ) -> Tensor:
         """Draw positions without replacement by Floyd's algorithm, shape (num_steps, num_clients, width).
 
@@ -84,22 +93,24 @@ class Sampler:
         """
         steps = torch.arange(begin, begin + num_steps, device=clients.device)[:, None]
         steps = steps if first is None else steps + first
-        ids = torch.broadcast_tensors(steps, index, clients, sizes)
+        counts = sizes.clamp(max=self.batch_size)
+        counts = counts if most_samples is None else torch.minimum(counts, most_samples)
+        ids = torch.broadcast_tensors(steps, index, clients, sizes, counts)
         kernels = kernels_for(clients)
         if kernels is not None:
             drawn_there: Tensor = kernels.draws(self.keys.minibatch, self.width, *ids)
             return drawn_there
-        batch, turns = sizes.clamp(max=self.batch_size), self._turns
-        bounds = (sizes - batch)[:, None] + turns
+        turns = self._turns
+        bounds = (sizes - counts)[:, None] + turns
         drawn = (words(self.keys.minibatch, self.width, *ids[:3]) * (bounds + 1)) >> 32
         repeated = _repeated(drawn)
-        taken_by = drawn - (sizes - batch)[:, None]  # the turn whose bound is this number
+        taken_by = drawn - (sizes - counts)[:, None]  # the turn whose bound is this number
         before = torch.where((taken_by >= 0) & (taken_by < turns), taken_by, turns)
         reach = 1
         while reach < self.width:
             repeated = repeated | repeated.gather(-1, before)
             before, reach = before.gather(-1, before), 2 * reach
-        return torch.where(turns < batch[:, None], torch.where(repeated, bounds, drawn), NO_SAMPLE)
+        return torch.where(turns < counts[:, None], torch.where(repeated, bounds, drawn), NO_SAMPLE)
 
     def _passes(
         self, clients: Tensor, index: Tensor, num_steps: int, sizes: Tensor, longest: int, num_passes: int, begin: int

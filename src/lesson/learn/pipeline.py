@@ -86,7 +86,7 @@ class Pipeline:
         self._records.append(record)
         self._parts.append((step, updates, weights))
         if merge is not None:
-            self._cost += MERGE_STEPS + int(updates.local_steps @ updates.batches)
+            self._cost += MERGE_STEPS + self.lane.num_minibatches(updates)
         is_full = merge is not None and self._cost >= self._limit
         if is_full or record.round % MAX_CHUNK_ROUNDS == 0:
             self.submit()

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lesson.core.arrays import IntArray
 from lesson.learn.backend import Trainer
-from lesson.learn.cohort import Cohort
+from lesson.learn.cohort import NO_LIMIT, Cohort
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.evaluation import client_scores
 from lesson.learn.partition import Partition
@@ -39,21 +39,18 @@ def train_update(
     index: int,
     lr: float,
     local_steps: int = 1,
-    batches: int = 1,
 ) -> npt.NDArray[np.float32]:
-    """Train one update of a client from `base` and return its model, bit-identical to the reference trainer.
-
-    The result of a step on several minibatches is the mean of `batches` models, each after a step on one minibatch.
-    """
+    """Train one update of a client from `base` and return its model, bit-identical to the reference trainer."""
     cohort = Cohort(
         torch.from_numpy(base),
-        client=np.full(batches, client),
-        index=np.full(batches, index),
-        lr=np.full(batches, lr),
-        local_steps=np.full(batches, local_steps),
-        weight=np.full(batches, 1 / batches),
-        first=np.arange(batches),
-        level=np.full(batches, np.nan),
+        client=np.array([client]),
+        index=np.array([index]),
+        lr=np.array([lr]),
+        local_steps=np.array([local_steps]),
+        weight=np.ones(1),
+        first=np.zeros(1, dtype=np.int64),
+        most_samples=np.array([NO_LIMIT]),
+        level=np.array([np.nan]),
     )
     (model,) = ReferenceTrainer(workload).sums([cohort])
     vector: npt.NDArray[np.float32] = model.numpy()
@@ -84,7 +81,7 @@ class Received:
         self.held: dict[tuple[int, int], npt.NDArray[np.floating]] = {}
         """Models by client and index of the update; `Clients.forget` removes them."""
 
-    def trainer_for(self, local_steps: IntArray, batches: IntArray) -> Trainer:  # noqa: ARG002
+    def trainer_for(self, local_steps: IntArray) -> Trainer:  # noqa: ARG002
         """Return the received models as a trainer."""
         return self
 

@@ -26,11 +26,9 @@ class SimulatedClients:
         """The trainer for updates of one step (True) and of several (False)."""
         self._notes: list[str] = []
 
-    def trainer_for(self, local_steps: IntArray, batches: IntArray) -> Trainer:
+    def trainer_for(self, local_steps: IntArray) -> Trainer:
         """Return the trainer of the settings; "auto" is the fastest one that can train these updates."""
         one_step = bool(np.all(local_steps == 1))
-        if (not one_step or self.workload.sampler.epochs) and np.any(batches > 1):
-            raise InputError("[training] local_steps must be 1 and local_epochs 0 for steps of several minibatches")
         if one_step not in self._chosen:
             self._chosen[one_step] = self._choose(one_step)
         return self._trainers[self._chosen[one_step]]

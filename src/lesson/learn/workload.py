@@ -124,8 +124,8 @@ class Workload:
         per_pass = -(-sizes // self.batch_size)
         last = np.minimum(begin + num_steps, cohort.local_steps) - 1
         num_passes = max(1, int((last // per_pass - begin // per_pass).max()) + 1)
-        first = to_device(cohort.first, self.device)
-        return self.sampler.batches(*self.ids(cohort), num_steps, int(sizes.max()), num_passes, first, begin)
+        first, most = to_device(cohort.first, self.device), to_device(cohort.most_samples, self.device)
+        return self.sampler.batches(*self.ids(cohort), num_steps, int(sizes.max()), num_passes, first, begin, most)
 
     def ids(self, cohort: Cohort) -> Ids:
         """Return clients and update indices of this cohort, on the device."""

@@ -16,7 +16,7 @@ Look = tuple[str, str]
 _LOOKS: tuple[Look, ...] = tuple((color, style) for style in STYLES for color in _COLORS)
 _STRATEGIES = (
     *("lesson", "fedavg", "fedcs", "fedbuff", "fedasync", "fedat", "tifl"),
-    *("lesson-filled", "semisync-steps", "fedcs-greedy", "ca2fl", "fadas", "safa", "rennala"),
+    *("lesson-fitted", "semisync-steps", "fedcs-greedy", "ca2fl", "fadas", "safa", "rennala"),
     *("malenia", "fedcompass", "fedqueue", "refl", "oort"),
 )
 _FIXED = dict(zip(_STRATEGIES, _LOOKS, strict=False))

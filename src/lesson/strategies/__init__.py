@@ -20,7 +20,7 @@ from lesson.strategies.fedcs import FedCS
 from lesson.strategies.fedcs_greedy import FedCSGreedy
 from lesson.strategies.fedqueue import FedQueue
 from lesson.strategies.lesson import Lesson
-from lesson.strategies.lesson_filled import LessonFilled
+from lesson.strategies.lesson_fitted import LessonFitted
 from lesson.strategies.malenia import Malenia
 from lesson.strategies.oort import Oort
 from lesson.strategies.refl import Refl
@@ -41,7 +41,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "fedcs-greedy": FedCSGreedy,
     "fedqueue": FedQueue,
     "lesson": Lesson,
-    "lesson-filled": LessonFilled,
+    "lesson-fitted": LessonFitted,
     "malenia": Malenia,
     "oort": Oort,
     "refl": Refl,

@@ -43,6 +43,8 @@ class ServerView:
         first_latency_s: Latencies estimated before anything was measured, for tiers that are formed once and kept. In
             real time, where clients join later, the newest estimates.
         local_steps: Number of minibatches in the usual local training, to which `compute_s` refers.
+        batch_samples: Number of samples in each of these minibatches; 0 if it is unknown, or if clients train whole
+            epochs.
         num_samples: Number of training samples of each client.
         client_weight: Weight of each client in an average, before normalization.
         idle: Whether each client is connected and not training.
@@ -87,6 +89,7 @@ class ServerView:
     latency_s: FloatArray
     first_latency_s: FloatArray
     local_steps: IntArray
+    batch_samples: IntArray
     num_samples: IntArray
     client_weight: FloatArray
     idle: BoolArray
@@ -125,7 +128,7 @@ class Updates:
         index: Number of local trainings that the client had started before this one.
         lr_scale: Factor of the step size, from the plan that started the local training.
         local_steps: Number of local steps, from the same plan.
-        batches: Number of minibatches per step, from the same plan.
+        samples: Number of samples per step, from the same plan; 0 for the usual minibatch.
         tier: Tier in which the client started, from the same plan; 0 for strategies without tiers.
         level: Compression level of the upload, from the same plan; NaN without compression.
         compute_scale: Compute time of this local training divided by that of the client's usual one: by the work, and
@@ -145,7 +148,7 @@ class Updates:
     index: IntArray
     lr_scale: FloatArray
     local_steps: IntArray
-    batches: IntArray
+    samples: IntArray
     tier: IntArray
     level: FloatArray
     compute_scale: FloatArray
@@ -267,8 +270,9 @@ class RoundPlan:
         closes: Condition that closes the round: `Deadline`, `Every`, `Arrivals`, `AllOf` or `AnyOf`.
         lr_scale: Factor of the step size. This and the next two have one entry per start, or one for all.
         local_steps: Number of local steps, one minibatch each, which scales the compute time. None: the usual number.
-        batches: Number of minibatches over which the gradient of a step is averaged, which scales the compute time.
-            More than 1 requires local training of a single step. None: 1.
+        samples: Number of samples over which the gradient of a step is averaged, which scales the compute time. Only
+            for local training of a single step on a known number of samples. They are drawn in minibatches of
+            [training] batch_size, so a sample may occur in two of them. None: the usual minibatch.
         compression: Compression level of each start's upload, or one for all; it must be in `ServerView.level_bits`.
             None: the usual level.
         allocation: Band, transmit power and CPU frequency of each start, in place of those of `[radio] allocation`. The
@@ -286,7 +290,7 @@ class RoundPlan:
     _: KW_ONLY
     lr_scale: FloatArray | float = 1.0
     local_steps: IntArray | None = None
-    batches: IntArray | None = None
+    samples: IntArray | None = None
     compression: FloatArray | float | None = None
     allocation: Allocation | None = None
     uploads: Literal["parallel", "in-turn"] = "parallel"

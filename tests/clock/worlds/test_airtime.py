@@ -18,7 +18,7 @@ from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.random import key
 from lesson.fleet.phones import PhoneRates
 from lesson.radio.fading import fading_gain
-from lesson.strategies import FedCSGreedy, LessonFilled
+from lesson.strategies import FedCSGreedy, LessonFitted
 from lesson.strategies.base import AllOf, Arrivals, Deadline, RoundPlan
 
 
@@ -244,12 +244,13 @@ def test_download_comes_first() -> None:
 
 
 def test_strategies_leave_room_for_the_download() -> None:
-    """LESSON filled, 2 + 2 s in slots of 10 s: four minibatches, 4·2 + 2 s; after a download of 3 s, 3 + 2·2 + 2 s.
+    """LESSON fitted, 2 + 2 s in slots of 10 s: 80 samples, 8 + 2 s; after a download of 3 s, 48: 3 + 4.8 + 2 s.
     FedCS, within 5 s: client 0 would upload from 5 to 6 s and is left out."""
-    for download_s, arrived_s in ((0.0, 10.0), (3.0, 9.0)):
-        fleet = make_fleet([4.0 + download_s, 15.0])
+    for download_s, arrived_s in ((0.0, 10.0), (3.0, 9.8)):
+        fleet = make_fleet([4.0 + download_s, 25.0])
         fleet.compute_s[0], fleet.upload_s[0], fleet.download_s[0] = 2.0, 2.0, download_s
-        assert next(simulate(LessonFilled(10.0), fleet, rounds=1)).merged_arrived_s.tolist() == [arrived_s]
+        record = next(simulate(LessonFitted(10.0), fleet, rounds=1))
+        assert record.merged_arrived_s.tolist() == pytest.approx([arrived_s])
     fleet = make_fleet([4.0, 6.0], shared_upload_s=[1.0, 1.0])
     for download_s, started in ((0.0, [0, 1]), (3.0, [1])):
         fleet.download_s[0] = download_s

@@ -14,7 +14,7 @@ from lesson.clock.records import RoundRecord
 from lesson.core.random import exponentials, key, normals
 from lesson.fleet.csv_files import read_fleet
 from lesson.radio import transfer
-from lesson.strategies import FedBuff, FedCSGreedy, LessonFilled, Refl, Safa
+from lesson.strategies import FedBuff, FedCSGreedy, LessonFitted, Refl, Safa
 from lesson.strategies.base import AllOf, RoundPlan, ServerView
 
 WORK = "client,round,compute_s,upload_s "
@@ -243,7 +243,7 @@ def test_only_aggregations_have_overhead() -> None:
     assert spans == [(0.0, 5.0, 0), (5.0, 10.0, 1), (13.0, 18.0, 1), (18.0, 23.0, 2)]
 
 
-@pytest.mark.parametrize("strategy", [FedCS(20.0), Lesson(20.0, late="drop"), LessonFilled(20.0, late="drop"), Refl()])
+@pytest.mark.parametrize("strategy", [FedCS(20.0), Lesson(20.0, late="drop"), LessonFitted(20.0, late="drop"), Refl()])
 def test_overhead_makes_no_update_late(strategy: Any) -> None:
     """All clients take exactly as long as expected, with and without 5 s between rounds."""
     fleet, merged = make_fleet([5.0, 12.0, 19.0, 22.0, 33.0, 41.0]), []

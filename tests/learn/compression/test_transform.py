@@ -35,7 +35,10 @@ def cohort_of(updates: list[list[float]], clients: list[int], level: float, base
     index = np.arange(len(clients)) - np.searchsorted(numbers, numbers)
     return replace(
         rows,
-        **{name: np.repeat(getattr(rows, name), len(clients)) for name in ("lr", "local_steps", "first", "weight")},
+        **{
+            name: np.repeat(getattr(rows, name), len(clients))
+            for name in ("lr", "local_steps", "first", "most_samples", "weight")
+        },
         client=numbers,
         index=index,
         level=np.full(len(clients), level),

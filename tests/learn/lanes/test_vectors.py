@@ -88,7 +88,7 @@ def test_models_are_summed_with_their_weights() -> None:
     cohort = make_cohort(cast(Tensor, recorder.new()), 3, steps=4)
     (total,) = recorder.train("models", [cohort])
     rows = rows_of(recorder.take_program(), 1)
-    assert rows.numbers[3].ravel().tolist() == [4, 4, 4]
+    assert rows.numbers[4].ravel().tolist() == [4, 4, 4]
     assert rows.scale.ravel().tolist() == cohort.lr.tolist()
     assert numbers(total) == dict(zip(rows.slots[1].tolist(), cohort.weight.tolist(), strict=True))
 

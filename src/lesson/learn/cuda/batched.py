@@ -112,10 +112,10 @@ class ClientBlock:
         self.width = workload.sampler.width if tables is None else workload.batch_size
         self._samples = torch.zeros(size, self.width, dtype=torch.int64, device=device)
         """Samples of the current step; used only if clients train for epochs."""
-        numbers = torch.zeros(8, size, dtype=torch.int64, device=device)
+        numbers = torch.zeros(9, size, dtype=torch.int64, device=device)
         self._inputs = GraphInputs(numbers)
-        self._client, self._index, self._first, self._num_steps, self._lane, self.place = numbers[:6]
-        self._lr, self.weight = numbers[6:].view(torch.float64)
+        self._client, self._index, self._first, self._most, self._num_steps, self._lane, self.place = numbers[:7]
+        self._lr, self.weight = numbers[7:].view(torch.float64)
         self._step = torch.zeros((), dtype=torch.int64, device=device)
         self._graphs: dict[int, Graph[None]] = {}
         self._pool = torch.cuda.graph_pool_handle() if device == "cuda" else None
@@ -177,7 +177,10 @@ class ClientBlock:
         training, replica = work.training, self._gradients.replica
         sampler = work.sampler if self._tables is None else self._tables.sampler(self._lane[:size])
         minibatch = self._first[:size] + self._step
-        padded = self._samples[:size] if work.sampler.epochs else sampler.batches(*ids, 1, first=minibatch)[0]
+        if work.sampler.epochs:
+            padded = self._samples[:size]
+        else:
+            (padded,) = sampler.batches(*ids, 1, first=minibatch, most_samples=self._most[:size])
         going = self._step < self._num_steps[:size]
         samples = work.padded_batch(ids, padded, minibatch, sampler.keys.dropout)
         weights = sample_weights(padded, going.to(torch.float32))
@@ -274,7 +277,7 @@ def joined(cohorts: Sequence[Cohort]) -> Cohort:
 def _write(block: Cohort, place: IntArray, lane: IntArray | int, whole: IntArray, real: FloatArray) -> None:
     """Write the inputs of a block's graphs; rows without a client take no steps."""
     count = len(block)
-    whole[3, count:] = 0
-    whole[:4, :count] = block.client, block.index, block.first, block.local_steps
-    whole[4, :count], whole[5, :count] = lane, place
-    real[6:, :count] = block.lr, block.weight
+    whole[4, count:] = 0
+    whole[:5, :count] = block.client, block.index, block.first, block.most_samples, block.local_steps
+    whole[5, :count], whole[6, :count] = lane, place
+    real[7:, :count] = block.lr, block.weight

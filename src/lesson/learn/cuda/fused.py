@@ -108,7 +108,7 @@ class _FusedStep:
     def __init__(self, workload: Workload, num_clients: int, precision: Precision) -> None:
         self._workload, self._replica = workload, workload.replica()
         self._base = workload.initial_vector()
-        self._numbers = torch.zeros(5, num_clients, dtype=torch.int64, device=workload.device)
+        self._numbers = torch.zeros(6, num_clients, dtype=torch.int64, device=workload.device)
         self.graph = Graph(self._sum, precision)
         self._inputs = GraphInputs(self._numbers)
 
@@ -121,9 +121,9 @@ class _FusedStep:
 
     def _sum(self) -> Tensor:
         work, replica = self._workload, self._replica
-        client, index, first = self._numbers[:3]
-        scale, weights = self._numbers[3:].view(torch.float64)
-        (padded,) = work.sampler.batches(client, index, 1, first=first)
+        client, index, first, most_samples = self._numbers[:4]
+        scale, weights = self._numbers[4:].view(torch.float64)
+        (padded,) = work.sampler.batches(client, index, 1, first=first, most_samples=most_samples)
         inputs, targets = work.padded_batch((client, index), padded, first)
         replica.load(self._base)
         outputs = as_floats(replica.outputs(inputs, training=True))
@@ -133,9 +133,9 @@ class _FusedStep:
 
 
 def _write(cohort: Cohort, whole: IntArray, real: FloatArray) -> None:
-    """Write client, index, minibatch, step size × weight and, in the first column, the total weight."""
+    """Write client, index, minibatch, its samples, step size × weight and, in the first column, the total weight."""
     count = len(cohort)
     whole[:, count:] = 0
-    whole[:3, :count] = cohort.client, cohort.index, cohort.first
-    np.multiply(cohort.weight, cohort.lr, out=real[3, :count])
-    real[4, 0] = cohort.weight.sum()
+    whole[:4, :count] = cohort.client, cohort.index, cohort.first, cohort.most_samples
+    np.multiply(cohort.weight, cohort.lr, out=real[4, :count])
+    real[5, 0] = cohort.weight.sum()

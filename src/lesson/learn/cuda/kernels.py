@@ -63,17 +63,18 @@ def _dropout_kernel(
 
 
 @triton.jit
-def _draws_kernel(out, step, index, client, sizes, left, right, batch_size, lanes: tl.constexpr, keyed: tl.constexpr):
+def _draws_kernel(
+    out, step, index, client, sizes, counts, left, right, batch_size, lanes: tl.constexpr, keyed: tl.constexpr
+):
     """Floyd's algorithm, turn by turn, with one program per minibatch."""
     row = tl.program_id(0)
     turn = tl.arange(0, lanes)
-    size = tl.load(sizes + row)
-    batch = tl.minimum(size, batch_size)
-    bound = size - batch + turn
+    count = tl.load(counts + row)
+    bound = tl.load(sizes + row) - count + turn
     word = _word(turn // 4, row + 0 * turn, step, index, client, left, right, turn % 4, keyed)
     drawn = ((word.to(tl.uint64) * (bound + 1).to(tl.uint64)) >> 32).to(tl.int64)
     chosen = tl.full((lanes,), -1, tl.int64)
-    for this in range(batch):
+    for this in range(count):
         number = tl.sum(tl.where(turn == this, drawn, 0), 0)
         repeated = tl.max((chosen == number).to(tl.int32), 0)
         chosen = tl.where(turn == this, tl.where(repeated > 0, bound, drawn), chosen)
@@ -228,12 +229,15 @@ def _is_keyed(key: Key) -> bool:
     return isinstance(key[0], Tensor)
 
 
-def draws(key: Key, batch_size: int, step: Tensor, index: Tensor, client: Tensor, sizes: Tensor) -> Tensor:
-    """Draw positions without replacement, shape (*shape, batch_size); short minibatches are padded with −1."""
-    rows = [part.contiguous().flatten() for part in (step, index, client, sizes)]
-    out = torch.empty(*step.shape, batch_size, dtype=torch.int64, device=step.device)
+def draws(key: Key, batch_size: int, *ids: Tensor) -> Tensor:
+    """Draw positions without replacement, shape (*shape, batch_size); short minibatches are padded with −1.
+
+    Ids are step, index and client, then the number of samples to draw from, and how many are drawn.
+    """
+    rows, shape = [part.contiguous().flatten() for part in ids], ids[0].shape
+    out = torch.empty(*shape, batch_size, dtype=torch.int64, device=ids[0].device)
     _draws_kernel[(len(rows[0]),)](
-        out, *rows, *_words_of(key, step.shape), batch_size, triton.next_power_of_2(batch_size), _is_keyed(key)
+        out, *rows, *_words_of(key, shape), batch_size, triton.next_power_of_2(batch_size), _is_keyed(key)
     )
     return out
 
@@ -267,5 +271,5 @@ def check() -> None:
     one = torch.ones(1, dtype=torch.int64, device="cuda")
     words((0, 0), 4, one)
     dropout_factors((0, 0), 16, one)
-    draws((0, 0), 4, one, one, one, one)
+    draws((0, 0), 4, one, one, one, one, one)
     unpool(*pool(torch.zeros(1, 2, 2, 4, device="cuda"), torch.zeros(1, 4, device="cuda")))

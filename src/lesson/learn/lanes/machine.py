@@ -156,7 +156,7 @@ class Machine:
             for (kind, size), parts in kinds.items():
                 whole = JoinedRows.of(parts)
                 if kind == "models":
-                    order = np.argsort(-whole.numbers[3, :, 0], kind="stable")
+                    order = np.argsort(-whole.numbers[4, :, 0], kind="stable")
                     self._train_models(whole[order], [lane for lane, _ in parts])
                     continue
                 for begin in range(0, len(whole), self._rows_in(size)):

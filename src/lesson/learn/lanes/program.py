@@ -18,7 +18,7 @@ from lesson.learn.scores import Score
 
 Kind = Literal["gradients", "models"]
 """What training a row gives: the gradient of one step, summed over the row's clients, or a client's trained model."""
-COLUMNS = ("client", "index", "first", "local_steps")
+COLUMNS = ("client", "index", "first", "most_samples", "local_steps")
 SUM = 0
 """Number of the operation that adds vectors: slot ← Σ factor · slot. Those of OPTIMIZERS follow, in its order."""
 NO_SLOT = -1
@@ -31,7 +31,7 @@ class Rows(NamedTuple):
     """Rows with the same number of clients; a place without a client has scale 0."""
 
     numbers: IntArray
-    """The COLUMNS of each client, shape (4, num_rows, num_clients)."""
+    """The COLUMNS of each client, shape (5, num_rows, num_clients)."""
     scale: FloatArray
     """Weight × step size of each client for gradients, or its step size for models, shape (num_rows, num_clients)."""
     slots: IntArray

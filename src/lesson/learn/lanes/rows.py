@@ -60,9 +60,9 @@ class JoinedRows:
 
     def as_cohort(self) -> Cohort:
         """Return the rows, each of one client, as a cohort of which only the columns matter."""
-        client, index, first, local_steps = self.numbers[:, :, 0]
+        client, index, first, most, local_steps = self.numbers[:, :, 0]
         nothing = np.full(len(self), np.nan)
-        return Cohort(torch.empty(0), client, index, self.scale[:, 0], local_steps, nothing, first, nothing)
+        return Cohort(torch.empty(0), client, index, self.scale[:, 0], local_steps, nothing, first, most, nothing)
 
 
 class PackedRows:
@@ -74,8 +74,8 @@ class PackedRows:
         self._workload, self._shape, self._tables, self._precision = workload, shape, tables, precision
         num_rows, num_clients = shape
         self._slots, self._models = slots, workload.initial_vector().repeat(num_rows, 1)
-        self._numbers = torch.zeros(7, num_rows * num_clients, dtype=torch.int64, device=workload.device)
-        self._numbers[5:] = NO_SLOT
+        self._numbers = torch.zeros(8, num_rows * num_clients, dtype=torch.int64, device=workload.device)
+        self._numbers[6:] = NO_SLOT
         self._inputs = GraphInputs(self._numbers)
         self._graph: Graph[None]
         with_gradients(workload, precision, self._record)
@@ -100,24 +100,24 @@ class PackedRows:
 
     def _write(self, rows: JoinedRows, whole: IntArray, real: FloatArray) -> None:
         used = rows.scale.size
-        whole[:5, used:] = 0
-        whole[:3, :used] = rows.numbers[:3].reshape(3, -1)
-        whole[3, :used] = np.repeat(rows.lane, self._shape[1])
-        real[4, :used] = rows.scale.reshape(-1)
-        whole[5:] = NO_SLOT
-        whole[5:, : len(rows)] = rows.slots
+        whole[:6, used:] = 0
+        whole[:4, :used] = rows.numbers[:4].reshape(4, -1)
+        whole[4, :used] = np.repeat(rows.lane, self._shape[1])
+        real[5, :used] = rows.scale.reshape(-1)
+        whole[6:] = NO_SLOT
+        whole[6:, : len(rows)] = rows.slots
 
     def _record(self, gradients: Gradients) -> None:
         body = partial(self._step, gradients)
         self._graph = Graph(body, self._precision, device=self._workload.device)
 
     def _step(self, gradients: Gradients) -> None:
-        start, result = self._numbers[5:, : len(self._models)]
+        start, result = self._numbers[6:, : len(self._models)]
         self._slots.gather(start, self._models)
-        client, index, first, lane = self._numbers[:4]
-        scale = self._numbers[4].view(torch.float64)
+        client, index, first, most_samples, lane = self._numbers[:5]
+        scale = self._numbers[5].view(torch.float64)
         sampler = self._tables.sampler(lane)
-        (padded,) = sampler.batches(client, index, 1, first=first)
+        (padded,) = sampler.batches(client, index, 1, first=first, most_samples=most_samples)
         samples = self._workload.padded_batch((client, index), padded, first, sampler.keys.dropout)
         weights = sample_weights(padded, scale).view(self._shape[0], -1)
         parts = gradients(gradients.replica.named_views(self._models), samples, weights)
