@@ -10,6 +10,8 @@ from lesson.experiments.measures import (
     Estimate,
     difference,
     half_intervals,
+    holm,
+    mean_until,
     ratio,
     sign_test_rank,
     spent_until,
@@ -52,6 +54,22 @@ def test_target_is_reached_with_the_mean_of_three() -> None:
     assert to_target(finished, 0.5, "energy_j") == 7500.0
     assert to_target(finished, 0.5, rounds=10) == math.inf
     assert to_target(finished, 0.7) == math.inf
+
+
+def test_mean_over_time_by_hand() -> None:
+    """From 0.1 at the start to 0.3 at 100 s and 0.5 at 200 s: 20 + 40; then on to 0.7 at 300 s, 60, or level, 50."""
+    assert mean_until(run([0.3, 0.5, 0.7]), 300.0) == pytest.approx((20 + 40 + 60) / 300)
+    assert mean_until(run([0.3, 0.5]), 300.0) == pytest.approx((20 + 40 + 50) / 300)
+    assert mean_until(run([0.3, 0.5, 0.7]), 200.0) == pytest.approx((20 + 40) / 200)
+    assert mean_until(run([]), 200.0) == 0.1
+
+
+def test_p_values_by_hand() -> None:
+    """1, 2, 3 against 0: t = 2·√3 with two degrees of freedom, p = 1 − t/√(t² + 2) = 0.0742; then Holm's correction."""
+    assert Estimate.of(np.array([1.0, 2.0, 3.0])).p_value(0.0) == pytest.approx(1 - math.sqrt(12 / 14))
+    assert Estimate.of(np.array([2.0, 2.0, 2.0])).p_value(2.0) == 1.0
+    assert math.isnan(Estimate.of(np.array([1.0, 2.0])).p_value(0.0))
+    assert holm([0.04, 0.01, 0.03, 0.005]) == pytest.approx([0.06, 0.03, 0.06, 0.02])
 
 
 def test_unknown_energy_to_a_target() -> None:

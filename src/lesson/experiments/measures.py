@@ -100,6 +100,16 @@ class Estimate:
             return "equivalent"
         return "higher" if low > center else "lower" if high < center else "undecided"
 
+    def p_value(self, center: float) -> float:
+        """Return the p-value of Student's t-test, two-sided, of whether the mean is `center`; NaN like `half`."""
+        if math.isnan(self.half):
+            return math.nan
+        from scipy.special import stdtr  # not at the top: scipy takes a while to import
+
+        spread = float(np.std(self.low, ddof=1)) / math.sqrt(len(self.low))
+        distance = abs(self.mean - center)
+        return 2 * float(stdtr(len(self.low) - 1, -distance / spread)) if spread else float(not distance)
+
     def __float__(self) -> float:
         return self.mean
 
@@ -157,6 +167,18 @@ def value_by(run: Run, time_s: float) -> float:
     return float(values[-IN_A_ROW:].mean()) if len(values) and not run.diverged else run.metric.of_diverged
 
 
+def mean_until(run: Run, time_s: float) -> float:
+    """Return the mean of the metric over time, from 0 to `time_s`, with straight lines between evaluations.
+
+    It starts at the metric of a diverged model, which a run that diverged has from then on. After the last evaluation
+    by `time_s`, the metric stays as it is. NaN if the metric has no such value, because it is not a share.
+    """
+    worst, curve = run.metric.of_diverged, run.curve[run.curve["time_s"] <= time_s]
+    times_s, values = [0.0, *curve["time_s"]], [worst, *curve[run.metric.name]]
+    last = worst if run.diverged else values[-1]
+    return float(np.trapezoid([*values, last, last], [*times_s, times_s[-1], time_s]) / time_s)
+
+
 def to_target(run: Run, target: float, column: str = "time_s", rounds: int | None = None) -> float:
     """Return the cost of a run up to a target, in a column such as time_s, round, uploads or energy_j.
 
@@ -185,6 +207,14 @@ def means(runs: pd.DataFrame, names: Sequence[str], times: Sequence[str]) -> dic
         if name in times:
             figures[f"{name}_seeds"] = int(values.notna().sum())
     return figures
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values corrected for their number (S. Holm, 1979): each is compared with 0.05, as a single one is."""
+    corrected, least = [0.0] * len(p_values), 0.0
+    for rank, place in enumerate(np.argsort(p_values).tolist()):
+        corrected[place] = least = min(1.0, max(least, (len(p_values) - rank) * p_values[place]))
+    return corrected
 
 
 def half_intervals(values: np.ndarray) -> np.ndarray:
