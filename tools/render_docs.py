@@ -190,7 +190,10 @@ def paper_table(name: str) -> str:
         verdicts = [f"**{claim['verdict']}**" for claim in claims if claim["added"] is added]
         counts = ", ".join(f"{verdict} {number}" for verdict, number in Counter(verdicts).most_common())
         totals.append(f"{len(verdicts)} {what}: {counts}")
-    rows = [[claim["statement"] + " (added)" * claim["added"], f"**{claim['verdict']}**"] for claim in claims]
+    constructed = sum(claim["constructed"] and claim["verdict"] == "holds" for claim in claims)
+    marks = [" (added)" * claim["added"] + " (by construction)" * claim["constructed"] for claim in claims]
+    rows = [[claim["statement"] + mark, f"**{claim['verdict']}**"] for claim, mark in zip(claims, marks, strict=True)]
+    totals.append(f"of those that hold, {constructed} are true by construction")
     return f"{'; '.join(totals)}.\n\n{_table([['claim', 'verdict'], ['---'] * 2, *rows])}"
 
 

@@ -78,6 +78,7 @@ def test_checks_added_to_the_paper_do_not_count() -> None:
     """Both printed numbers of "588 and 2,000 rounds" fail; their ratio, which we added, holds."""
     assert verdict("fails", "fails", added="holds") == "fails"
     assert verdict("holds", added="fails") == "holds"
+    assert verdict(added="holds") == "inconclusive"
 
 
 def test_claims_are_strict_json() -> None:

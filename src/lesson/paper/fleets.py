@@ -99,6 +99,17 @@ def deadline_effects(deadlines_s: Sequence[float] = (10.0, 20.0, 60.0), num_draw
     )
 
 
+def broadcast_shares(settings: Settings, num_draws: int = NUM_DRAWS) -> FloatArray:
+    """Return the mean share of the download in the latency of a client, by draw; `settings` have downloads."""
+    return np.array([np.mean(fleet.download_s / fleet.latency_s) for _, fleet in _draw_fleets(settings, num_draws)])
+
+
+def all_in_time(preset: str, deadline_s: float = 20.0, num_draws: int = NUM_DRAWS) -> FloatArray:
+    """Return, by draw, whether all clients meet the deadline (1 or 0); LESSON's models and times are then FedAvg's."""
+    draws = _draw_fleets(base_settings(preset), num_draws)
+    return np.array([float(np.all(fleet.latency_s <= deadline_s)) for _, fleet in draws])
+
+
 def towards_zero(
     deadlines_s: Sequence[float] = (0.1, 0.3, 1.0, 3.0, 10.0, 20.0, 60.0), num_draws: int = 5, until_s: float = 480.0
 ) -> pd.DataFrame:

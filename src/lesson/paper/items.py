@@ -20,7 +20,7 @@ from lesson.settings.settings import SECTIONS, Settings
 
 FOLDER = Path(__file__).parent / "items"
 TABLES_AND_FIGURES = ("table1", "table2", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "fig8", "fig9")
-ON_REQUEST = ("literal", "scaled", "epoch", "mnist")
+ON_REQUEST = ("literal", "scaled", "iterations", "epoch", "mnist", "reasons")
 """Items that run only if they are named: checks beyond the paper's figures and tables."""
 NAMES = (*TABLES_AND_FIGURES, "limits", "printed", "authors", "choices", *ON_REQUEST)
 STEP_SIZES = {"0.1": "", "0.02": "-learning_rate=0.02"}

@@ -65,8 +65,8 @@ class Part:
 
 
 def verdict_on(parts: Sequence[Part]) -> Verdict:
-    """Return the verdict on a claim with these parts, at least one of which is from the paper, not added."""
-    outcomes = {part.outcome for part in parts if not part.added}
+    """Return the verdict on a claim with these parts; without parts from the paper, it is inconclusive."""
+    outcomes = {part.outcome for part in parts if not part.added} or {"inconclusive"}
     return outcomes.pop() if len(outcomes) == 1 else "mixed"
 
 

@@ -34,16 +34,20 @@ class Claim:
     measure: Measure
     added: bool = False
     """Whether the paper does not make this claim; it is then counted separately."""
+    constructed: bool = False
+    """Whether the claim is true by construction of the model that the paper describes, or of our choice of presets."""
 
 
 CLAIMS: list[Claim] = []
 
 
-def claim(id: str, statement: str, paper: str, *items: str, added: bool = False) -> Callable[[Measure], Measure]:
+def claim(
+    id: str, statement: str, paper: str, *items: str, added: bool = False, constructed: bool = False
+) -> Callable[[Measure], Measure]:
     """Register the decorated function as the measure of a new claim."""
 
     def keep(measure: Measure) -> Measure:
-        CLAIMS.append(Claim(id, statement, paper, items, measure, added))
+        CLAIMS.append(Claim(id, statement, paper, items, measure, added, constructed))
         return measure
 
     return keep
@@ -70,6 +74,7 @@ def finding(claim: Claim, parts: Sequence[Part]) -> dict[str, Any]:
         "seeds": min(len(part.measured.low) for part in parts),
         "verdict": verdict_on(parts),
         "added": claim.added,
+        "constructed": claim.constructed,
         "items": list(claim.items),
         "parts": [
             {

@@ -7,7 +7,7 @@ import numpy as np
 from lesson.core.arrays import FloatArray
 from lesson.experiments.measures import to_target
 from lesson.paper import fleets
-from lesson.paper.claims.base import BETAS, DEADLINE_ROUNDS, claim, longer, percent
+from lesson.paper.claims.base import BETAS, CALLED, DEADLINE_ROUNDS, claim, longer, percent
 from lesson.paper.items import load_item
 from lesson.paper.series import Series, accuracy_at, common_target, last_accuracy, per_seed
 from lesson.paper.verdicts import Part, above, near
@@ -24,6 +24,24 @@ def _deadlines_accuracy(results: Series) -> list[Part]:
             Part.of(f"β = {beta}: τ = 60 s − τ = {tau} s", last[60] - last[tau], above(), "points") for tau in (10, 20)
         ]
     return parts
+
+
+@claim(
+    "deadline-reasons",
+    "τ = 60 s is the most accurate because of less staleness and of more clients per round",
+    "alleviating stale issue; more clients",
+    "reasons",
+)
+def _reasons(results: Series) -> list[Part]:
+    """FedAvg with as many clients per round as LESSON has at τ = 10 s differs from it by staleness alone."""
+    stale, few, many = (
+        last_accuracy(results, name, DEADLINE_ROUNDS)
+        for name in (_deadline(10, "0.1"), "fedavg-cifar10-beta=0.1-clients_per_round=16", _deadline(60, "0.1"))
+    )
+    return [
+        Part.of("staleness: FedAvg with 16 clients per round − τ = 10 s", few - stale, above(), "points"),
+        Part.of("clients: τ = 60 s − FedAvg with 16 clients per round", many - few, above(), "points"),
+    ]
 
 
 @claim("deadlines-time", "Over time, τ = 60 s is the slowest at β = 0.1", "slowest", "fig9")
@@ -75,7 +93,7 @@ def _spread(results: Series) -> list[Part]:
     return [Part.of(label, spread["1"] - spread["0.1"], above(), "times")]
 
 
-@claim("infinite-deadline", "LESSON with τ → ∞ is FedAvg", "acts as FedAvg", "limits")
+@claim("infinite-deadline", "LESSON with τ → ∞ is FedAvg", "acts as FedAvg", "limits", constructed=True)
 def _infinite(results: Series) -> list[Part]:
     rounds, columns = 1000, ["round", "time_s", "accuracy"]
     pairs = zip(results["lesson-mnist-deadline_s=inf"], results["fedavg-mnist"], strict=True)
@@ -83,7 +101,13 @@ def _infinite(results: Series) -> list[Part]:
     return [Part.of("runs with identical rounds, times and accuracies", np.array(same, dtype=float), near(1, 0))]
 
 
-@claim("zero-deadline", "LESSON with τ → 0 has the schedule of asynchronous FL", "acts as asynchronous FL", "limits")
+@claim(
+    "zero-deadline",
+    "LESSON with τ → 0 has the schedule of asynchronous FL",
+    "acts as asynchronous FL",
+    "limits",
+    constructed=True,
+)
 def _zero(_: Series) -> list[Part]:
     options = load_item("limits").options
     draws = fleets.towards_zero((0.1,), options["num_draws"], options["until_s"])
@@ -102,8 +126,9 @@ def _zero(_: Series) -> list[Part]:
     "asynchronous-diverges", "As τ → 0, the convergence issue of asynchronous FL appears", "convergence issue", "limits"
 )
 def _converges_worse(results: Series) -> list[Part]:
-    """The paper's step size is jδ; the other two are our variants."""
-    parts = []
+    """The paper's step size is jδ. With δ, only the staleness of asynchronous FL is left; the rest of the gap is due to
+    large step sizes, which asynchronous FL does not have."""
+    parts, gaps = [], {}
     for label, usual, cap in (
         ("step size jδ", "lesson-mnist", "-lr_cap=inf"),
         ("step size jδ, at most 1", "lesson-mnist", ""),
@@ -111,9 +136,10 @@ def _converges_worse(results: Series) -> list[Part]:
     ):
         at_20 = accuracy_at(results, usual, LIMIT_S)
         at_01 = accuracy_at(results, f"lesson-mnist-deadline_s=0.1-ensure_first_tier=false{cap}", LIMIT_S)
-        what = f"MNIST, {label}: accuracy, τ = 20 s − τ = 0.1 s"
-        parts.append(Part.of(what, at_20 - at_01, above(), "points", added=cap != "-lr_cap=inf"))
-    return parts
+        gaps[cap], what = at_20 - at_01, f"MNIST, {label}: accuracy, τ = 20 s − τ = 0.1 s"
+        parts.append(Part.of(what, gaps[cap], above(), "points", added=cap != "-lr_cap=inf"))
+    share = gaps["-lr_cap=0.1"] / gaps["-lr_cap=inf"]
+    return [*parts, Part.of("share of this gap that staleness explains: with step size δ / with jδ", share, above(0.5))]
 
 
 @claim(
@@ -124,17 +150,22 @@ def _converges_worse(results: Series) -> list[Part]:
     "fig8",
 )
 def _communication(results: Series) -> list[Part]:
+    """Synchronous and semi-synchronous FL are FedAvg and LESSON; the other checks are our variants of the latter."""
     parts, usual = [], "lesson-mnist-lr_cap=0.1"
+    for name in ("lesson", "fedavg"):
+        target = common_target(results, ["fedasync-mnist", f"{name}-mnist"])
+        label = f"MNIST: uploads to {percent(target)}, FedAsync / {CALLED[name]}"
+        parts.append(longer(results, label, "fedasync-mnist", f"{name}-mnist", target, "uploads"))
     shorter = {tau: f"lesson-mnist-deadline_s={tau}-ensure_first_tier=false-lr_cap=0.1" for tau in ("0.1", "1", "5")}
     target = common_target(results, [usual, *shorter.values()])
     for tau, series in shorter.items():
         label = f"MNIST, step size δ: uploads to {percent(target)}, τ = {tau} s / τ = 20 s"
-        parts.append(replace(longer(results, label, series, usual, target, "uploads"), added=True))  # Eq. (12) says jδ
+        parts.append(replace(longer(results, label, series, usual, target, "uploads"), added=True))
     for beta in ("0.1", "1"):
         long, short = _deadline(60, beta), _deadline(10, beta)
         target = common_target(results, [long, short])
         label = f"CIFAR-10, β = {beta}: uploads to {percent(target)}, τ = 10 s / τ = 60 s"
-        parts.append(longer(results, label, short, long, target, "uploads"))
+        parts.append(replace(longer(results, label, short, long, target, "uploads"), added=True))
     return parts
 
 

@@ -22,8 +22,8 @@ def claims_table(claims: Sequence[Mapping[str, Any]]) -> Table:
     """Return a table with a row per claim of claims.json; each part has a line with its outcome."""
 
     def statement(claim: Mapping[str, Any]) -> str:
-        added = " (added)" * claim["added"]
-        return f"{claim['statement']}{added}\npaper ({', '.join(claim['items'])}): {claim['paper']}"
+        marks = " (added)" * claim["added"] + " (by construction)" * claim["constructed"]
+        return f"{claim['statement']}{marks}\npaper ({', '.join(claim['items'])}): {claim['paper']}"
 
     def ours(claim: Mapping[str, Any]) -> str:
         return "\n".join(
