@@ -13,21 +13,25 @@ import numpy as np
 
 from lesson import FedAvg, Settings, draw_fleet, load, simulate
 from lesson.core.arrays import FloatArray
-from lesson.experiments.measures import Estimate, half_intervals, to_target, value_by
+from lesson.experiments.measures import Estimate, half_intervals, mean_until, to_target, value_by
 from lesson.experiments.tuning.study import COLLAPSED, TunedStudy
 from lesson.learn.metric import ACCURACY
 from lesson.report.results import gain_cell, ratio_cell
 
 EXPERIMENTS = Path(__file__).parent.parent / "experiments"
 BETAS = (0.1, 1.0)
+PHASE = ("10 %", "30 %", "50 %", "70 %", "90 %")
 STRATEGIES = (
     *("fedbuff", "fedasync", "safa", "fedat"),
     *("fedcs", "semisync-steps", "tifl", "fedcs-greedy", "fedavg"),
 )
 CHANNELS = {  # the level of each column and the one it is compared with
     "shadowing 8 dB": ("8 dB", "0 dB"),
-    "Rayleigh, 10 s blocks": ("every 10 s", "no fading"),
-    "10 to 20 m/s": ("10 to 20 m/s", "static"),
+    "fading": ("pedestrians", "no fading"),
+    "fading in 10 s blocks": ("every 10 s", "no fading"),
+    "fading, 10 to 20 m/s": ("10 to 20 m/s", "static"),
+    "uploads lost, 1 W": ("lost", "no errors"),
+    "outage": ("outage", "all reachable"),
     "estimate error σ = 0.5": ("σ = 0.5", "σ = 0"),
 }
 RADIO: dict[str, dict[str, Any]] = {
@@ -84,15 +88,33 @@ def channels(dataset: str) -> Iterator[list[str]]:
     study = _load("radio", dataset)
     entries = {run.labels["entry"] for run in study.runs}
     yield ["", "constant channels", *CHANNELS]
-    for name in ("lesson", "fedbuff", "fedcs", "fedcs, no refresh", "fedavg"):
+    for name in ("lesson", "lesson, drop", "fedbuff", "fedcs", "fedcs, no refresh", "fedavg"):
         strategy, comma, more = name.partition(",")
         cells = [f"`{strategy}`{comma}{more}", _accuracy(study, f"{name}, no fading")]
         for level, none in CHANNELS.values():
             entry, than = f"{name}, {level}", f"{name}, {none}"
             lost = f", {count} of 5 collapsed" if (count := study.collapsed(entry, 0.1)) else ""
-            gain = study.compare(entry, than, 0.1)[study.gain] if entry in entries else None
-            cells.append(f"{_points(gain)}{lost}" if gain else "not run")
+            gain = study.compare(entry, than, 0.1)[study.gain] if {entry, than} <= entries else None
+            cells.append(f"{_points(gain)}{lost}" if gain else "–")
         yield cells
+
+
+def phase() -> Iterator[list[str]]:
+    """Mean accuracy from 0 to 3,000 s on MNIST by the share of uploads in the latency, and differences from FedAvg."""
+    study = _load("strategies", folder="phase")
+    until_s = study.rules.final_s
+    yield ["", *PHASE]
+    theirs = {share: _over_time(study, f"fedavg, {share}", 0.1, until_s) for share in PHASE}
+    yield ["`fedavg`", *(_mean(100 * values) for values in theirs.values())]
+    for name in ("fedcs", "lesson", "lesson-fitted", "fedbuff"):
+        ours = {share: _over_time(study, f"{name}, {share}", 0.1, until_s) for share in PHASE}
+        yield [f"`{name}`", *(_points(Estimate.of(ours[share] - theirs[share])) for share in PHASE)]
+
+
+def _over_time(study: TunedStudy, entry: str, beta: float, until_s: float) -> FloatArray:
+    """The mean accuracy over time of each final run of an entry, by seed."""
+    runs = [run for run in study.runs if (run.labels["entry"], run.settings.data.beta) == (entry, beta)]
+    return np.array([mean_until(run, until_s) for run in sorted(runs, key=lambda run: run.seed)])
 
 
 def uplink() -> Iterator[list[str]]:
@@ -124,12 +146,13 @@ TABLES: dict[str, Callable[[], Iterator[list[str]]]] = {
     "channels_mnist": functools.partial(channels, "mnist"),
     "channels_cifar10": functools.partial(channels, "cifar10"),
     "uplink": uplink,
+    "phase": phase,
 }
 
 
 @functools.cache
-def _load(experiment: str, dataset: str = "") -> TunedStudy:
-    study = load(EXPERIMENTS / experiment / "results" / dataset)
+def _load(experiment: str, dataset: str = "", folder: str = "results") -> TunedStudy:
+    study = load(EXPERIMENTS / experiment / folder / dataset)
     assert isinstance(study, TunedStudy)
     return study
 
