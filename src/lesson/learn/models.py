@@ -1,4 +1,4 @@
-"""The paper's two networks, with Glorot-uniform weights and zero biases, as in the paper."""
+"""The paper's two networks, with Glorot-uniform weights and zero biases, as in the authors' code."""
 
 import torch
 from torch import Tensor, nn

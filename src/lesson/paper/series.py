@@ -32,8 +32,7 @@ def per_seed(runs: Series, series: str, measure: Callable[[Run], float]) -> Floa
 def last_accuracy(runs: Series, series: str, rounds: int) -> FloatArray:
     """Return the mean accuracy of each run's last ten evaluations within `rounds`, but at most a quarter of them.
 
-    A run that diverged has the accuracy of guessing. The authors average the last ten evaluations, and the shortest
-    published curves have thirty.
+    A run that diverged has the accuracy of guessing.
     """
 
     def measure(run: Run) -> float:

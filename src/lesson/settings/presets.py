@@ -1,7 +1,7 @@
 """The presets: `released` (the authors' code), `printed` (the paper's text), `phones` (measured data rates) and `chen`
 (another system).
 
-Only `released` gives the results that the paper prints.
+Only `released` gives the results that the paper prints. docs/reference/released.md has file and line of its numbers.
 """
 
 import math
@@ -13,7 +13,7 @@ PRINTED: dict[str, dict[str, Any]] = {
     "training": {"latency_samples": 1000, "weighting": "samples", "lr_cap": math.inf},
     "data": {"split": "dirichlet-per-client"},
 }
-"""Parameters in the paper's text that differ from the released code, which has the defaults of `sections.py`."""
+"""Parameters in the paper's text that differ from those of `released`, which are the defaults of `sections.py`."""
 
 PHONES: dict[str, dict[str, Any]] = {
     "fleet": {"cycles_per_sample": (3e5, 5e5)},
