@@ -11,7 +11,7 @@ import pandas as pd
 
 from lesson.clock.records import RoundRecord
 from lesson.clock.simulate import simulate
-from lesson.core.arrays import FloatArray
+from lesson.core.arrays import BoolArray, FloatArray
 from lesson.fleet.fleet import Fleet, draw_fleet
 from lesson.fleet.tiers import assign_tiers
 from lesson.paper.items import base_settings
@@ -104,10 +104,10 @@ def broadcast_shares(settings: Settings, num_draws: int = NUM_DRAWS) -> FloatArr
     return np.array([np.mean(fleet.download_s / fleet.latency_s) for _, fleet in _draw_fleets(settings, num_draws)])
 
 
-def all_in_time(preset: str, deadline_s: float = 20.0, num_draws: int = NUM_DRAWS) -> FloatArray:
-    """Return, by draw, whether all clients meet the deadline (1 or 0); LESSON's models and times are then FedAvg's."""
+def all_in_time(preset: str, deadline_s: float = 20.0, num_draws: int = NUM_DRAWS) -> BoolArray:
+    """Return, by draw, whether all clients meet the deadline; LESSON's models and times are then those of FedAvg."""
     draws = _draw_fleets(base_settings(preset), num_draws)
-    return np.array([float(np.all(fleet.latency_s <= deadline_s)) for _, fleet in draws])
+    return np.array([bool(np.all(assign_tiers(fleet.latency_s, deadline_s) == 1)) for _, fleet in draws])
 
 
 def towards_zero(

@@ -42,6 +42,8 @@ class Part:
     """Whether the number is the same for every seed, so that one value suffices and the interval has width 0."""
     added: bool = False
     """Whether we added this check to those of the paper; it does not count toward the verdict."""
+    brief: bool = False
+    """Whether the text omits the values by seed or draw."""
 
     @classmethod
     def of(cls, label: str, values: FloatArray, rule: Rule, unit: Unit = "share", *, added: bool = False) -> "Part":
@@ -61,7 +63,9 @@ class Part:
     def text(self) -> str:
         """The number with its interval."""
         scale = 100 if self.unit == "points" else 1
-        return Estimate(scale * self.measured.low, scale * self.measured.high).text(*_FORMS[self.unit])
+        return Estimate(scale * self.measured.low, scale * self.measured.high).text(
+            *_FORMS[self.unit], brief=self.brief
+        )
 
 
 def verdict_on(parts: Sequence[Part]) -> Verdict:

@@ -126,20 +126,40 @@ def _zero(_: Series) -> list[Part]:
     "asynchronous-diverges", "As τ → 0, the convergence issue of asynchronous FL appears", "convergence issue", "limits"
 )
 def _converges_worse(results: Series) -> list[Part]:
-    """The paper's step size is jδ. With δ, only the staleness of asynchronous FL is left; the rest of the gap is due to
-    large step sizes, which asynchronous FL does not have."""
-    parts, gaps = [], {}
-    for label, usual, cap in (
-        ("step size jδ", "lesson-mnist", "-lr_cap=inf"),
-        ("step size jδ, at most 1", "lesson-mnist", ""),
-        ("step size δ", "lesson-mnist-lr_cap=0.1", "-lr_cap=0.1"),
-    ):
-        at_20 = accuracy_at(results, usual, LIMIT_S)
-        at_01 = accuracy_at(results, f"lesson-mnist-deadline_s=0.1-ensure_first_tier=false{cap}", LIMIT_S)
-        gaps[cap], what = at_20 - at_01, f"MNIST, {label}: accuracy, τ = 20 s − τ = 0.1 s"
-        parts.append(Part.of(what, gaps[cap], above(), "points", added=cap != "-lr_cap=inf"))
-    share = gaps["-lr_cap=0.1"] / gaps["-lr_cap=inf"]
-    return [*parts, Part.of("share of this gap that staleness explains: with step size δ / with jδ", share, above(0.5))]
+    """The paper's step size is jδ; the other two are our variants."""
+    return [
+        Part.of(
+            f"MNIST, {label}: accuracy, τ = 20 s − τ = 0.1 s",
+            _lost_towards_zero(results, cap),
+            above(),
+            "points",
+            added=added,
+        )
+        for label, cap, added in (
+            ("step size jδ", "-lr_cap=inf", False),
+            ("step size jδ, at most 1", "", True),
+            ("step size δ", "-lr_cap=0.1", True),
+        )
+    ]
+
+
+@claim(
+    "asynchronous-cause",
+    "Staleness, the issue of asynchronous FL, explains most of what LESSON loses as τ → 0",
+    "acts more like asynchronous FL, which has the convergence issue",
+    "limits",
+)
+def _convergence_cause(results: Series) -> list[Part]:
+    """With step size δ in every tier, as in asynchronous FL, only staleness is left."""
+    share = _lost_towards_zero(results, "-lr_cap=0.1") / _lost_towards_zero(results, "-lr_cap=inf")
+    return [Part.of("MNIST: share that is lost with step size δ, too", share, above(0.5))]
+
+
+def _lost_towards_zero(results: Series, cap: str) -> FloatArray:
+    """Return the accuracy that LESSON loses from τ = 20 s to 0.1 s, with this cap of the step size in the series."""
+    usual = f"lesson-mnist{cap}" if cap == "-lr_cap=0.1" else "lesson-mnist"  # no step size reaches the cap at 20 s
+    at_20 = accuracy_at(results, usual, LIMIT_S)
+    return at_20 - accuracy_at(results, f"lesson-mnist-deadline_s=0.1-ensure_first_tier=false{cap}", LIMIT_S)
 
 
 @claim(

@@ -22,7 +22,7 @@ def claims_table(claims: Sequence[Mapping[str, Any]]) -> Table:
     """Return a table with a row per claim of claims.json; each part has a line with its outcome."""
 
     def statement(claim: Mapping[str, Any]) -> str:
-        marks = " (added)" * claim["added"] + " (by construction)" * claim["constructed"]
+        marks = " (added)" * claim["added"] + " (by construction)" * claim.get("constructed", False)
         return f"{claim['statement']}{marks}\npaper ({', '.join(claim['items'])}): {claim['paper']}"
 
     def ours(claim: Mapping[str, Any]) -> str:
