@@ -24,7 +24,7 @@ from lesson.experiments.engines import Line, LocalEngine
 from lesson.learn import models
 from lesson.learn.backend import Backend, Trainer
 from lesson.learn.build import TrainingRun
-from lesson.learn.cohort import NO_LIMIT, Cohort
+from lesson.learn.cohort import Cohort
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.cuda.backend import CudaBackend
 from lesson.learn.cuda.fused import CudaFusedTrainer
@@ -181,7 +181,7 @@ def everybody(workload: Workload, num_clients: int, steps: int) -> Cohort:
         local_steps=zeros + steps,
         weight=np.full(num_clients, 1 / num_clients),
         first=zeros,
-        most_samples=zeros + NO_LIMIT,
+        most_samples=zeros + workload.batch_size,
         level=np.full(len(zeros), np.nan),
     )
 

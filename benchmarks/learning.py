@@ -18,7 +18,7 @@ from torch.nn import functional
 from lesson import InputError, Lesson, Settings, draw_fleet, make_loop
 from lesson.core.cores import num_cores
 from lesson.learn.batched import BatchedTrainer
-from lesson.learn.cohort import NO_LIMIT, Cohort
+from lesson.learn.cohort import Cohort
 from lesson.learn.evaluation import Evaluator
 from lesson.learn.fused import FusedTrainer
 from lesson.learn.lane import GlobalModel
@@ -71,7 +71,7 @@ def everybody(workload: Workload, steps: int) -> Cohort:
         local_steps=zeros + steps,
         weight=np.full(CLIENTS, 1 / CLIENTS),
         first=zeros,
-        most_samples=zeros + NO_LIMIT,
+        most_samples=zeros + workload.batch_size,
         level=np.full(len(zeros), np.nan),
     )
 

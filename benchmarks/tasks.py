@@ -23,7 +23,7 @@ from torch.nn import functional
 from lesson import Settings, Task
 from lesson.core.cores import num_cores
 from lesson.learn.backend import Backend
-from lesson.learn.cohort import NO_LIMIT, Cohort
+from lesson.learn.cohort import Cohort
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.cuda.backend import CudaBackend
 from lesson.learn.models import CifarNet
@@ -129,7 +129,7 @@ def everybody(workload: Workload, steps: int) -> Cohort:
         local_steps=zeros + steps,
         weight=np.full(num_clients, 1 / num_clients),
         first=zeros,
-        most_samples=zeros + NO_LIMIT,
+        most_samples=zeros + workload.batch_size,
         level=np.full(len(zeros), np.nan),
     )
 

@@ -20,7 +20,7 @@ import torch
 from lesson import Settings, Task
 from lesson.core.cores import num_cores
 from lesson.learn.backend import Backend
-from lesson.learn.cohort import NO_LIMIT, Cohort
+from lesson.learn.cohort import Cohort
 from lesson.learn.compression import COMPRESSORS
 from lesson.learn.compression.transform import CompressUploads
 from lesson.learn.cpu import CpuBackend
@@ -70,7 +70,7 @@ def everybody(workload: Workload, level: float) -> Cohort:
         local_steps=zeros + 1,
         weight=np.full(count, 1 / count),
         first=zeros,
-        most_samples=zeros + NO_LIMIT,
+        most_samples=zeros + workload.batch_size,
         level=np.full(count, level),
     )
 

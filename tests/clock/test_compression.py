@@ -69,11 +69,13 @@ def test_fit_upload_by_hand(links: Fleet) -> None:
 
 
 def test_fitted_work_takes_the_fitted_upload_into_account(links: Fleet) -> None:
-    """τ = 10 s. With 4 samples instead of 20, nobody has to compress, so uploads take 7.9 s. In the other 2.1 s, the
-    clients, which need 1, 5, 9.5 and 9 s for 20 samples, can process 42, 8.4, 4.4 and 4.7."""
-    (plan,) = follow(LessonFitted(10.0, fit_upload=True), links, 1).plans
-    assert np.asarray(plan.compression).tolist() == [32.0] * 4
-    assert np.asarray(plan.samples).tolist() == [40, 8, 4, 4]
+    """τ = 10 s. Clients need 1, 5, 9.5 and 9 s for 20 samples. With 4, nobody has to compress, and after uploads of 7.9
+    s, there is time for 42, 8.4, 4.4 and 4.7. With 20, clients compress as those of LESSON: uploads take 7.9, 4, 7.9
+    (in tier 2) and 1 s, which leaves time for 42, 24, 25.4 and 20."""
+    for granule, levels, samples in ((4, [32, 32, 32, 32], [40, 8, 4, 4]), (20, [32, 16, 32, 4], [40, 20, 20, 20])):
+        (plan,) = follow(LessonFitted(10.0, fit_upload=True, granule=granule), links, 1).plans
+        assert np.asarray(plan.compression).tolist() == levels
+        assert np.asarray(plan.samples).tolist() == samples
 
 
 def test_fit_upload_needs_compression_and_upload_times(links: Fleet) -> None:

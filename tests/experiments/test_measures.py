@@ -62,6 +62,9 @@ def test_mean_over_time_by_hand() -> None:
     assert mean_until(run([0.3, 0.5]), 300.0) == pytest.approx((20 + 40 + 50) / 300)
     assert mean_until(run([0.3, 0.5, 0.7]), 200.0) == pytest.approx((20 + 40) / 200)
     assert mean_until(run([]), 200.0) == 0.1
+    diverged = made(Settings(rounds=50), [0.3, 0.5], "the loss is infinite")
+    assert mean_until(diverged, 300.0) == pytest.approx((20 + 40 + 10) / 300)
+    assert mean_until(diverged, 150.0) == pytest.approx((20 + 15) / 150)
 
 
 def test_p_values_by_hand() -> None:
@@ -70,6 +73,7 @@ def test_p_values_by_hand() -> None:
     assert Estimate.of(np.array([2.0, 2.0, 2.0])).p_value(2.0) == 1.0
     assert math.isnan(Estimate.of(np.array([1.0, 2.0])).p_value(0.0))
     assert holm([0.04, 0.01, 0.03, 0.005]) == pytest.approx([0.06, 0.03, 0.06, 0.02])
+    assert holm([math.nan, 0.02]) == pytest.approx([math.nan, 0.04], nan_ok=True)
 
 
 def test_unknown_energy_to_a_target() -> None:

@@ -49,15 +49,6 @@ def test_evaluations_on_clients(run: Run) -> None:
     assert clients_of([{"round": 1}], run.settings).empty
 
 
-def test_held_out_accuracy_by_tier(tmp_path: Path) -> None:
-    """Clients in tier 1 at 10 s: 0.9 and 0.7; others: 0.5, and one without classes of its own."""
-    make_run(tmp_path / "one", strategy={"deadline_s": 10.0})
-    clients = {"accuracy": [0.9, 0.7, 0.5, None], "latency_s": [5.0, 10.0, 10.1, None]}
-    (tmp_path / "one" / "clients.json").write_text(json.dumps({"num_clients": 4, "promoted": None, "clients": clients}))
-    run = Run.load(tmp_path / "one")
-    assert run.held_out == archived(run, tmp_path).held_out == (0.8, 0.5)
-
-
 def test_archived_run_equals_its_folder(run: Run, tmp_path: Path) -> None:
     back = archived(run, tmp_path)
     assert (back.name, back.seed, back.settings, back.sections) == (run.name, run.seed, run.settings, run.sections)

@@ -7,9 +7,12 @@ import numpy as np
 from torch import Tensor
 
 from lesson.learn.backend import Trainer
-from lesson.learn.cohort import NO_LIMIT, Cohort
+from lesson.learn.cohort import Cohort
 from lesson.learn.data import Samples
 from lesson.learn.workload import Workload
+
+MANY = 1000
+"""Samples that no minibatch has."""
 
 
 def colors() -> Samples:
@@ -30,7 +33,7 @@ def make_cohort(base: Tensor, num: int, steps: int = 1) -> Cohort:
         local_steps=np.full(num, steps),
         weight=0.7 * weight / weight.sum(),
         first=np.arange(num) % 2,
-        most_samples=np.where(np.arange(num) % 4 == 3, 3, NO_LIMIT),
+        most_samples=np.where(np.arange(num) % 4 == 3, 3, MANY),
         level=np.full(num, np.nan),
     )
 
@@ -42,7 +45,7 @@ def one_row(
     index: int = 0,
     local_steps: int = 1,
     first: int = 0,
-    most_samples: int = NO_LIMIT,
+    most_samples: int = MANY,
 ) -> Cohort:
     """Return a cohort of a single client with weight 1."""
     whole = (np.array([value]) for value in (client, index, local_steps, first, most_samples))
@@ -62,7 +65,7 @@ def random_cohorts(workload: Workload, sizes: Sequence[int], seed: int, max_step
             local_steps=rng.integers(1, max_steps + 1, size),
             weight=rng.uniform(0.1, 1.0, size) / size,
             first=rng.integers(0, 3, size),
-            most_samples=rng.choice([2, NO_LIMIT], size),
+            most_samples=rng.choice([2, MANY], size),
             level=np.full(size, np.nan),
         )
         for size in sizes

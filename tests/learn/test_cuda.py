@@ -231,7 +231,7 @@ def test_lower_precision_stays_close(precision: Any) -> None:
 @pytest.mark.parametrize(
     ("kind", "server"),
     [(Lesson, {}), (LessonFitted, {}), (FedAT, {"optimizer": "yogi", "learning_rate": 1e-3})],
-    ids=["plain", "filled", "groups and optimizer"],
+    ids=["plain", "fitted", "groups and optimizer"],
 )
 def test_rounds_agree_with_the_reference(kind: Any, server: dict[str, Any]) -> None:
     cpu, cuda = paper("mnist")

@@ -28,7 +28,7 @@ from lesson.runs.execute import execute
 from lesson.runs.folder import RunFolder
 from lesson.runs.metrics import result_fields
 from lesson.runs.resolve import resolve
-from lesson.runs.summary import read_metrics
+from lesson.runs.summary import accuracy_by_tier, read_metrics
 from lesson.settings.loading import load_settings
 from lesson.settings.settings import Settings
 
@@ -386,3 +386,11 @@ def test_evaluation_between_two_rounds_follows_the_second(
     assert [line["time_s"] for line in lines][:4] == [20.0, 50.0, 80.0, 110.0]
     for name in ("accuracy", "client_accuracy"):
         assert [line["round"] for line in lines if name in line] == [4, 6, 9]
+
+
+def test_accuracy_by_tier() -> None:
+    """Clients in tier 1 at 10 s: 0.9 and 0.7; others: 0.5, one without classes of its own, and one out of reach."""
+    columns = {"accuracy": [0.9, 0.7, 0.5, None, 0.1], "latency_s": [5.0, 10.0, 10.1, 20.0, None]}
+    assert accuracy_by_tier({"clients": columns}, 10.0) == {"accuracy_by_tier": [0.8, 0.3]}
+    assert accuracy_by_tier({"clients": columns}, 4.0) == {}
+    assert accuracy_by_tier({"clients": {"latency_s": [1.0]}}, 10.0) == {}

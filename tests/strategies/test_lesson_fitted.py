@@ -48,11 +48,11 @@ def test_trace() -> None:
 
 
 def test_options_of_the_work() -> None:
-    """With a margin of a tenth, slots have 9 and 18 s. Client 2 needs 10.4 s for 12 samples, so 40 fit into tier 2."""
+    """With a granule of 12 samples, client 2 needs 10.4 s, so it is in tier 2, where 41.5 fit."""
     assert first_samples(granule=10) == [80, 30, 10, 10]
-    assert first_samples(margin=0.1) == [68, 24, 4, 12]
-    assert first_samples(min_samples=12) == [80, 28, 40, 16]
-    assert first_samples(max_tier=1) == [80, 28, 8]
+    assert first_samples(granule=12) == [72, 24, 36, 12]
+    run = follow(LessonFitted(deadline_s=10.0, max_tier=1), make_fleet([*LATENCIES[:3], 100.0]), 2)
+    assert run.rounds == [(10.0, [0, 1, 2], [2, 1, 0]), (20.0, [0, 1, 2], [2, 1, 0])]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_rounding_does_not_shorten_an_exactly_filled_slot(deadline_s: float) -> 
 
 
 def test_no_client_trains_on_more_samples_than_it_has() -> None:
-    """All 100 of client 0, though 100 is no multiple of 30, and the two of client 1, fewer than min_samples."""
+    """All 100 of client 0, though 100 is no multiple of 30, and the two of client 1."""
     fleet = replace(make_fleet([9.0, 9.0], compute_share=1e-6), num_samples=np.array([100, 2]))
     assert samples(follow(LessonFitted(deadline_s=10.0, granule=30), fleet, 1)) == [[100, 2]]
 

@@ -271,7 +271,7 @@ class RoundLoop:
             expected_s=expected_s,
             lr_scale=plan.lr_scale,
             local_steps=steps,
-            samples=0 if samples is None else samples,
+            samples=fleet.batch_samples[starts] if samples is None else samples,
             tier=UNREACHABLE if plan.tiers is None else plan.tiers,
             level=level,
             compute_scale=compute_scale,

@@ -59,7 +59,6 @@ def _line(run: Run) -> str:
         "summary": summary,
         "curve": _columns(run.curve),
         "clients": _columns(run.clients),
-        "held_out": run.held_out,
         "settings": _with_infinity(run.settings.to_sections(), math.inf, "inf"),
         "versions": run.versions,
     }
@@ -73,9 +72,7 @@ def _parsed(values: dict[str, Any]) -> Run:
     curve = pd.DataFrame(values["curve"])
     curve = curve[[name for name in curve_columns(metric) if name in curve]]
     curve = curve.astype({"time_s": float, metric.name: float})
-    pair = values.get("held_out")  # archives of earlier runs do not have it
-    held_out = None if pair is None else (float(pair[0]), float(pair[1]))
-    archived = Archived(values["name"], values["versions"], curve, pd.DataFrame(values["clients"]), held_out)
+    archived = Archived(values["name"], values["versions"], curve, pd.DataFrame(values["clients"]))
     return Run(None, settings, summary, values["diverged"], archived=archived)
 
 

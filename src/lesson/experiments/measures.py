@@ -170,12 +170,13 @@ def value_by(run: Run, time_s: float) -> float:
 def mean_until(run: Run, time_s: float) -> float:
     """Return the mean of the metric over time, from 0 to `time_s`, with straight lines between evaluations.
 
-    It starts at the metric of a diverged model, which a run that diverged has from then on. After the last evaluation
-    by `time_s`, the metric stays as it is. NaN if the metric has no such value, because it is not a share.
+    It starts at the metric of a diverged model, which a run that diverged has after its last evaluation. Otherwise, the
+    metric stays as it is after the last evaluation by `time_s`. NaN if there is no such value, because the metric is
+    not a share.
     """
     worst, curve = run.metric.of_diverged, run.curve[run.curve["time_s"] <= time_s]
     times_s, values = [0.0, *curve["time_s"]], [worst, *curve[run.metric.name]]
-    last = worst if run.diverged else values[-1]
+    last = worst if run.diverged and len(curve) == len(run.curve) else values[-1]
     return float(np.trapezoid([*values, last, last], [*times_s, times_s[-1], time_s]) / time_s)
 
 
@@ -210,10 +211,14 @@ def means(runs: pd.DataFrame, names: Sequence[str], times: Sequence[str]) -> dic
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values corrected for their number (S. Holm, 1979): each is compared with 0.05, as a single one is."""
-    corrected, least = [0.0] * len(p_values), 0.0
-    for rank, place in enumerate(np.argsort(p_values).tolist()):
-        corrected[place] = least = min(1.0, max(least, (len(p_values) - rank) * p_values[place]))
+    """Return p-values corrected for their number (S. Holm, 1979): each is compared with 0.05, as a single one is.
+
+    NaN, for a test that is not possible, stays NaN, but counts in their number.
+    """
+    corrected, least = [math.nan] * len(p_values), 0.0
+    for rank, place in enumerate(np.argsort(p_values).tolist()):  # NaN comes last
+        if not math.isnan(p_values[place]):
+            corrected[place] = least = min(1.0, max(least, (len(p_values) - rank) * p_values[place]))
     return corrected
 
 

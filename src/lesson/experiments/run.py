@@ -14,7 +14,7 @@ from lesson.core.errors import InputError
 from lesson.core.toml import read_toml
 from lesson.experiments.naming import run_name
 from lesson.fleet.fleet import draw_fleet
-from lesson.fleet.tiers import TOLERANCE, assign_tiers
+from lesson.fleet.tiers import assign_tiers
 from lesson.learn.metric import ACCURACY, Metric
 from lesson.runs.folder import RunFolder
 from lesson.runs.read_back import each_line
@@ -108,21 +108,6 @@ class Run:
         return clients_of(self.each_line(), self.settings, self._latencies_s() if measured else None)
 
     @cached_property
-    def held_out(self) -> tuple[float, float] | None:
-        """Accuracy of the final model for clients in tier 1 and for all others, on test data with each client's own
-        classes; None if it is unknown."""
-        if self.archived is not None:
-            return self.archived.held_out
-        clients = self.read_clients().get("clients", {})
-        if "accuracy" not in clients:
-            return None
-        own, latency_s = (np.array(clients[name], dtype=float) for name in ("accuracy", "latency_s"))
-        fast = latency_s <= self.settings.strategy.deadline_s * (1 + TOLERANCE)
-        if not 0 < np.count_nonzero(fast & ~np.isnan(own)) < np.count_nonzero(~np.isnan(own)):
-            return None
-        return round(float(np.nanmean(own[fast])), 4), round(float(np.nanmean(own[~fast])), 4)
-
-    @cached_property
     def versions(self) -> dict[str, str]:
         """Versions of Python and libraries, and the hardware, with which the run was executed."""
         if self.archived is not None:
@@ -198,22 +183,21 @@ class Archived:
     versions: dict[str, str]
     curve: pd.DataFrame
     clients: pd.DataFrame
-    held_out: tuple[float, float] | None = None
 
 
 def curve_of(lines: Iterable[dict[str, Any]], metric: Metric = ACCURACY) -> pd.DataFrame:
     """Return one row per evaluation: round, time, scores, uploads and joules so far, rounded as in an archive."""
+    names, evaluated = curve_columns(metric), list[dict[str, Any]]()
     totals: dict[str, float | None] = dict.fromkeys(TOTALS, 0)
-    evaluated = list[dict[str, Any]]()
     for line in lines:
         for name, total in totals.items():
             spent = line.get(name)
             totals[name] = None if total is None or spent is None else total + spent
-        if metric.name in line:
-            evaluated.append(line | totals)
-    scored, names = pd.DataFrame(evaluated), curve_columns(metric)
+        if line.get(metric.name) is not None:
+            evaluated.append({name: line[name] for name in names if name in line} | totals)
     if not evaluated:
         return pd.DataFrame(columns=list(names))
+    scored = pd.DataFrame(evaluated)
     scored = scored[[name for name in names if name in scored and (name not in TOTALS or totals[name] is not None)]]
     scored[metric.name] = metric.rounded(scored[metric.name])
     return scored.round({"time_s": 3, "loss": 5, "energy_j": 3})

@@ -14,8 +14,6 @@ from lesson.core.arrays import BoolArray, FloatArray, IntArray
 from lesson.learn.chunk import Chunk
 from lesson.learn.device import to_device
 
-NO_LIMIT = 1 << 62
-"""Value of `Cohort.most_samples` for a usual minibatch."""
 COLUMNS = ("client", "index", "lr", "local_steps", "weight", "first", "most_samples", "level")
 
 
@@ -116,29 +114,25 @@ def plan_cohorts(chunk: Chunk, lr: FloatArray, batch_size: int) -> list[PlannedC
     """Return the cohorts of a chunk, in the order of its steps; updates of different groups are separate cohorts.
 
     `lr` is the step size of each update. A step on more samples than a minibatch has is the weighted mean of one model
-    per minibatch, each after a step on that minibatch alone; each of these models is a row of the cohort.
+    per minibatch, each after a step on that minibatch alone; each of these models is a row of the cohort. That is one
+    step along the mean gradient, unless the step is no linear function of it.
     """
     updates, weights, step_of = chunk.updates, chunk.weights, chunk.step_of
     if not len(updates):
         return []
     names, group = chunk.groups
     order = np.lexsort((updates.index, updates.client, group, updates.base_version, step_of))
-    first, most_samples, share = np.zeros_like(order), np.full_like(order, NO_LIMIT), np.ones(1)
-    if updates.samples.any():
-        samples = updates.samples[order]
-        rows = rows_of(samples, batch_size)
-        first, order = _counts_up(rows), np.repeat(order, rows)
-        samples = np.repeat(samples, rows)
-        part = np.minimum(batch_size, samples - first * batch_size)
-        most_samples = np.where(samples > 0, part, NO_LIMIT)
-        share = np.where(samples > 0, part / np.maximum(samples, 1), 1.0)
+    samples = np.where(updates.samples > 0, updates.samples, batch_size)[order]
+    rows = -(-samples // batch_size)
+    first, order, samples = _counts_up(rows), np.repeat(order, rows), np.repeat(samples, rows)
+    most_samples = np.minimum(batch_size, samples - first * batch_size)
     steps, bases, group = step_of[order], updates.base_version[order], group[order]
     columns: dict[str, Any] = {
         "client": updates.client[order],
         "index": updates.index[order],
         "lr": lr[order],
         "local_steps": updates.local_steps[order],
-        "weight": weights[order] * share,
+        "weight": weights[order] * (most_samples / samples),
         "first": first,
         "most_samples": most_samples,
         "level": updates.level[order],
@@ -149,11 +143,6 @@ def plan_cohorts(chunk: Chunk, lr: FloatArray, batch_size: int) -> list[PlannedC
         part_of = {name: column[begin:end] for name, column in columns.items()}
         cohorts.append(PlannedCohort(int(steps[begin]), int(bases[begin]), names[order[begin]], part_of))
     return cohorts
-
-
-def rows_of(samples: IntArray, batch_size: int) -> IntArray:
-    """Return the number of rows of each update, given its samples per step, 0 for the usual minibatch."""
-    return np.maximum(1, -(-samples // batch_size))
 
 
 def _counts_up(lengths: IntArray) -> IntArray:

@@ -13,7 +13,7 @@ from torch import Tensor
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.errors import InputError, RunStoppedError
 from lesson.learn.backend import Backend
-from lesson.learn.cohort import NO_LIMIT, Cohort
+from lesson.learn.cohort import Cohort
 from lesson.learn.divergence import check_finite
 from lesson.learn.lane import GlobalModel
 from lesson.learn.metric import Metric
@@ -125,7 +125,8 @@ class Evaluator:
             return np.empty(0)
         zeros, ones = np.zeros(len(updates), dtype=np.int64), np.ones(len(updates))
         client, index, steps, level = updates.client, updates.index, updates.local_steps, updates.level
-        cohort = Cohort(model.vector, client, index, ones, steps, ones, zeros, zeros + NO_LIMIT, level)
+        most = zeros + self.workload.batch_size
+        cohort = Cohort(model.vector, client, index, ones, steps, ones, zeros, most, level)
         (samples,) = self.workload.minibatches(cohort, 1)
         rows, columns = (samples != NO_SAMPLE).nonzero(as_tuple=True)
         losses = self._backend.sample_scores(model.vector, samples[rows, columns])[:, 1]

@@ -13,7 +13,7 @@ from lesson.core.arrays import FloatArray, IntArray, with_prefix
 from lesson.core.errors import InputError
 from lesson.learn.aggregate import GroupVectors, Of
 from lesson.learn.chunk import Chunk
-from lesson.learn.cohort import PlannedCohort, plan_cohorts, rows_of
+from lesson.learn.cohort import PlannedCohort, plan_cohorts
 from lesson.learn.divergence import NewestCohort, check_finite
 from lesson.learn.guards import NormGuard, Transform
 from lesson.learn.memory import Memory, TensorMemory
@@ -104,11 +104,16 @@ class Lane:
 
     def planned(self, chunk: Chunk) -> list[PlannedCohort]:
         """Return the cohorts of a chunk, see `plan_cohorts`."""
-        return plan_cohorts(chunk, self.step_sizes(chunk.updates), self._training.batch_size)
+        training, samples = self._training, chunk.updates.samples
+        is_linear = training.local_optimizer == "sgd" and training.clip_norm == np.inf
+        if not is_linear and len(samples) and samples.max() > training.batch_size:
+            what = "clip_norm" if training.local_optimizer == "sgd" else "local_optimizer = 'adamw'"
+            raise InputError(f"[training] {what} does not work with steps on several minibatches, as in lesson-fitted")
+        return plan_cohorts(chunk, self.step_sizes(chunk.updates), training.batch_size)
 
     def num_minibatches(self, updates: Updates) -> int:
         """Return the number of minibatches that these updates train on."""
-        return int(updates.local_steps @ rows_of(updates.samples, self._training.batch_size))
+        return int(updates.local_steps @ np.maximum(1, -(-updates.samples // self._training.batch_size)))
 
     def uncapped_step_sizes(self, updates: Updates) -> FloatArray:
         """Return the step sizes without these limits."""

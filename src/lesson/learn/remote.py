@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lesson.core.arrays import IntArray
 from lesson.learn.backend import Trainer
-from lesson.learn.cohort import NO_LIMIT, Cohort
+from lesson.learn.cohort import Cohort
 from lesson.learn.cpu import CpuBackend
 from lesson.learn.evaluation import client_scores
 from lesson.learn.partition import Partition
@@ -49,7 +49,7 @@ def train_update(
         local_steps=np.array([local_steps]),
         weight=np.ones(1),
         first=np.zeros(1, dtype=np.int64),
-        most_samples=np.array([NO_LIMIT]),
+        most_samples=np.array([workload.batch_size]),
         level=np.array([np.nan]),
     )
     (model,) = ReferenceTrainer(workload).sums([cohort])

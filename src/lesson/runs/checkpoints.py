@@ -10,7 +10,7 @@ import safetensors
 import safetensors.numpy
 
 Tensors = dict[str, np.ndarray]
-FORMAT = "6"
+FORMAT = "7"
 """Format of checkpoints; a checkpoint in another format cannot be resumed."""
 
 

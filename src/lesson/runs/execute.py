@@ -26,7 +26,7 @@ from lesson.runs.folder import RunFolder
 from lesson.runs.interrupts import Interrupt, StoppedBySignal
 from lesson.runs.metrics import metrics_line, result_fields
 from lesson.runs.resolve import Resolved, resolve
-from lesson.runs.summary import WALL, clients_of, read_metrics, summarize
+from lesson.runs.summary import WALL, accuracy_by_tier, clients_of, read_metrics, summarize
 from lesson.runs.trackers import Tracker, Tracking
 from lesson.settings.settings import Settings
 from lesson.strategies import option_values
@@ -179,6 +179,7 @@ def execute_in(
                 summary |= {"wall_s": wall_s, "wall_trainer": ", ".join(pipeline.executor.source.trainers)}
                 summary |= {"clock": WALL} if run.on_wall_clock else {}
                 clients = clients_of(run.fleet, evaluator, pipeline.lane.model)
+                summary |= accuracy_by_tier(clients, settings.strategy.deadline_s)
                 folder.finish(pipeline, run.parameters(), clients, summary, keep_checkpoint=may_extend)
                 tracking.finish(summary)
         return summary

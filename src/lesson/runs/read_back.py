@@ -152,6 +152,8 @@ def reason_of(error: Exception) -> str:
     field = ".".join(map(str, first["loc"])) or "it"
     if first["type"] == "missing":
         return f"{field} is missing"
-    if first["type"] in ("value_error", "json_invalid"):
+    if first["type"] == "json_invalid":
+        return "not JSON: " + str(first["ctx"]["error"]).partition(" at line")[0]
+    if first["type"] == "value_error":
         return str(first["ctx"]["error"])
     return f"{field} must be {wanted_by(first)}, got {shown(first['input'])}"

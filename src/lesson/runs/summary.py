@@ -6,7 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from lesson.fleet.fleet import Fleet, columns_of, finite_or_none, links_of, sample_by_latency
+from lesson.fleet.tiers import assign_tiers
 from lesson.learn.evaluation import Evaluator
 from lesson.learn.lane import GlobalModel
 from lesson.learn.metric import Metric
@@ -158,6 +161,22 @@ def _by_reason(lines: list[dict[str, Any]]) -> dict[str, int]:
     for line in lines:
         counts.update({reason: len(clients) for reason, clients in line.get("rejections", {}).items()})
     return dict(sorted(counts.items()))
+
+
+def accuracy_by_tier(clients: Mapping[str, Any], deadline_s: float) -> dict[str, list[float]]:
+    """Return the mean accuracy of clients in tier 1 and of all others; empty unless both are known.
+
+    `clients` is the content of clients.json: each client's accuracy is that on test data with its own classes.
+    """
+    columns = clients["clients"]
+    if "accuracy" not in columns:
+        return {}
+    accuracy, latency_s = (np.array(columns[name], dtype=float) for name in ("accuracy", "latency_s"))
+    fast = assign_tiers(np.nan_to_num(latency_s, nan=np.inf), deadline_s) == 1
+    groups = [accuracy[who & ~np.isnan(accuracy)] for who in (fast, ~fast)]
+    if not all(map(len, groups)):
+        return {}
+    return {"accuracy_by_tier": [round(float(group.mean()), 4) for group in groups]}
 
 
 MAX_CLIENTS = 2000

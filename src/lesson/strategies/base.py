@@ -128,7 +128,8 @@ class Updates:
         index: Number of local trainings that the client had started before this one.
         lr_scale: Factor of the step size, from the plan that started the local training.
         local_steps: Number of local steps, from the same plan.
-        samples: Number of samples per step, from the same plan; 0 for the usual minibatch.
+        samples: Number of samples per step, from the same plan or else the usual number; 0 if it is unknown, or if
+            clients train whole epochs.
         tier: Tier in which the client started, from the same plan; 0 for strategies without tiers.
         level: Compression level of the upload, from the same plan; NaN without compression.
         compute_scale: Compute time of this local training divided by that of the client's usual one: by the work, and
@@ -271,8 +272,9 @@ class RoundPlan:
         lr_scale: Factor of the step size. This and the next two have one entry per start, or one for all.
         local_steps: Number of local steps, one minibatch each, which scales the compute time. None: the usual number.
         samples: Number of samples over which the gradient of a step is averaged, which scales the compute time. Only
-            for local training of a single step on a known number of samples. They are drawn in minibatches of
-            [training] batch_size, so a sample may occur in two of them. None: the usual minibatch.
+            for local training of a single step on a known number of samples, without clip_norm and adamw. They are
+            drawn in minibatches of [training] batch_size, so a sample may occur in two of them. None: the usual
+            minibatch.
         compression: Compression level of each start's upload, or one for all; it must be in `ServerView.level_bits`.
             None: the usual level.
         allocation: Band, transmit power and CPU frequency of each start, in place of those of `[radio] allocation`. The

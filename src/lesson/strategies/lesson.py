@@ -77,15 +77,10 @@ class Lesson(CheckedOptions):
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
         return average(view, *self._due(view, arrived))
 
-    @property
-    def slot_s(self) -> float:
-        """Time that a client of tier 1 has."""
-        return self.deadline_s
-
     def _fitted(self, view: ServerView, clients: IntArray, latency_s: FloatArray) -> tuple[IntArray, FloatArray | None]:
         """Return the tier of each client, and its compression level if the strategy chooses it."""
         if not self.fit_upload:
-            return assign_tiers(latency_s, self.slot_s), None
+            return assign_tiers(latency_s, self.deadline_s), None
         if not view.level_bits:
             raise InputError("fit_upload needs compressed uploads: set [upload] compression")
         upload_s, levels = view.upload_s[clients], np.array(list(view.level_bits))
@@ -94,7 +89,7 @@ class Lesson(CheckedOptions):
         scale = np.array(list(view.level_bits.values()))[:, None] / view.upload_bits
         with np.errstate(invalid="ignore"):  # inf − inf for unreachable clients
             possible_s = np.nan_to_num(latency_s - upload_s + scale * upload_s, nan=np.inf, posinf=np.inf)
-        tiers = assign_tiers(possible_s.ravel(), self.slot_s).reshape(possible_s.shape)
+        tiers = assign_tiers(possible_s.ravel(), self.deadline_s).reshape(possible_s.shape)
         place = np.where(tiers == UNREACHABLE, np.iinfo(np.int64).max, tiers).argmin(axis=0)  # the first of the lowest
         return tiers[place, np.arange(len(clients))], levels[place]
 

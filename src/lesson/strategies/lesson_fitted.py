@@ -3,9 +3,9 @@ Semi-synchronous Client Selection and Model Aggregation for Wireless Federated L
 the paper.
 
 Clients start, rounds close and updates are due as in LESSON. But the tier of a client is the lowest one in whose slot
-of j·τ seconds it can train on `min_samples`, and it then trains on as many samples as fit into the slot, with one step
-of size δ along their mean gradient. Due updates are added to the newest model, weighted by `[training] weighting`, by
-n / (n + `half_weight_samples`) for n samples, and by 1 / j^`discount`.
+of j·τ seconds it can train on `granule` samples, and it then trains on as many multiples of that as fit into the slot,
+with one step of size δ along their mean gradient. Due updates are added to the newest model, weighted by `[training]
+weighting`, by n / (n + `half_weight_samples`) for n samples, and by 1 / j^`discount`.
 
 Weights: if gradients of samples vary with variance σ² within a client, and mean gradients with variance ς² between
 clients, an update on n samples has variance ς² + σ²/n. The weighted mean has the least variance with weights in
@@ -28,7 +28,7 @@ import numpy as np
 from pydantic import Field
 
 from lesson.core.arrays import FloatArray, IntArray
-from lesson.core.validation import BelowOne, Count, Flag, NotNegativeOrInf
+from lesson.core.validation import Count, Flag, NotNegativeOrInf
 from lesson.fleet.tiers import TOLERANCE, UNREACHABLE
 from lesson.strategies.base import Merge, RoundPlan, ServerView, Updates, shares
 from lesson.strategies.lesson import Lesson
@@ -41,20 +41,16 @@ class LessonFitted(Lesson):
 
     scaling: Flag = False
     """Whether clients of tier j use step size j·δ, Eq. (12), instead of δ."""
-    min_samples: Count = 4
-    """Least number of samples of a local training, unless the client holds fewer. Who cannot train on them in time is
-    in a higher tier."""
     granule: Count = 4
-    """Clients train on multiples of this number of samples, unless they train on all or on the least number."""
-    margin: BelowOne = 0.0
-    """Share of each slot that is kept free, for clients that take longer than estimated."""
+    """Clients train on multiples of this number of samples, or on as many as they hold. Who cannot train on this number
+    in time is in a higher tier."""
     half_weight_samples: NotNegativeOrInf = 0.0
     """Number of samples with which an update has half of the largest possible weight. 0: all updates count alike; inf:
     in proportion to their samples."""
     discount: Annotated[float, Field(ge=0, le=100, strict=True)] = 2.0
     """Exponent of the weight 1 / j^discount of an update of tier j."""
     max_tier: Count | None = None
-    """Clients in higher tiers do not take part. None: all do."""
+    """Clients in higher tiers do not take part, and rounds never close early. None: all clients do."""
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         if view.round == 1:
@@ -67,7 +63,7 @@ class LessonFitted(Lesson):
         due, drops = self._due(view, arrived)
         if not len(due):
             return Merge(due.id, np.empty(0), of="updates", drops=drops)
-        samples = due.local_steps * np.maximum(1, due.samples)
+        samples = due.local_steps * np.maximum(1, due.samples)  # of unknown size, minibatches count
         # Relative to the fastest due tier: weights must not underflow to 0 if only slow tiers are due.
         by_tier = np.float_power(due.tier / due.tier.min(), -self.discount)
         weights = shares(view.client_weight[due.client] * self._by_samples(samples) * by_tier)
@@ -80,9 +76,8 @@ class LessonFitted(Lesson):
             return np.ones(len(samples))
         return np.asarray(samples / (1 + samples / self.half_weight_samples))
 
-    @property
-    def slot_s(self) -> float:
-        return (1 - self.margin) * self.deadline_s
+    def _are_all(self, view: ServerView, starts: IntArray) -> bool:
+        return self.max_tier is None and super()._are_all(view, starts)
 
     def _fitted(self, view: ServerView, clients: IntArray, latency_s: FloatArray) -> tuple[IntArray, FloatArray | None]:
         least = self._least(view, clients) / _usual(view, clients)
@@ -101,7 +96,7 @@ class LessonFitted(Lesson):
         if isinstance(plan.compression, np.ndarray):
             bits = np.array([view.level_bits[level] for level in plan.compression.tolist()])
             upload_s = bits / view.upload_bits * upload_s
-        room_s = plan.tiers * self.slot_s - upload_s - view.download_s[clients]
+        room_s = plan.tiers * self.deadline_s - upload_s - view.download_s[clients]
         usual = _usual(view, clients)
         with np.errstate(divide="ignore", invalid="ignore"):  # a trace may have compute times of 0
             fitting = np.nan_to_num(room_s / view.compute_s[clients] * usual * (1 + TOLERANCE), nan=0.0)
@@ -115,7 +110,7 @@ class LessonFitted(Lesson):
         """Return the least number of samples, or steps, of each client."""
         if not _counts_samples(view):
             return np.ones_like(clients)
-        return np.minimum(self.min_samples, np.maximum(1, view.num_samples[clients]))
+        return np.minimum(self.granule, np.maximum(1, view.num_samples[clients]))
 
 
 def _counts_samples(view: ServerView) -> bool:

@@ -9,8 +9,9 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pandas as pd
@@ -29,13 +30,23 @@ SHARE_OF_BEST = 0.5
 """Share of its own best accuracy up to which a run has collapsed."""
 
 
-@lru_cache(maxsize=4096)  # every cell of a table asks again
+_COLLAPSED = WeakKeyDictionary[Run, dict[float, bool]]()
+"""What `has_collapsed` has returned: every cell of a table asks again."""
+
+
 def has_collapsed(run: Run, time_s: float) -> bool:
     """Return whether a run diverged, or has at most 20 % accuracy at a time, or at most half of its best until then.
 
     Accuracies are means of three consecutive evaluations. A run that never learns counts as collapsed. A run with
     another metric collapses only if it diverges, because the value of guessing is unknown.
     """
+    known = _COLLAPSED.setdefault(run, {})
+    if time_s not in known:
+        known[time_s] = _has_collapsed(run, time_s)
+    return known[time_s]
+
+
+def _has_collapsed(run: Run, time_s: float) -> bool:
     if run.diverged or not run.metric.is_share:
         return bool(run.diverged)
     final = value_by(run, time_s) - ROUNDING
