@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from lesson import FedAvg, Settings, draw_fleet, load, simulate
 from lesson.core.arrays import FloatArray
-from lesson.experiments.measures import Estimate, half_intervals, mean_until, to_target, value_by
+from lesson.experiments.measures import Estimate, half_intervals, holm, mean_until, to_target, value_by
+from lesson.experiments.run import Run
 from lesson.experiments.tuning.study import COLLAPSED, TunedStudy
 from lesson.learn.metric import ACCURACY
 from lesson.report.results import gain_cell, ratio_cell
@@ -21,6 +23,20 @@ from lesson.report.results import gain_cell, ratio_cell
 EXPERIMENTS = Path(__file__).parent.parent / "experiments"
 BETAS = (0.1, 1.0)
 PHASE = ("10 %", "30 %", "50 %", "70 %", "90 %")
+FITTED = "lesson-fitted+adam"
+RIVALS = {  # entries with Adam that are compared with `lesson-fitted`
+    "fitted tier 1+adam": "the same without slow tiers",
+    "fedcs+adam": "`fedcs`, τ = 40 s",
+    "fedcs τ=30+adam": "`fedcs`, τ = 30 s",
+    "lesson+adam": "`lesson`, τ = 40 s",
+    "rennala+adam": "`rennala`",
+    "fedavg+adam": "`fedavg`",
+    "fedasync+adam": "`fedasync`",
+    "ca2fl+adam": "`ca2fl`",
+    "fedbuff+adam": "`fedbuff`",
+    "fadas": "`fadas`",
+    "safa+adam": "`safa`",
+}
 STRATEGIES = (
     *("fedbuff", "fedasync", "safa", "fedat"),
     *("fedcs", "semisync-steps", "tifl", "fedcs-greedy", "fedavg"),
@@ -62,15 +78,48 @@ def round_lengths() -> Iterator[list[str]]:
         yield [name, f"{statistics.mean(lengths_s):.1f} s"]
 
 
-def with_adam() -> Iterator[list[str]]:
-    """`lesson-fitted` and other strategies, all with Adam on the server."""
-    study = _load("strategies")
-    yield ["`lesson-fitted`", *(f"β = {beta:g}" for beta in BETAS)]
-    for name in ("fedavg", "fedcs", "lesson"):
-        pairs = [study.compare("lesson-fitted+adam", f"{name}+adam", beta) for beta in BETAS]
-        for what in ("time", "energy"):
-            yield [f"{what} to 70 %, relative to `{name}`", *(_ratio(pair[f"{what}_ratio"]) for pair in pairs)]
-        yield [f"accuracy at 100,000 s minus that of `{name}`, points", *(_points(pair[study.gain]) for pair in pairs)]
+def fitted_over_time() -> Iterator[list[str]]:
+    """Mean accuracy over time of `lesson-fitted` with Adam minus that of others, with the words of protocol.md."""
+    study = _load("strategies", folder="final")
+    entries = {run.labels["entry"] for run in study.runs if run.labels["group"] != "plain"}
+    assert entries == {FITTED, *RIVALS}, "p-values are corrected for all comparisons"
+    ours, tests = [_over_time(study, FITTED, beta) for beta in BETAS], dict[str, list[Estimate]]()
+    for name in RIVALS:
+        theirs = [_over_time(study, name, beta) for beta in BETAS]
+        pairs = [*zip(ours, theirs, strict=True), (sum(ours) / len(BETAS), sum(theirs) / len(BETAS))]
+        tests[name] = [_paired(*pair) for pair in pairs]
+    p_values = holm([both.p_value(0.0) for *_, both in tests.values()])
+    yield ["`lesson-fitted` minus", "seeds", *(f"β = {beta:g}" for beta in BETAS), "both", "corrected p", ""]
+    for (name, several), p_value in zip(tests.items(), p_values, strict=True):
+        shown, both = "< 0.001" if p_value < 0.001 else f"{p_value:.1g}", several[-1]
+        is_small = both.verdict(0.0, margin=0.01) == "equivalent"
+        word = ("higher" if both.mean > 0 else "lower") if p_value < 0.05 else "equivalent" if is_small else "undecided"
+        yield [RIVALS[name], str(len(both.low)), *(_mean(100 * one.low, "+") for one in several), shown, word]
+
+
+def fitted_to_target() -> Iterator[list[str]]:
+    """Time and energy to 70 %, and the final accuracy, of `lesson-fitted` with Adam relative to other entries."""
+    study = _load("strategies", folder="final")
+    measures = ("time", "energy", "accuracy")
+    yield ["relative to", *(f"{what}, β = {beta:g}" for what in measures for beta in BETAS)]
+    for name in ("fitted tier 1+adam", "fedcs+adam", "fedcs τ=30+adam", "lesson+adam", "fedavg+adam"):
+        pairs = [study.compare(FITTED, name, beta) for beta in BETAS]
+        ratios = [_ratio(pair[f"{what}_ratio"]) for what in ("time", "energy") for pair in pairs]
+        yield [RIVALS[name], *ratios, *(_points(pair[study.gain]) for pair in pairs)]
+
+
+def fitted_by_tier() -> Iterator[list[str]]:
+    """Accuracy by tier of `lesson-fitted` with Adam minus that without slow tiers."""
+    study = _load("strategies", folder="final")
+    yield ["", *(f"β = {beta:g}" for beta in BETAS)]
+    for place, name in enumerate(("clients in tier 1", "all others")):
+        score = functools.partial(_accuracy_in, place)
+        pairs = ([_by_seed(study, entry, beta, score) for entry in (FITTED, "fitted tier 1+adam")] for beta in BETAS)
+        yield [name, *(_points(_paired(*pair)) for pair in pairs)]
+
+
+def _accuracy_in(place: int, run: Run) -> float:
+    return float(run.summary["accuracy_by_tier"][place])
 
 
 def without_optimizer() -> Iterator[list[str]]:
@@ -87,11 +136,12 @@ def channels(dataset: str) -> Iterator[list[str]]:
     """Accuracy on constant channels at β = 0.1, and the differences on other channels."""
     study = _load("radio", dataset)
     entries = {run.labels["entry"] for run in study.runs}
-    yield ["", "constant channels", *CHANNELS]
+    channels = {title: levels for title, levels in CHANNELS.items() if f"lesson, {levels[0]}" in entries}
+    yield ["", "constant channels", *channels]
     for name in ("lesson", "lesson, drop", "fedbuff", "fedcs", "fedcs, no refresh", "fedavg"):
         strategy, comma, more = name.partition(",")
         cells = [f"`{strategy}`{comma}{more}", _accuracy(study, f"{name}, no fading")]
-        for level, none in CHANNELS.values():
+        for level, none in channels.values():
             entry, than = f"{name}, {level}", f"{name}, {none}"
             lost = f", {count} of 5 collapsed" if (count := study.collapsed(entry, 0.1)) else ""
             gain = study.compare(entry, than, 0.1)[study.gain] if {entry, than} <= entries else None
@@ -102,19 +152,28 @@ def channels(dataset: str) -> Iterator[list[str]]:
 def phase() -> Iterator[list[str]]:
     """Mean accuracy from 0 to 3,000 s on MNIST by the share of uploads in the latency, and differences from FedAvg."""
     study = _load("strategies", folder="phase")
-    until_s = study.rules.final_s
     yield ["", *PHASE]
-    theirs = {share: _over_time(study, f"fedavg, {share}", 0.1, until_s) for share in PHASE}
-    yield ["`fedavg`", *(_mean(100 * values) for values in theirs.values())]
+    theirs = {share: _over_time(study, f"fedavg, {share}", 0.1) for share in PHASE}
+    yield ["`fedavg`", *(_mean(100 * values.to_numpy()) for values in theirs.values())]
     for name in ("fedcs", "lesson", "lesson-fitted", "fedbuff"):
-        ours = {share: _over_time(study, f"{name}, {share}", 0.1, until_s) for share in PHASE}
-        yield [f"`{name}`", *(_points(Estimate.of(ours[share] - theirs[share])) for share in PHASE)]
+        ours = {share: _over_time(study, f"{name}, {share}", 0.1) for share in PHASE}
+        yield [f"`{name}`", *(_points(_paired(ours[share], theirs[share])) for share in PHASE)]
 
 
-def _over_time(study: TunedStudy, entry: str, beta: float, until_s: float) -> FloatArray:
+def _over_time(study: TunedStudy, entry: str, beta: float) -> pd.Series:
     """The mean accuracy over time of each final run of an entry, by seed."""
+    return _by_seed(study, entry, beta, lambda run: mean_until(run, study.rules.final_s))
+
+
+def _by_seed(study: TunedStudy, entry: str, beta: float, measure: Callable[[Run], float]) -> pd.Series:
+    """A measure of each final run of an entry, by seed."""
     runs = [run for run in study.runs if (run.labels["entry"], run.settings.data.beta) == (entry, beta)]
-    return np.array([mean_until(run, until_s) for run in sorted(runs, key=lambda run: run.seed)])
+    return pd.Series({run.seed: measure(run) for run in runs})
+
+
+def _paired(ours: pd.Series, theirs: pd.Series) -> Estimate:
+    """The differences of the seeds that both have."""
+    return Estimate.of((ours - theirs).dropna().to_numpy())
 
 
 def uplink() -> Iterator[list[str]]:
@@ -132,16 +191,18 @@ def uplink() -> Iterator[list[str]]:
             yield [*cells, _mean(np.array([100 * value_by(run, 10_000.0) for run in runs]))]
 
 
-def _mean(values: FloatArray) -> str:
+def _mean(values: FloatArray, sign: str = "") -> str:
     """A mean and half its 95 % confidence interval."""
     half = float(half_intervals(values))
     digits = 1 if half < 10 else 0
-    return f"{values.mean():,.{digits}f} ± {half:,.{digits}f}"
+    return f"{values.mean():{sign},.{digits}f} ± {half:,.{digits}f}".replace("-", "−")
 
 
 TABLES: dict[str, Callable[[], Iterator[list[str]]]] = {
     "round_lengths": round_lengths,
-    "with_adam": with_adam,
+    "fitted_over_time": fitted_over_time,
+    "fitted_to_target": fitted_to_target,
+    "fitted_by_tier": fitted_by_tier,
     "without_optimizer": without_optimizer,
     "channels_mnist": functools.partial(channels, "mnist"),
     "channels_cifar10": functools.partial(channels, "cifar10"),

@@ -60,7 +60,7 @@ def metric_by(run: Run, rules: Rules, time_s: float) -> float:
     return value_by(rules.checked(run), time_s)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)  # that of Study is short
 class TunedStudy(Study):
     """The final runs of a tuned comparison, labeled by entry, group and β."""
 
