@@ -50,7 +50,7 @@ def test_grid_is_combined_with_points(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "key"),
     [
-        ("[0.05, 0.1]", "[0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6]", "from 1 to 12"),
+        ("[0.05, 0.1]", str([number / 20 for number in range(1, 12)]), "from 1 to 20"),
         ("strategy.fraction", "strategy.fractoin", "'fraction'"),
         ('[{ "strategy.deadline_s" = 20.0 }, { "strategy.deadline_s" = 10.0 }]', "[20.0]", "points"),
         ('group = "deadlines"', 'group = "deadline"', "'deadlines'"),

@@ -24,7 +24,7 @@ from lesson.settings.settings import SECTIONS, Settings
 
 STRATEGIES = Path(__file__).parent / "strategies.toml"
 """The default comparison."""
-MAX_POINTS = 12
+MAX_POINTS = 20
 """Maximum number of points an entry may be tuned over."""
 FIXED = tuple(name for name in SECTIONS if name != "run")
 
