@@ -1,5 +1,6 @@
 """A finished run, read from its folder or from a line of an archive."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -104,6 +105,8 @@ class Run:
         of the clients in tier 1 and of all others, each on its own data."""
         if self.archived is not None:
             return self.archived.clients
+        if math.isinf(self.settings.run.client_scores_every_s):  # reading all lines takes a second per 100,000 rounds
+            return clients_of([], self.settings)
         measured = self.settings.fleet.latencies  # the file may have changed or be on another machine
         return clients_of(self.each_line(), self.settings, self._latencies_s() if measured else None)
 
