@@ -142,17 +142,20 @@ OPTIONS = {
     "fedat": "strategy.num_tiers=3",
     "fedbuff": "strategy.buffer_size=3 strategy.concurrency=5",
     "fedcompass": "strategy.max_steps=2",  # several groups
+    "fedsasync": "strategy.sync_degree=3",
     "malenia": "run.rounds=40",
     "oort": "strategy.clients_per_round=3 strategy.exploration_decay=0.5 strategy.pacer_window=2",
     "refl": "strategy.clients_per_round=3 strategy.hold_off=1",
     "rennala": "strategy.updates_per_round=3",
+    "ringleader": "run.rounds=40",
+    "ringmaster": "strategy.delay_threshold=3",  # drops updates
     "semisync-steps": "strategy.period_factor=1.0 run.trainer=reference",
     "tifl": "strategy.num_tiers=3 strategy.clients_per_round=2 strategy.interval=2",
 }
 """Settings that exercise what is special about a strategy in a few rounds with a few clients."""
 STALE = {
-    *("ca2fl", "fadas", "fedasync", "fedat", "fedbuff", "fedcompass", "fedqueue", "refl", "safa"),
-    *("lesson", "lesson-fitted"),
+    *("ace", "ca2fl", "fadas", "fedasync", "fedat", "fedbuff", "fedcompass", "fedqueue", "fedsasync", "refl", "safa"),
+    *("lesson", "lesson-fitted", "rescaled-asgd", "ringleader", "ringmaster"),
 }
 """Strategies that aggregate stale updates."""
 STEPS = "strategy.name=fedavg training.local_steps=3 run.rounds=4 run.eval_every_s=1e9"
@@ -241,6 +244,15 @@ TRAINING = {
         )
         for name in STRATEGIES
     },
+    "fadas as in the paper": Case(
+        f"strategy.name=fadas strategy.reduction=limit {OPTIONS['fadas']} server.learning_rate=0.6"
+    ),
+    "fadas with bias correction": Case(f"strategy.name=fadas strategy.bias_correction=true {OPTIONS['fadas']}"),
+    "resume, fadas with bias correction": Case(
+        f"strategy.name=fadas strategy.bias_correction=true {OPTIONS['fadas']}",
+        like="fadas with bias correction",
+        resumed_after=5,
+    ),
     "resume, adam": Case("server.optimizer=adam", like="server optimizer adam", resumed_after=5),
     "resume, automatic evaluation times": Case(AUTO, like="many rounds, released", resumed_after=30),
     "resume, Rayleigh fading": Case(RAYLEIGH, like="Rayleigh fading", resumed_after=5),

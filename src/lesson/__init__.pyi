@@ -22,6 +22,7 @@ from .radio.channel import Site
 from .runs.trackers import Tracker
 from .settings.loading import load_settings
 from .settings.settings import Settings
+from .strategies.ace import ACE
 from .strategies.base import (
     AllOf,
     AnyOf,
@@ -46,17 +47,22 @@ from .strategies.fedcompass import FedCompass
 from .strategies.fedcs import FedCS
 from .strategies.fedcs_greedy import FedCSGreedy
 from .strategies.fedqueue import FedQueue
+from .strategies.fedsasync import FedSaSync
 from .strategies.lesson import Lesson
 from .strategies.lesson_fitted import LessonFitted
 from .strategies.malenia import Malenia
 from .strategies.oort import Oort
 from .strategies.refl import Refl
 from .strategies.rennala import Rennala
+from .strategies.rescaled_asgd import RescaledASGD
+from .strategies.ringleader import Ringleader
+from .strategies.ringmaster import Ringmaster
 from .strategies.safa import Safa
 from .strategies.semisync_steps import SemiSyncSteps
 from .strategies.tifl import TiFL
 
 __all__ = [
+    "ACE",
     "CA2FL",
     "FADAS",
     "AllOf",
@@ -76,6 +82,7 @@ __all__ = [
     "FedCSGreedy",
     "FedCompass",
     "FedQueue",
+    "FedSaSync",
     "Fleet",
     "InputError",
     "Lesson",
@@ -89,6 +96,9 @@ __all__ = [
     "Refl",
     "Rennala",
     "Replay",
+    "RescaledASGD",
+    "Ringleader",
+    "Ringmaster",
     "RoundLoop",
     "RoundPlan",
     "RoundRecord",

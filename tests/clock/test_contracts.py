@@ -65,6 +65,7 @@ MERGES: dict[str, list[Any]] = {
         Merge(ids(0, 1), np.ones(2), of="updates", groups=GroupMemory(["a", "a"], {})),
     ],
     "Merge.of": [Merge(ids(0), ONE, of="model")],
+    "Merge.step_limit": [Merge(ids(0), ONE, step_limit=limit) for limit in ("1", np.nan, -1)],
     "Merge.step_scale": [Merge(ids(0), ONE, step_scale=scale) for scale in ("1", np.inf, -1)],
     "Merge.groups": [Merge(ids(0), ONE, groups={"a": 1.0})],
     "GroupMemory.names": [grouped([], {})],

@@ -82,6 +82,34 @@ def test_scaling_a_step_does_not_change_the_moments(name: str) -> None:
     assert all(torch.equal(moment, quarter.moments[key]) for key, moment in whole.moments.items())
 
 
+def test_bias_correction_makes_the_first_step_of_amsgrad_that_of_its_sign() -> None:
+    """m / 0.2 = g and √(v / 0.05) = |g|: the step is 0.3·g / (|g| + 0.05), for 0.5 and −0.01."""
+    optimizer, model = (
+        ServerOptimizer(ServerSettings(optimizer="amsgrad", **SERVER), corrects_bias=True),
+        torch.tensor(MODEL),
+    )
+    first = optimizer.step(model, model - torch.tensor(GRADIENTS[0]))
+    assert first.numpy() == pytest.approx([1 - 0.3 * 0.5 / 0.55, -2 + 0.3 * 0.01 / 0.06])
+
+
+@pytest.mark.parametrize(("scale", "limit", "eta"), [(1.0, 0.1, 0.1), (0.25, 0.1, 0.075), (1.0, 0.5, 0.3)])
+def test_step_size_is_at_most_the_limit(scale: float, limit: float, eta: float) -> None:
+    """η = 0.3; v = 0.05·g² and m = 0.2·g."""
+    model, gradient = torch.tensor(MODEL), torch.tensor(GRADIENTS[0])
+    stepped = make("amsgrad").step(model, model - gradient, scale, limit=limit)
+    expected = MODEL - eta * 0.2 * GRADIENTS[0] / (0.05**0.5 * np.abs(GRADIENTS[0]) + TAU)
+    assert stepped.numpy() == pytest.approx(expected)
+    plain = ServerOptimizer(ServerSettings()).step(model, model - gradient, limit=limit)
+    assert plain.numpy() == pytest.approx(MODEL - limit * GRADIENTS[0])
+
+
+def test_bias_correction_needs_amsgrad() -> None:
+    for chosen in ("none", "amsgrad"):
+        assert ServerOptimizer.of(ServerSettings(optimizer=chosen), FADAS(bias_correction=True)).corrects_bias
+    with pytest.raises(InputError, match=r"bias_correction needs .* got 'adam'"):
+        ServerOptimizer.of(ServerSettings(optimizer="adam"), FADAS(bias_correction=True))
+
+
 def test_strategys_optimizer_is_only_a_default() -> None:
     plain, own = ServerOptimizer.of(ServerSettings(), FedBuff()), ServerOptimizer.of(ServerSettings(beta1=0.5), FADAS())
     other = ServerOptimizer.of(ServerSettings(optimizer="adam"), FADAS())

@@ -8,15 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from helpers.fleets import make_fleet, peak_bytes, traced
+from helpers.one_number import OneNumber
 from helpers.strategies import follow
 from lesson import CA2FL, FADAS, FedAvg, FedBuff, Fleet, Malenia, Rennala, Settings, make_loop
-from lesson.core.arrays import FloatArray
-from lesson.learn.aggregate import GroupVectors
+from lesson.settings.sections import ServerSettings
 from lesson.strategies import Safa
-from lesson.strategies.base import Merge, Updates
 
 
 def test_fedbuff(fleet: Fleet) -> None:
@@ -72,24 +70,6 @@ def test_by_default_all_clients_train_and_the_buffer_holds_ten() -> None:
 @pytest.mark.parametrize("strategy", [FedBuff(3, 4), Rennala()], ids=str)
 def test_cost_of_a_round_does_not_grow_with_the_fleet(strategy: Any) -> None:
     assert peak_bytes(make_loop(strategy, make_fleet([1.0 + client for client in range(50_000)]))) < 50_000
-
-
-class OneNumber:
-    """A server whose model is one number, 0 at first; `trained` has the results of each client's trainings."""
-
-    def __init__(self, trained: dict[int, list[float]]) -> None:
-        self.trained, self.models = trained, [torch.zeros(1)]
-        self.groups = GroupVectors(self.models[0])
-
-    def merge(self, updates: Updates, weights: FloatArray, merge: Merge, version: int, round: int) -> list[Any]:
-        assert merge.groups is not None
-        means = {name: torch.zeros(1) for name in merge.groups.names}
-        for (client, index), weight in zip(updates.keys, weights.tolist(), strict=True):
-            means[f"client {client}"] += weight * self.trained[client][index]
-        self.models.append(self.groups.merge(self.models[-1], means, merge.groups, merge.of))
-        return []
-
-    def forget(self, version: int) -> None: ...
 
 
 def test_ca2fl_models_and_caches(fleet: Fleet) -> None:
@@ -149,6 +129,48 @@ def test_fadas_takes_smaller_steps_for_very_stale_updates(
     assert [merge.step_scale for merge in merges] == scales
     for merge in merges:
         assert (merge.of, merge.groups, merge.weights.tolist()) == ("updates", None, [1 / 3] * 3)
+        assert merge.step_limit == np.inf
+
+
+def test_fadas_limits_steps_as_in_the_paper(fleet: Fleet) -> None:
+    """η_t = min(η, 1/d) for the staleness d = 2 and 3 above the threshold, and η for 0 and 1."""
+    run = follow(FADAS(buffer_size=3, concurrency=4, reduction="limit"), fleet, 11)
+    merges = [merge for merge in run.merges if len(merge.updates)]
+    assert [(merge.step_scale, merge.step_limit) for merge in merges] == [
+        (1.0, np.inf),
+        (1.0, np.inf),
+        (1.0, 1 / 2),
+        (1.0, 1 / 3),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "eta", "models"),
+    [
+        ({"bias_correction": True}, 0.1, [9.900, 9.800, 9.751, 9.652]),
+        ({}, 0.1, [9.901, 9.767, 9.690, 9.521]),
+        ({"reduction": "limit"}, 0.8, [9.208, 8.183, 7.652]),
+    ],
+)
+def test_fadas_models(fleet: Fleet, options: dict[str, Any], eta: float, models: list[float]) -> None:
+    """All clients train a model, 10 at first, to 9: an update is 9 − base. Buffers hold four, ε = 0.001. Their bases
+    are the versions 0, 0, 0, 0; 0, 1, 0, 1; 1, 2, 0, 2; and 3, 2, 3, 3, so d = 0, 1, 2, 1.
+
+    With bias correction and η = 0.1, as in the authors' code:
+
+    1. Δ = −1, m = −0.1, v̂ = 0.01; m/0.1 = −1, √(v̂/0.01) = 1: 10 − 0.1/1.001 = 9.9001.
+    2. Δ = −0.95005, m = −0.185005, v̂ = 0.018926; m/0.19 = −0.97371, √(v̂/0.0199) = 0.97522: 9.9001 − 0.09974 = 9.8004.
+    3. Δ = −0.87520, m = −0.254025, v̂ = 0.026396; m/0.271 = −0.93736, √(v̂/0.029701) = 0.94273, η/2: 9.8004 − 0.04966.
+    4. Δ = −0.76311, m = −0.304934, v̂ = 0.031956; m/0.3439 = −0.88669, √(v̂/0.039404) = 0.90055: 9.7507 − 0.09835.
+
+    Without it, the first step is 0.1·0.1 / (0.1 + 0.001). At η = 0.8, the paper's limit is 1/2 in the third step, with
+    m = −0.124706 and v̂ = 0.0135477, its largest value, from step 2: 8.18303 − 0.5·0.124706 / 0.117395.
+    """
+    strategy = FADAS(**options)
+    server = OneNumber(lambda base: 9 - base, 10.0, ServerSettings(learning_rate=eta), strategy)
+    follow(strategy, fleet, 17, server=server)
+    found = [float(model) for model in server.models[1 : 1 + len(models)]]
+    assert found == pytest.approx(models, abs=5e-4)
 
 
 def test_rennala(fleet: Fleet) -> None:

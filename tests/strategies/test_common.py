@@ -30,6 +30,8 @@ from lesson.strategies import (
     Oort,
     Refl,
     Rennala,
+    Ringleader,
+    Ringmaster,
     Safa,
     SemiSyncSteps,
     TiFL,
@@ -50,7 +52,7 @@ def run(strategy: Any, fleet: Fleet, rounds: int = 25) -> list[RoundRecord]:
 
 
 FLEETS = {"unequal": make_fleet([33.0, 6.0, 18.0, np.inf, 45.0, 12.0]), "drawn": draw_fleet(Settings(num_clients=10))}
-NUM_ROUNDS: dict[type[Any], int] = {CA2FL: 24, FADAS: 24, FedBuff: 24, Rennala: 24, Malenia: 40}
+NUM_ROUNDS: dict[type[Any], int] = {CA2FL: 24, FADAS: 24, FedBuff: 24, Rennala: 24, Malenia: 40, Ringleader: 60}
 """Number of rounds in which these strategies create a version, where 16 are not enough."""
 
 
@@ -60,6 +62,7 @@ NUM_ROUNDS: dict[type[Any], int] = {CA2FL: 24, FADAS: 24, FedBuff: 24, Rennala: 
         *KINDS,
         Lesson(20.0, participation=2),
         FedBuff(3, 2),
+        Ringmaster(3, stops=True),
         Oort(2, 1.5, exploration=0.4, pacer_window=3),
         Refl(2, 2.0, round_limit_s=20.0, hold_off=1, max_staleness=2, adaptive_target=True),
     ],

@@ -100,7 +100,11 @@ class Contract:
         self._require(merge.of in ("models", "updates"), "Merge.of", "must be models or updates", merge.of)
         valid = isinstance(scale, _REAL) and 0 <= scale < np.inf
         self._require(valid, "Merge.step_scale", "must be a finite number >= 0", scale)
-        merge = _with(merge, {"updates": updates, "drops": drops, "weights": weights, "step_scale": float(scale)})
+        limit = merge.step_limit
+        valid = isinstance(limit, _REAL) and limit >= 0
+        self._require(valid, "Merge.step_limit", "must be a number >= 0 or inf", limit)
+        steps = {"step_scale": float(scale), "step_limit": float(limit)}
+        merge = _with(merge, {"updates": updates, "drops": drops, "weights": weights, **steps})
         if merge.groups is not None:
             self._check_groups(merge.groups, merge)
         elif merge.of == "models":

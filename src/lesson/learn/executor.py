@@ -144,7 +144,9 @@ class Executor:
         else:
             stored = {name: lane.memory.store(total) for name, total in totals.items()}
             aggregated = lane.groups.merge(model, stored, groups, of)
-        new = lane.memory.store(lane.optimizer.step(model, aggregated, merge.step_scale, lane.memory.optimizers))
+        optimizers, number = lane.memory.optimizers, lane.version + 1
+        scale, limit = merge.step_scale, merge.step_limit
+        new = lane.memory.store(lane.optimizer.step(model, aggregated, scale, optimizers, limit=limit, number=number))
         if new.is_cuda:
             result.sum, result.newest_cohort = new.sum(dtype=torch.float64), lane.newest_cohort
         elif groups is not None or new is not aggregated:

@@ -2,16 +2,17 @@
 
 The difference g = w − aggregated model serves as a pseudo-gradient, which the optimizer applies to the model w with the
 step size η. Moments have the shape of the model: m starts at 0 and v at ε² (the paper's τ²). As in the paper, there is
-no bias correction. AMSGrad is that of FADAS (strategies/fadas.py), where v starts at 0.
+no bias correction. AMSGrad is that of FADAS (strategies/fadas.py), where v starts at 0; its bias can be corrected.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Self
 
 import torch
 from torch import Tensor
 
-from lesson.core.errors import unknown
+from lesson.core.errors import InputError, unknown
 from lesson.settings.sections import ServerSettings
 from lesson.strategies.base import Strategy
 
@@ -72,8 +73,10 @@ OPTIMIZERS: Mapping[str, Optimizer] = {
 class ServerOptimizer:
     """The optimizer of the server settings, with its moments, which persist between aggregations."""
 
-    def __init__(self, settings: ServerSettings, note: str = "") -> None:
+    def __init__(self, settings: ServerSettings, note: str = "", corrects_bias: bool = False) -> None:
         self.settings = settings
+        self.corrects_bias = corrects_bias
+        """Whether m and v are divided by 1 − β^t."""
         self.moments: Moments = {}
         self.note = note
         """Note for the summary of a run; may be empty."""
@@ -81,13 +84,16 @@ class ServerOptimizer:
     @classmethod
     def of(cls, settings: ServerSettings, strategy: Strategy) -> Self:
         """Return the optimizer of the settings; if it is "none", the `server_optimizer` of the strategy, if any."""
-        own = getattr(strategy, "server_optimizer", "none")
+        own, corrects_bias = getattr(strategy, "server_optimizer", "none"), getattr(strategy, "bias_correction", False)
+        if corrects_bias and (settings.optimizer, own) not in (("none", "amsgrad"), ("amsgrad", "amsgrad")):
+            raise InputError(f"bias_correction needs [server] optimizer = 'amsgrad', got '{settings.optimizer}'")
         if settings.optimizer != "none" or own == "none":
-            return cls(settings)
+            return cls(settings, corrects_bias=corrects_bias)
         who = type(strategy).__name__
         if own not in OPTIMIZERS:
             raise unknown("server_optimizer", str(own), OPTIMIZERS, to=who)
-        return cls(settings.model_copy(update={"optimizer": own}), f"server optimizer: {own}, as {who} prescribes")
+        note = f"server optimizer: {own}, as {who} prescribes"
+        return cls(settings.model_copy(update={"optimizer": own}), note, corrects_bias)
 
     def step(
         self,
@@ -95,15 +101,24 @@ class ServerOptimizer:
         aggregated: Tensor,
         scale: float = 1.0,
         optimizers: Mapping[str, Optimizer] = OPTIMIZERS,
+        *,
+        limit: float = math.inf,
+        number: int = 1,
     ) -> Tensor:
-        """Return the model after one step toward the aggregated model, with `scale` times the usual step size.
+        """Return the model after one step toward the aggregated model.
 
-        Without an optimizer, the step is the whole difference, times `scale`: by default, `aggregated` itself.
-        `optimizers` apply the formulas above to vectors of this kind.
+        The step size is `scale` times the usual one, but at most `limit`. Without an optimizer, the step is the whole
+        difference, times `scale`: by default, `aggregated` itself. `optimizers` apply the formulas above to vectors of
+        this kind. `number` counts steps from 1; only the correction of the bias depends on it.
         """
-        if self.settings.optimizer == "none":
+        server, eta = self.settings, min(scale * self.settings.step_size, limit)
+        if server.optimizer == "none":
+            scale = min(scale, limit)
             return aggregated if scale == 1 else model + scale * (aggregated - model)
-        take = optimizers[self.settings.optimizer]
-        eta = scale * self.settings.step_size
-        model, self.moments = take(model, model - aggregated, self.moments, self.settings, eta)
+        if self.corrects_bias:
+            # η·(m / c₁) / (√v / c₂ + ε) = (η·c₂ / c₁)·m / (√v + ε·c₂)
+            root = math.sqrt(1 - server.beta2**number)
+            eta *= root / (1 - server.beta1**number)
+            server = server.model_copy(update={"epsilon": server.epsilon * root})
+        model, self.moments = optimizers[server.optimizer](model, model - aggregated, self.moments, server, eta)
         return model

@@ -17,7 +17,8 @@ _LOOKS: tuple[Look, ...] = tuple((color, style) for style in STYLES for color in
 _STRATEGIES = (
     *("lesson", "fedavg", "fedcs", "fedbuff", "fedasync", "fedat", "tifl"),
     *("lesson-fitted", "semisync-steps", "fedcs-greedy", "ca2fl", "fadas", "safa", "rennala"),
-    *("malenia", "fedcompass", "fedqueue", "refl", "oort"),
+    *("malenia", "fedcompass", "fedqueue", "refl", "oort", "fedsasync", "ace"),
+    *("ringmaster", "ringleader", "rescaled-asgd"),
 )
 _FIXED = dict(zip(_STRATEGIES, _LOOKS, strict=False))
 """Look of each built-in strategy, no matter which others are shown."""

@@ -8,6 +8,7 @@ from lesson.core.errors import InputError, raised_inside, unknown
 from lesson.core.plugins import load_named
 from lesson.fleet.fleet import Fleet
 from lesson.settings.loading import apply_changes
+from lesson.strategies.ace import ACE
 from lesson.strategies.base import Strategy
 from lesson.strategies.ca2fl import CA2FL
 from lesson.strategies.fadas import FADAS
@@ -19,17 +20,22 @@ from lesson.strategies.fedcompass import FedCompass
 from lesson.strategies.fedcs import FedCS
 from lesson.strategies.fedcs_greedy import FedCSGreedy
 from lesson.strategies.fedqueue import FedQueue
+from lesson.strategies.fedsasync import FedSaSync
 from lesson.strategies.lesson import Lesson
 from lesson.strategies.lesson_fitted import LessonFitted
 from lesson.strategies.malenia import Malenia
 from lesson.strategies.oort import Oort
 from lesson.strategies.refl import Refl
 from lesson.strategies.rennala import Rennala
+from lesson.strategies.rescaled_asgd import RescaledASGD
+from lesson.strategies.ringleader import Ringleader
+from lesson.strategies.ringmaster import Ringmaster
 from lesson.strategies.safa import Safa
 from lesson.strategies.semisync_steps import SemiSyncSteps
 from lesson.strategies.tifl import TiFL
 
 STRATEGIES: dict[str, type[Strategy]] = {
+    "ace": ACE,
     "ca2fl": CA2FL,
     "fadas": FADAS,
     "fedasync": FedAsync,
@@ -40,12 +46,16 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "fedcs": FedCS,
     "fedcs-greedy": FedCSGreedy,
     "fedqueue": FedQueue,
+    "fedsasync": FedSaSync,
     "lesson": Lesson,
     "lesson-fitted": LessonFitted,
     "malenia": Malenia,
     "oort": Oort,
     "refl": Refl,
     "rennala": Rennala,
+    "rescaled-asgd": RescaledASGD,
+    "ringleader": Ringleader,
+    "ringmaster": Ringmaster,
     "safa": Safa,
     "semisync-steps": SemiSyncSteps,
     "tifl": TiFL,

@@ -356,6 +356,7 @@ class Merge:
         groups: Groups of updates that the server keeps between aggregations; None for none.
         step_scale: Factor of the server optimizer's step size in this merge; without an optimizer, of the change of the
             model.
+        step_limit: Largest step size in this merge, after `step_scale`; inf for no limit.
         drops: Ids of waiting updates to discard.
     """
 
@@ -365,6 +366,7 @@ class Merge:
     of: Literal["models", "updates"] = "models"
     groups: GroupMemory | None = None
     step_scale: float = 1.0
+    step_limit: float = np.inf
     drops: IntArray = field(default_factory=lambda: NO_CLIENTS)
 
 
@@ -377,7 +379,8 @@ class Strategy(Protocol):
     strategy.
 
     A strategy whose rule includes a server optimizer can name it in an attribute `server_optimizer`, such as "amsgrad".
-    It is used unless `[server] optimizer` sets another one.
+    It is used unless `[server] optimizer` sets another one. With an attribute `bias_correction` that is true, its
+    moments m and v are divided by 1 − β^t in step t; only "amsgrad" can be corrected.
     """
 
     @property

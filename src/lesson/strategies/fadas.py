@@ -8,17 +8,17 @@ d ≤ `delay_threshold`, otherwise η / d.
 η, β₁, β₂ and ε are the settings `learning_rate`, `beta1`, `beta2` and `epsilon` of [server]. If [server] optimizer is
 not "none", it replaces AMSGrad.
 
-Departures: for d above the threshold, the paper has η_t = min(η, 1/d), which equals η for the usual step sizes of
-adaptive optimizers; η / d is the rule of the authors' code. That code also corrects the bias of m and v; the paper does
-not.
+With `reduction = "limit"`, η_t = min(η, 1 / d) beyond the threshold, as in the paper; it equals η for the usual step
+sizes of adaptive optimizers. The default, η / d, is the rule of the authors' code (github.com/yujiaw98/FADAS, 8c4df23).
+With `bias_correction`, m is divided by 1 − β₁^t and v̂ by 1 − β₂^t in step t, as in that code; the paper does neither.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from lesson.core.validation import NotNegativeOrInf
+from lesson.core.validation import Flag, NotNegativeOrInf
 from lesson.strategies.base import Merge, ServerView, Updates
 from lesson.strategies.fedbuff import Buffered
 
@@ -29,12 +29,19 @@ class FADAS(Buffered):
 
     delay_threshold: NotNegativeOrInf = 1.0
     """Largest staleness in versions that does not reduce the step size; inf to never reduce it."""
+    reduction: Literal["divide", "limit"] = "divide"
+    """Step size for a larger staleness d: η / d, as in the authors' code (divide), or min(η, 1 / d), as in the paper
+    (limit)."""
+    bias_correction: Flag = False
+    """Whether the moments are corrected for their initial value 0, as in the authors' code."""
     server_optimizer: ClassVar[str] = "amsgrad"
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
         taken = self.take_full_buffer(view, arrived)
         if not len(taken):
             return Merge(taken.id, np.empty(0), of="updates")
-        delay = int((view.version - taken.base_version).max())
-        scale = 1 / delay if delay > self.delay_threshold else 1.0
-        return Merge(taken.id, np.full(len(taken), 1 / len(taken)), of="updates", step_scale=scale)
+        delay, weights = int((view.version - taken.base_version).max()), np.full(len(taken), 1 / len(taken))
+        most = 1 / delay if delay > self.delay_threshold else np.inf
+        if self.reduction == "limit":
+            return Merge(taken.id, weights, of="updates", step_limit=most)
+        return Merge(taken.id, weights, of="updates", step_scale=min(1.0, most))

@@ -7,6 +7,9 @@ rounds with k % j == 0, Eq. (8). The server counts rounds, not seconds, so time 
 overhead_s`, makes no update late. All due updates are aggregated, weighted by `[training] weighting`, Eq. (10). An
 early update waits until it is due.
 
+By Eq. (7), τ·j is the latency, rounded up to a multiple of τ, so the step size j·δ is the quantized form of Rescaled
+ASGD (strategies/rescaled_asgd.py), whose steps are in proportion to computation time.
+
 Departures from the paper:
 - The paper's server rejects updates that arrive after their deadline. Here they are aggregated at the end of the round
   in which they arrive (`late = "merge"`), so that the training of a client that took longer than estimated is not
