@@ -22,7 +22,6 @@ from lesson.report.results import gain_cell, ratio_cell
 
 EXPERIMENTS = Path(__file__).parent.parent / "experiments"
 BETAS = (0.1, 1.0)
-PHASE = ("10 %", "30 %", "50 %", "70 %", "90 %")
 FITTED = "lesson-fitted+adam"
 RIVALS = {  # entries with Adam that are compared with `lesson-fitted`
     "fitted tier 1+adam": "the same without slow tiers",
@@ -102,10 +101,10 @@ def fitted_to_target() -> Iterator[list[str]]:
     study = _load("strategies", folder="final")
     measures = ("time", "energy", "accuracy")
     yield ["relative to", *(f"{what}, β = {beta:g}" for what in measures for beta in BETAS)]
-    for name in ("fitted tier 1+adam", "fedcs+adam", "fedcs τ=30+adam", "lesson+adam", "fedavg+adam"):
+    for name in RIVALS:
         pairs = [study.compare(FITTED, name, beta) for beta in BETAS]
         ratios = [_ratio(pair[f"{what}_ratio"]) for what in ("time", "energy") for pair in pairs]
-        yield [RIVALS[name], *ratios, *(_points(pair[study.gain]) for pair in pairs)]
+        yield [RIVALS[name], *ratios, *(gain_cell(pair[study.gain], ACCURACY, margin=0.01) for pair in pairs)]
 
 
 def fitted_by_tier() -> Iterator[list[str]]:
@@ -115,7 +114,7 @@ def fitted_by_tier() -> Iterator[list[str]]:
     for place, name in enumerate(("clients in tier 1", "all others")):
         score = functools.partial(_accuracy_in, place)
         pairs = ([_by_seed(study, entry, beta, score) for entry in (FITTED, "fitted tier 1+adam")] for beta in BETAS)
-        yield [name, *(_points(_paired(*pair)) for pair in pairs)]
+        yield [name, *(gain_cell(_paired(*pair), ACCURACY, margin=0.01) for pair in pairs)]
 
 
 def _accuracy_in(place: int, run: Run) -> float:
@@ -149,17 +148,6 @@ def channels(dataset: str) -> Iterator[list[str]]:
         yield cells
 
 
-def phase() -> Iterator[list[str]]:
-    """Mean accuracy from 0 to 3,000 s on MNIST by the share of uploads in the latency, and differences from FedAvg."""
-    study = _load("strategies", folder="phase")
-    yield ["", *PHASE]
-    theirs = {share: _over_time(study, f"fedavg, {share}", 0.1) for share in PHASE}
-    yield ["`fedavg`", *(_mean(100 * values.to_numpy()) for values in theirs.values())]
-    for name in ("fedcs", "lesson", "lesson-fitted", "fedbuff"):
-        ours = {share: _over_time(study, f"{name}, {share}", 0.1) for share in PHASE}
-        yield [f"`{name}`", *(_points(_paired(ours[share], theirs[share])) for share in PHASE)]
-
-
 def _over_time(study: TunedStudy, entry: str, beta: float) -> pd.Series:
     """The mean accuracy over time of each final run of an entry, by seed."""
     return _by_seed(study, entry, beta, lambda run: mean_until(run, study.rules.final_s))
@@ -168,6 +156,7 @@ def _over_time(study: TunedStudy, entry: str, beta: float) -> pd.Series:
 def _by_seed(study: TunedStudy, entry: str, beta: float, measure: Callable[[Run], float]) -> pd.Series:
     """A measure of each final run of an entry, by seed."""
     runs = [run for run in study.runs if (run.labels["entry"], run.settings.data.beta) == (entry, beta)]
+    assert len({run.seed for run in runs}) == len(runs) >= 5, f"{entry}: seeds are missing or occur twice"
     return pd.Series({run.seed: measure(run) for run in runs})
 
 
@@ -207,7 +196,6 @@ TABLES: dict[str, Callable[[], Iterator[list[str]]]] = {
     "channels_mnist": functools.partial(channels, "mnist"),
     "channels_cifar10": functools.partial(channels, "cifar10"),
     "uplink": uplink,
-    "phase": phase,
 }
 
 

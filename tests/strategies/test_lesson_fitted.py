@@ -16,7 +16,8 @@ from helpers.fleets import make_fleet
 from helpers.strategies import Run, follow
 from helpers.views import arrived, view
 from lesson import InputError
-from lesson.strategies import LessonFitted
+from lesson.core.errors import UnfitFleetError
+from lesson.strategies import LessonFitted, fleet_for
 
 LATENCIES = [4.0, 8.0, 13.0, 22.0]
 
@@ -51,8 +52,23 @@ def test_options_of_the_work() -> None:
     """With a granule of 12 samples, client 2 needs 10.4 s, so it is in tier 2, where 41.5 fit."""
     assert first_samples(granule=10) == [80, 30, 10, 10]
     assert first_samples(granule=12) == [72, 24, 36, 12]
-    run = follow(LessonFitted(deadline_s=10.0, max_tier=1), make_fleet([*LATENCIES[:3], 100.0]), 2)
+    assert first_samples(margin=0.2) == [60, 20, 4, 8]  # 8 or 16 s: 60, 20, 4.6 and 9.1 fit
+
+
+def test_limit_of_tiers() -> None:
+    """Client 3 is left out, and rounds last as long as if it were not; at 1 s, even client 0 is too slow."""
+    run = follow(LessonFitted(deadline_s=10.0, max_tier=1), make_fleet(LATENCIES), 2)
     assert run.rounds == [(10.0, [0, 1, 2], [2, 1, 0]), (20.0, [0, 1, 2], [2, 1, 0])]
+    everybody = follow(LessonFitted(deadline_s=10.0, max_tier=1), make_fleet(LATENCIES[:3]), 1)
+    assert everybody.rounds[0][0] == 10.0
+    with pytest.raises(UnfitFleetError, match="none fits 4 samples into 1 s"):
+        follow(LessonFitted(deadline_s=1.0, max_tier=1), make_fleet(LATENCIES), 1)
+
+
+def test_nobody_is_promoted() -> None:
+    """Clients 0 and 1 need 12 and 14 s for 20 samples, and 7.2 and 8.4 s for four."""
+    fleet = replace(make_fleet([12.0, 14.0]), ensure_first_tier=True)
+    assert fleet_for("lesson-fitted", fleet, 10.0) is fleet
 
 
 @pytest.mark.parametrize(
@@ -73,10 +89,9 @@ def test_discount_by_tier(discount: float, expected: list[float]) -> None:
 
 
 def test_discount_has_no_effect_on_a_single_tier() -> None:
-    """Tiers 2 and 3 of 10 s: nobody in round 1, then client 0, then 1; each is all there is."""
-    run = follow(LessonFitted(deadline_s=10.0, discount=100.0), make_fleet([22.0, 40.0]), 3)
-    assert [record.merged.tolist() for record in run.records] == [[], [0], [1]]
-    assert [merge.weights.tolist() for merge in run.merges] == [[], [1.0], [1.0]]
+    """Weights in proportion to 2,500⁻¹⁰⁰ would be 0."""
+    strategy, due = LessonFitted(deadline_s=10.0, discount=100.0), arrived([25_000.0], started_round=[1])
+    assert strategy.merge(view(2500), due).weights.tolist() == [1.0]
 
 
 def test_several_local_steps_are_normalized() -> None:

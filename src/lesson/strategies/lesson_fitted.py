@@ -22,13 +22,14 @@ are the idea of Stripelis and Ambite; see semisync_steps.py.
 """
 
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field
 
 from lesson.core.arrays import FloatArray, IntArray
-from lesson.core.validation import Count, Flag, NotNegativeOrInf
+from lesson.core.errors import UnfitFleetError
+from lesson.core.validation import BelowOne, Count, Flag, NotNegativeOrInf
 from lesson.fleet.tiers import TOLERANCE, UNREACHABLE
 from lesson.strategies.base import Merge, RoundPlan, ServerView, Updates, shares
 from lesson.strategies.lesson import Lesson
@@ -44,6 +45,8 @@ class LessonFitted(Lesson):
     granule: Count = 4
     """Clients train on multiples of this number of samples, or on as many as they hold. Who cannot train on this number
     in time is in a higher tier."""
+    margin: BelowOne = 0.0
+    """Share of each slot that work beyond the granule leaves free, for clients that take longer than estimated."""
     half_weight_samples: NotNegativeOrInf = 0.0
     """Number of samples with which an update has half of the largest possible weight. 0: all updates count alike; inf:
     in proportion to their samples."""
@@ -51,11 +54,19 @@ class LessonFitted(Lesson):
     """Exponent of the weight 1 / j^discount of an update of tier j."""
     max_tier: Count | None = None
     """Clients in higher tiers do not take part, and rounds never close early. None: all clients do."""
+    has_tiers: ClassVar[bool] = False
+    """Nobody is promoted to tier 1: tiers follow from the granule, not from the usual work."""
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
+        plan = super().open_round(view, rng)
         if view.round == 1:
             check_compute_times("lesson-fitted", view)
-        plan = super().open_round(view, rng)
+            if self.max_tier is not None and not len(plan.starts):
+                lasts = f"{self.max_tier * self.deadline_s:g} s"
+                remedy = "use a longer deadline_s, a smaller granule or a higher max_tier"
+                raise UnfitFleetError(
+                    f"lesson-fitted has no client to train: none fits {self.granule} samples into {lasts}; {remedy}"
+                )
         work = self._fitting(view, plan)
         return replace(plan, samples=work) if _counts_samples(view) else replace(plan, local_steps=work)
 
@@ -96,13 +107,13 @@ class LessonFitted(Lesson):
         if isinstance(plan.compression, np.ndarray):
             bits = np.array([view.level_bits[level] for level in plan.compression.tolist()])
             upload_s = bits / view.upload_bits * upload_s
-        room_s = plan.tiers * self.deadline_s - upload_s - view.download_s[clients]
+        room_s = (1 - self.margin) * plan.tiers * self.deadline_s - upload_s - view.download_s[clients]
         usual = _usual(view, clients)
         with np.errstate(divide="ignore", invalid="ignore"):  # a trace may have compute times of 0
             fitting = np.nan_to_num(room_s / view.compute_s[clients] * usual * (1 + TOLERANCE), nan=0.0)
         if not _counts_samples(view):
-            return np.where(fitting <= MAX_STEPS, np.maximum(least, fitting), usual).astype(np.int64)
-        held = np.maximum(least, view.num_samples[clients])
+            return np.where(np.isfinite(fitting), np.clip(fitting, least, MAX_STEPS), usual).astype(np.int64)
+        held = view.num_samples[clients]
         whole = np.floor(np.minimum(fitting, held) / self.granule) * self.granule
         return np.where(fitting >= held, held, np.maximum(least, whole)).astype(np.int64)
 
@@ -110,12 +121,12 @@ class LessonFitted(Lesson):
         """Return the least number of samples, or steps, of each client."""
         if not _counts_samples(view):
             return np.ones_like(clients)
-        return np.minimum(self.granule, np.maximum(1, view.num_samples[clients]))
+        return np.minimum(self.granule, view.num_samples[clients])
 
 
 def _counts_samples(view: ServerView) -> bool:
     """Return whether clients take one step on a known number of samples."""
-    return bool(view.local_steps[0] == 1 and view.batch_samples[0] > 0)
+    return bool(np.all(view.local_steps == 1) and np.all(view.batch_samples > 0))
 
 
 def _usual(view: ServerView, clients: IntArray) -> IntArray:
