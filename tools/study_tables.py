@@ -85,8 +85,8 @@ def fitted_over_time() -> Iterator[list[str]]:
     ours, tests = [_over_time(study, FITTED, beta) for beta in BETAS], dict[str, list[Estimate]]()
     for name in RIVALS:
         theirs = [_over_time(study, name, beta) for beta in BETAS]
-        pairs = [*zip(ours, theirs, strict=True), (sum(ours) / len(BETAS), sum(theirs) / len(BETAS))]
-        tests[name] = [_paired(*pair) for pair in pairs]
+        means = [pd.concat(parts, axis=1).mean(axis=1) for parts in (ours, theirs)]
+        tests[name] = [_paired(*pair) for pair in [*zip(ours, theirs, strict=True), means]]
     p_values = holm([both.p_value(0.0) for *_, both in tests.values()])
     yield ["`lesson-fitted` minus", "seeds", *(f"β = {beta:g}" for beta in BETAS), "both", "corrected p", ""]
     for (name, several), p_value in zip(tests.items(), p_values, strict=True):
