@@ -49,7 +49,7 @@ UNLISTED = {
             "leaves_open",
         ),
     },
-    "Fleet": {"assumed_latency_ratio", "reach_s"},
+    "Fleet": {"assumed_latency_ratio", "reach_s", "varying"},
     "flower.LessonStrategy": {"summary", "configure_train"},
     "flower.RecordingGrid": {
         *("set_run", "run", "create_message", "get_node_ids", "get_nodes", "push_messages", "pull_messages"),

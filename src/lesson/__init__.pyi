@@ -18,6 +18,7 @@ from .learn.compression.base import Compressor, MessagePart, UpdateLayout
 from .learn.task import Task
 from .learn.tasks import load_task
 from .planning.plan import Plan
+from .planning.schedules import Schedule, compare_schedules
 from .radio.channel import Site
 from .runs.trackers import Tracker
 from .settings.loading import load_settings
@@ -105,6 +106,7 @@ __all__ = [
     "Run",
     "RunStoppedError",
     "Safa",
+    "Schedule",
     "SemiSyncSteps",
     "ServerView",
     "Settings",
@@ -120,6 +122,7 @@ __all__ = [
     "assign_tiers",
     "average",
     "compare",
+    "compare_schedules",
     "draw_fleet",
     "draw_population",
     "due_round",

@@ -11,6 +11,7 @@ from helpers.flights import flight
 from helpers.run_folders import RMSE, make_comparison_of, make_run
 from helpers.small_tasks import tiny_task
 from lesson import compare
+from lesson.cli import main
 from lesson.experiments.loading import load_study
 from lesson.flight.fit import fit
 from lesson.flight.outcomes import Candidate
@@ -152,3 +153,11 @@ def test_reproduction(quiet_browser: Browser, tmp_path: Path) -> None:
     quiet_browser.script("document.querySelectorAll('img').forEach((one) => one.loading = 'eager')")
     quiet_browser.script("Promise.all([...document.images].map((one) => one.decode()))")
     assert quiet_browser.script("[...document.images].every((one) => one.naturalWidth > 100)")
+
+
+def test_simulated_schedules(quiet_browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["simulate", "--strategies", "fedavg,lesson", "--versions", "5", "--html", "page.html"]) == 0
+    quiet_browser.open(tmp_path / "page.html")
+    assert quiet_browser.script(SECTIONS) == ["section-1"]
+    assert texts(quiet_browser, "tbody th") == ["fedavg", "lesson"]

@@ -11,6 +11,7 @@ from lesson import Fleet, InputError, Settings, draw_fleet, read_fleet
 from lesson.clock.simulate import simulate
 from lesson.fleet.csv_files import fleet_csv
 from lesson.fleet.measured import samples_note
+from lesson.fleet.spread import DISTRIBUTIONS
 from lesson.runs.resolve import resolve
 from lesson.strategies import Lesson
 
@@ -45,6 +46,16 @@ def test_all_columns_in_any_order_with_empty_cells() -> None:
     fleet = read(text, local_epochs=1, batch_size=150, model_bits=8e4)
     assert fleet.local_steps.tolist() == [2, 1, 7]
     assert fleet.model_bits == 8e4
+
+
+def test_rows_with_a_count_stand_for_several_clients() -> None:
+    fleet = read("client,latency_s,num_samples,sd_s,distribution,count\na,4,7,1,gamma,2\nb,5,,,,\n7,6,,3,,1\n")
+    assert list(fleet.names) == ["a-1", "a-2", "b", "7"]
+    assert (fleet.latency_s.tolist(), fleet.num_samples.tolist()) == ([4, 4, 5, 6], [7, 7, 1000, 1000])
+    assert fleet.spread is not None
+    assert fleet.spread.cv.tolist() == [0.25, 0.25, 0, 0.5]
+    assert [[*DISTRIBUTIONS][place] for place in fleet.spread.distribution] == ["gamma", "gamma", "normal", "normal"]
+    assert read("client,latency_s,sd_s\na,4,0\n").spread is None
 
 
 def test_compression_shortens_measured_uploads() -> None:
@@ -99,6 +110,17 @@ def test_spreadsheets_are_read() -> None:
         ("client,latency_s,compute_s,compute_j\na,4,3,-1\n", "line 2: compute_j"),
         ("client,latency_s,upload_s,transmit_j\na,4,1,inf\n", "line 2: transmit_j"),
         ("client,latency_s,compute_j\na,4,1\n", "compute_j"),
+        ("client,latency_s,sd_s\na,4,-1\n", "line 2: sd_s"),
+        ("client,latency_s,sd_s\na,4,inf\n", "line 2: sd_s must be finite"),
+        ("client,latency_s,distribution\na,4,gamma\n", "line 2: sd_s must be given where distribution is"),
+        ("client,latency_s,sd_s,distribution\na,4,1,beta\n", "line 2: distribution must be normal or log-normal or"),
+        (
+            "client,latency_s,sd_s,distribution\na,4,3.1,half-normal\n",
+            "sd_s must be at most 0.7555 * latency_s",
+        ),
+        ("client,latency_s,count\na,4,1.5\n", "line 2: count must be a whole number"),
+        ("client,latency_s,count\na,4,9e6\nb,4,9e6\n", "count must sum to at most 10000000"),
+        ("client,latency_s,count\na-2,4,\na,4,3\n", "client 'a-2' is also one of those that count adds"),
         ('client,latency_s\n"a,1\n', "cannot be read"),
         (b"\x89PNG\r\n\x1a\n\x00\x00", "UTF-8"),
     ],

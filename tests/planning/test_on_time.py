@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from helpers.fleets import make_fleet, traced
-from lesson import InputError, Settings, draw_fleet
+from lesson import InputError, Settings, draw_fleet, read_fleet
 from lesson.planning.on_time import find_deadline_s, simulate_on_time
 from lesson.planning.plan import evaluate_deadline, make_plan, propose_deadline_s
 
@@ -38,6 +38,16 @@ def test_slots_of_a_trace_counted_by_hand(tmp_path: Path) -> None:
     assert {row.deadline_s: row.on_time for row in plan.deadlines}[10.0] == 95 / 110
     assert [sorted(record.merged.tolist()) for record in plan.rounds] == [[0, 1], [0], [0, 1, 2]]
     assert plan.varying == ["trace"]
+
+
+def test_half_of_the_latencies_are_above_their_mean(tmp_path: Path) -> None:
+    """The deadline is the mean of a normal latency. A plan without settings simulates it, too."""
+    path = tmp_path / "fleet.csv"
+    path.write_text("client,latency_s,sd_s,count\na,10,1,100\n")
+    plan = make_plan(read_fleet(path), 10.0, num_rounds=3)
+    assert plan.varying == ["sd_s"]
+    assert plan.on_time == pytest.approx(0.5, abs=0.05)
+    assert plan.round_s["fedavg"] == pytest.approx(12.5, abs=0.3)  # the expected maximum of 100 normal numbers is 2.51
 
 
 def test_overhead_belongs_to_the_slot(tmp_path: Path) -> None:

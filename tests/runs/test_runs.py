@@ -178,7 +178,8 @@ def test_default_options_are_recorded_but_not_read_back(tmp_path: Path) -> None:
     execute(settings("fedbuff", rounds=2).with_strategy("fedbuff", {"buffer_size": 2}), tmp_path / "run", **PARTS)
     config = tmp_path / "run" / "config.toml"
     defaults = tomllib.loads(config.read_text())["strategy_defaults"]
-    assert defaults == {"concurrency": "unset", "scale_staleness": True, "server_lr": 1.0}
+    starts = {"concurrency": "unset", "rate_per_s": "unset", "start_times": "constant"}
+    assert defaults == {**starts, "scale_staleness": True, "server_lr": 1.0}
     assert load_settings(config).strategy.options == {"buffer_size": 2}
 
 

@@ -9,10 +9,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.fleets import make_fleet, peak_bytes, traced
+from helpers.fleets import make_fleet, peak_bytes, steps, traced
 from helpers.one_number import OneNumber
 from helpers.strategies import follow
-from lesson import CA2FL, FADAS, FedAvg, FedBuff, Fleet, Malenia, Rennala, Settings, make_loop
+from lesson import (
+    CA2FL,
+    FADAS,
+    FedAsync,
+    FedAvg,
+    FedBuff,
+    Fleet,
+    InputError,
+    Malenia,
+    Rennala,
+    Settings,
+    make_loop,
+)
 from lesson.settings.sections import ServerSettings
 from lesson.strategies import Safa
 
@@ -49,6 +61,52 @@ def test_fedbuff_empties_an_overfull_buffer_before_anybody_starts() -> None:
         (1.0, [], [1, 1]),
         (2.0, [0, 1, 2, 3], [0, 0]),
     ]
+
+
+@pytest.mark.parametrize("kind", [FedBuff, FedAsync])
+def test_clients_start_at_a_given_rate(kind: type[Any]) -> None:
+    """Every client takes 25 s, and one of three starts every 10 s: at 0, 10 and 20 s. At 25 s, the first arrives and is
+    idle at 30 s, and so on: two or three train at a time, where all three would without a rate."""
+    options = {"buffer_size": 1} if kind is FedBuff else {}
+    records = follow(kind(**options, rate_per_s=0.1), make_fleet([25.0] * 3), 10).records
+    starts = [(one.start_s, len(one.started)) for one in records if len(one.started)]
+    assert starts == [(0, 1), (10, 1), (20, 1), (30, 1), (40, 1), (50, 1)]
+    assert [one.end_s for one in records if len(one.merged)] == [25, 35, 45, 55]
+    assert [one.staleness.tolist() for one in records if len(one.merged)] == [[0], [1], [2], [2]]
+
+
+def test_starts_at_which_all_clients_train_are_skipped() -> None:
+    """Starts every 10 s, of one client that takes 25 s: at 0, 30 and 60 s."""
+    records = follow(FedBuff(1, rate_per_s=0.1), make_fleet([25.0]), 12).records
+    assert [one.start_s for one in records if len(one.started)] == [0, 30, 60]
+
+
+def test_starts_during_the_overhead_of_the_server_take_place_after_it() -> None:
+    """Clients arrive at 12 s and at 22 s. The server is busy until 47 s, when the starts of 20, 30 and 40 s take place,
+    and again until 82 s."""
+    loop = make_loop(FedBuff(1, rate_per_s=0.1), make_fleet([12.0] * 9), settings=Settings(overhead_s=35.0))
+    starts = [(one.start_s, len(one.started)) for one in steps(loop, 4)]
+    assert starts == [(0, 1), (10, 1), (47, 3), (82, 4)]
+
+
+def test_poisson_starts_have_exponential_intervals() -> None:
+    records = follow(FedBuff(1, rate_per_s=2.0, start_times="poisson"), make_fleet([0.1] * 50), 3_000).records
+    gaps_s = np.diff([one.start_s for one in records if len(one.started)])
+    assert gaps_s.mean() == pytest.approx(0.5, rel=0.08)
+    assert gaps_s.std() == pytest.approx(0.5, rel=0.08)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rate_per_s": 1.0, "concurrency": 3}, "concurrency must be unset if rate_per_s is given, got 3"),
+        ({"start_times": "poisson"}, "start_times has no effect without rate_per_s"),
+        ({"rate_per_s": 0.0}, "rate_per_s must be > 0"),
+    ],
+)
+def test_options_of_starts_that_do_not_go_together(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        FedBuff(**options)
 
 
 @pytest.mark.parametrize("num_idle", [0, 9])

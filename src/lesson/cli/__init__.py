@@ -24,6 +24,7 @@ with one_line_if_interrupted():
     from lesson.cli.report import ReportCommand
     from lesson.cli.reproduce import ReproduceCommand
     from lesson.cli.settings import SettingsCommand
+    from lesson.cli.simulate import SimulateCommand
     from lesson.cli.strategies import StrategiesCommand
     from lesson.cli.sweep import SweepCommand
     from lesson.cli.tasks import TasksCommand
@@ -60,7 +61,7 @@ def cli() -> None:
     """Semi-synchronous federated learning on unequal, wireless clients."""
 
 
-cli.add_section("Plan", plan=PlanCommand, record=record, replay=ReplayCommand)
+cli.add_section("Plan", plan=PlanCommand, simulate=SimulateCommand, record=record, replay=ReplayCommand)
 cli.add_section(
     "Train",
     run=RunCommand,

@@ -93,7 +93,7 @@ def scenario_option(**attributes: Any) -> Any:
 
 def latencies_option(**attributes: Any) -> Any:
     """Return the option --latencies, which several commands have."""
-    about = "CSV file of measured latencies (client,latency_s), whose clients replace drawn ones."
+    about = "CSV file of measured latencies (client,latency_s[,sd_s,...]), whose clients replace drawn ones."
     return option("--latencies", type=FILE, metavar="FILE.csv", help=about, **attributes)
 
 

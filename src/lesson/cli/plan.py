@@ -79,7 +79,6 @@ class PlanCommand:
         self._check()
         settings = self._settings()
         file = settings.fleet.latencies if self.flight is None else str(self.flight)
-        self._check_latencies_vary(settings)
         if self.figure is not None:
             from lesson.report.files import check_figure_path  # imports matplotlib, which takes a while
             from lesson.report.plan.figure import draw_plan
@@ -89,6 +88,7 @@ class PlanCommand:
             check_page_path(self.html)
         with Console(stderr=True).status("Reading the fleet" if file else "Drawing the fleet") as status:
             fleet, fit_notes = self._make_fleet(settings)
+            self._check_latencies_vary(fleet, settings)
             deadline_s = self._deadline_s(fleet, settings, status)
             status.update("Computing the plan")
             plan = make_plan(
@@ -105,7 +105,7 @@ class PlanCommand:
             if self.figure is not None:
                 status.update("Drawing the figure")
                 draw_plan(plan, title, self.figure)
-            caveats = [*fit_notes, *self._caveats(settings)]
+            caveats = [*fit_notes, *self._caveats(fleet, settings)]
             if self.html is not None:
                 status.update("Writing the page")
                 seen = Path(file).name if file else source  # readers of the page do not have the folder
@@ -188,9 +188,9 @@ class PlanCommand:
             settings = with_upload_bits(settings)
         return settings
 
-    def _caveats(self, settings: Settings) -> list[str]:
+    def _caveats(self, fleet: Fleet, settings: Settings) -> list[str]:
         """Return what the plan does not show."""
-        caveats = settings.caveats()
+        caveats = settings.caveats(times_vary=fleet.spread is not None)
         is_usual = not settings.is_given("upload.model_bits") and "upload.model_bits" not in settings.derived
         if is_usual and not settings.fleet.latencies and self.flight is None:
             size = f"{settings.upload.whole_bits / 1e3:g} kbit"
@@ -221,12 +221,13 @@ class PlanCommand:
         shares = {row.deadline_s: row.on_time for row in plan.deadlines} | {plan.deadline_s: plan.on_time}
         return Advice(proposed_s, self.on_time, shares.get(proposed_s), plan.round_s["fedavg"])
 
-    def _check_latencies_vary(self, settings: Settings) -> None:
-        if self.on_time is None or settings.varies:
+    def _check_latencies_vary(self, fleet: Fleet, settings: Settings) -> None:
+        if self.on_time is None or fleet.varying(settings):
             return
         possible = [name for _, name, rules in RULES if rules["varies"]]
         if settings.fleet.latencies or self.flight is not None:
             possible = [name for name in possible if name not in excluded_by("latencies")]
+        possible += ["sd_s in the file of latencies"] if settings.fleet.latencies else []
         names = f"{', '.join(possible[:-1])} or {possible[-1]}"
         raise InputError(f"--on-time has no effect unless latencies vary; set {names}")
 

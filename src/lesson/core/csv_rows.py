@@ -46,7 +46,8 @@ def number(cell: str) -> float:
 class Table:
     """The rows of a file that has a column of names, such as `client`, and columns of numbers; empty cells are NaN.
 
-    `names` are the clients' names; `client` is each row's index in them. `kind` is the name of their column.
+    `names` are the clients' names; `client` is each row's index in them. `kind` is the name of their column. A column
+    of words holds the place of each word among those that are allowed.
     """
 
     path: Path
@@ -121,29 +122,42 @@ class Table:
 
 
 def read_table(
-    path: Path | str, what: str, columns: tuple[str, ...], optional: tuple[str, ...] = (), kind: str = "client"
+    path: Path | str,
+    what: str,
+    columns: tuple[str, ...],
+    optional: tuple[str, ...] = (),
+    kind: str = "client",
+    words: tuple[tuple[str, tuple[str, ...]], ...] = (),
 ) -> Table:
     """Read a file with a column of names, called `kind`, and columns of numbers.
 
-    The names are in the order of their first rows. Tables are cached by the content of the file, whose parsing takes
-    far longer than reading it.
+    The names are in the order of their first rows. `words` lists columns of words, each with the words that it may
+    have. Tables are cached by the content of the file, whose parsing takes far longer than reading it.
     """
     path = Path(path)
-    return _table(path, _read_text(path, what, (kind, *columns)), columns, optional, kind)
+    return _table(path, _read_text(path, what, (kind, *columns)), columns, optional, kind, words)
 
 
 @lru_cache(maxsize=3)
-def _table(path: Path, text: str, columns: tuple[str, ...], optional: tuple[str, ...], kind: str) -> Table:
-    places = dict[str, int]()
+def _table(
+    path: Path,
+    text: str,
+    columns: tuple[str, ...],
+    optional: tuple[str, ...],
+    kind: str,
+    words: tuple[tuple[str, tuple[str, ...]], ...],
+) -> Table:
+    places, allowed = dict[str, int](), dict(words)
     lines, clients, flat = array("q"), array("q"), array("d")
     columns_read = columns + optional
     for line, (name, *cells) in _rows(path, text, (kind, *columns), optional):
         if not name:
             raise InputError(f"{path} line {line}: {kind} must have a name, got an empty cell")
         for column, cell in zip(columns_read, cells, strict=True):
-            value = number(cell) if cell else math.nan
+            value = _value(cell, allowed.get(column)) if cell else math.nan
             if cell and math.isnan(value):
-                raise InputError(f"{path} line {line}: {column} must be a number, got {cell[:40]!r}")
+                wanted = " or ".join(allowed.get(column, ["a number"]))
+                raise InputError(f"{path} line {line}: {column} must be {wanted}, got {cell[:40]!r}")
             flat.append(value)
         lines.append(line)
         clients.append(places.setdefault(name, len(places)))
@@ -152,6 +166,13 @@ def _table(path: Path, text: str, columns: tuple[str, ...], optional: tuple[str,
     numbers = np.array(flat).reshape(-1, len(columns_read))
     by_column = {column: numbers[:, place].copy() for place, column in enumerate(columns_read)}
     return Table(path, tuple(places), np.array(lines), np.array(clients), by_column, kind)
+
+
+def _value(cell: str, words: tuple[str, ...] | None) -> float:
+    """Return the number in a cell, or the place of its word among those that are allowed; NaN if it has neither."""
+    if words is None:
+        return number(cell)
+    return words.index(cell) if cell in words else math.nan
 
 
 def _read_text(path: Path, what: str, required: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Fleets as CSV files: `client,latency_s[,compute_s,upload_s,num_samples,compute_j,transmit_j]`."""
+"""Fleets as CSV files: the columns `client,latency_s`, and optional ones."""
 
 import math
 from collections.abc import Iterable
@@ -19,6 +19,9 @@ def read_fleet(path: Path | str, settings: Settings | None = None) -> Fleet:
     `num_samples` come from the settings, the middle if they give a range. Names become integers if all of them are
     whole numbers. A measured `upload_s` also serves as the upload time on a shared band.
 
+    With `sd_s`, times are means: each local training draws its latency from `distribution`, which is normal (the
+    default), log-normal, half-normal or gamma. A row with `count` stands for that many clients.
+
     Args:
         path: CSV file.
         settings: Training, weighting and model size; by default, `Settings()`.
@@ -32,7 +35,10 @@ def read_fleet(path: Path | str, settings: Settings | None = None) -> Fleet:
 
 
 def fleet_csv(fleet: Fleet, is_in: Iterable[bool] = repeat(True)) -> str:
-    """Return a fleet, or the clients that `is_in` selects, as CSV text that `read_fleet` reads, without energies."""
+    """Return a fleet, or the clients that `is_in` selects, as CSV text that `read_fleet` reads.
+
+    Energies and distributions are left out.
+    """
     columns = [fleet.names, fleet.latency_s, fleet.compute_s, fleet.upload_s, fleet.num_samples]
     rows = (
         [name, *("" if math.isnan(value) else f"{value:.6g}" for value in seconds), samples]

@@ -14,6 +14,7 @@ from lesson.fleet import latency
 from lesson.fleet.channels import channel_of, phone_rates_of, positions_of, snr_traces_of
 from lesson.fleet.measured import Measured, listed_clients
 from lesson.fleet.population import Population, draw_population
+from lesson.fleet.spread import Spread
 from lesson.fleet.tiers import client_to_promote
 from lesson.fleet.traces import read_work
 from lesson.radio import link
@@ -71,6 +72,8 @@ class Fleet:
         promoted: The promoted client and its actual latency; None if there is none.
         too_costly: Which clients are unreachable only because an update would need more energy than `max_update_j`;
             None without this limit.
+        spread: How latencies vary around those of the fleet, which are means; None if they do not vary, or only as
+            settings say.
     """
 
     names: Sequence[int | str]
@@ -97,6 +100,7 @@ class Fleet:
     ensure_first_tier: bool = False
     promoted: Promotion | None = None
     too_costly: BoolArray | None = None
+    spread: Spread | None = None
 
     def __len__(self) -> int:
         return len(self.latency_s)
@@ -150,6 +154,10 @@ class Fleet:
             snr = snr * (power_w / self.population.power_w[clients])
         return self.link.rate_bps(snr, band_hz)
 
+    def varying(self, settings: Settings | None) -> list[str]:
+        """Return what makes actual times differ from the server's estimates: settings, and sd_s of a file."""
+        return [*([] if settings is None else settings.varying), *([] if self.spread is None else ["sd_s"])]
+
     @property
     def reachable(self) -> BoolArray:
         """Which clients have a finite latency, shape (num_clients,)."""
@@ -202,6 +210,7 @@ class Fleet:
             names=self.names[:count],
             population=None if self.population is None else self.population.first(count),
             promoted=self.promoted if self.promoted is not None and self.promoted.client < count else None,
+            spread=None if self.spread is None else self.spread.first(count),
             **cut,
         )
 
@@ -286,7 +295,8 @@ def fleet_of(settings: Settings, clients: Population | Measured, num_samples: In
 
 def _fleet_of(settings: Settings, clients: Population | Measured) -> Fleet:
     if isinstance(clients, Measured):
-        return make_fleet(settings, clients.names, clients.num_samples, **_compressed(clients, settings))
+        fleet = make_fleet(settings, clients.names, clients.num_samples, **_compressed(clients, settings))
+        return replace(fleet, spread=clients.spread)
     if settings.fleet.positions:
         clients = _at_itinerary_begins(clients, settings)
     with np.errstate(all="ignore"):  # extreme settings give infinite latencies, that is, unreachable clients

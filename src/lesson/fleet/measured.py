@@ -1,4 +1,4 @@
-"""Clients with measured times, read from a CSV file with one line per client."""
+"""Clients with measured times, read from a CSV file with one line per client, or per group of similar clients."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,15 +10,19 @@ from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.csv_rows import Table, read_table
 from lesson.core.errors import InputError
 from lesson.core.validation import MAX_SAMPLES
-from lesson.settings.sections import DataSettings
+from lesson.fleet.spread import DISTRIBUTIONS, MAX_CV_HALF_NORMAL, Spread
+from lesson.settings.sections import MAX_CLIENTS, DataSettings
 from lesson.settings.settings import Settings
 
 REQUIRED = ("client", "latency_s")
-OPTIONAL = ("compute_s", "upload_s", "num_samples", "compute_j", "transmit_j")
+OPTIONAL = ("compute_s", "upload_s", "num_samples", "compute_j", "transmit_j", "sd_s", "distribution", "count")
+WORDS = (("distribution", tuple(DISTRIBUTIONS)),)
 SECONDS = ("compute_s", "upload_s", "latency_s")
 JOULES = ("compute_j", "transmit_j")
 SPLIT_TOLERANCE = 0.01
 """Relative tolerance of compute_s + upload_s = latency_s, as measurements are rounded."""
+CV_TOLERANCE = 1e-3
+"""Relative tolerance of the largest sd_s of a half-normal latency."""
 SPLITS_BY_NUMBER = ("dirichlet-per-client", "dirichlet-pool")
 """Splits of the data that give each client a prescribed number of samples."""
 
@@ -33,29 +37,37 @@ class Measured:
             latency of an unreachable client is inf.
         num_samples: Number of training samples.
         counts_samples: Whether the file gives the number of samples of any client.
+        spread: How latencies vary around those in `columns`, which are means; None if none varies.
     """
 
     names: Sequence[int | str]
     columns: dict[str, FloatArray]
     num_samples: IntArray
     counts_samples: bool
+    spread: Spread | None = None
 
     def __len__(self) -> int:
         return len(self.names)
 
 
 def read_measured(path: Path | str, data: DataSettings) -> Measured:
-    """Read the clients of a CSV file; missing numbers of samples come from the settings, the middle of a range."""
-    table = read_table(path, "latencies", REQUIRED[1:], OPTIONAL)
+    """Read the clients of a CSV file; missing numbers of samples come from the settings, the middle of a range.
+
+    A row with `count` n > 1 stands for n clients, named NAME-1 to NAME-n.
+    """
+    table = read_table(path, "latencies", REQUIRED[1:], OPTIONAL, words=WORDS)
     _check(table)
-    names = [str(name) for name in table.names]
-    given, usual = table.numbers["num_samples"], data.samples_per_client
+    counts = np.nan_to_num(table.numbers["count"], nan=1).astype(np.int64)
+    names, columns = _names(table, counts), {name: np.repeat(one, counts) for name, one in table.numbers.items()}
+    given, usual = columns["num_samples"], data.samples_per_client
     usual = sum(usual) // 2 if isinstance(usual, tuple) else usual
+    cv = np.nan_to_num(columns["sd_s"] / columns["latency_s"])
     return Measured(
         names=[int(name) for name in names] if all(map(_is_number, names)) else names,
-        columns={column: table.numbers[column].copy() for column in (*SECONDS, *JOULES)},
+        columns={column: columns[column] for column in (*SECONDS, *JOULES)},
         num_samples=np.where(np.isnan(given), usual, given).astype(np.int64),
         counts_samples=not np.isnan(given).all(),
+        spread=Spread(cv, np.nan_to_num(columns["distribution"]).astype(np.int64)) if cv.any() else None,
     )
 
 
@@ -74,6 +86,11 @@ def listed_clients(settings: Settings) -> Measured:
     return listed
 
 
+def latencies_vary(settings: Settings) -> bool:
+    """Return whether the settings name a file of latencies in which some have a distribution."""
+    return bool(settings.fleet.latencies) and listed_clients(settings).spread is not None
+
+
 def samples_note(settings: Settings) -> list[str]:
     """Return a note if the split of the data ignores the numbers of samples in the file of latencies."""
     path, split = settings.fleet.latencies, settings.data.split
@@ -83,6 +100,21 @@ def samples_note(settings: Settings) -> list[str]:
         f"num_samples in {path} has no effect: split = {split} determines how many samples each client holds; "
         f"{' and '.join(SPLITS_BY_NUMBER)} use the file's numbers"
     ]
+
+
+def _names(table: Table, counts: IntArray) -> list[str]:
+    """Return the names of all clients; raise InputError if there are too many, or if two have the same name."""
+    if (total := int(counts.sum())) > MAX_CLIENTS:
+        raise InputError(f"{table.path}: count must sum to at most {MAX_CLIENTS}, got {total}")
+    names = [
+        f"{name}-{place}" if many > 1 else str(name)
+        for name, many in zip(table.names, counts.tolist(), strict=True)
+        for place in range(1, many + 1)
+    ]
+    if total > len(counts) and len(set(names)) < total:
+        twice = next(str(name) for name in table.names if names.count(str(name)) > 1)
+        raise InputError(f"{table.path}: client '{twice[:40]}' is also one of those that count adds; rename one")
+    return names
 
 
 def _check(table: Table) -> None:
@@ -101,6 +133,14 @@ def _check(table: Table) -> None:
         joules = table.numbers[column]
         table.check(column, ~np.isinf(joules), "finite")
         table.check(column, np.isnan(joules) | ~np.isnan(table.numbers[during]), f"empty where {during} is")
+    sd_s, kinds, counts = (table.numbers[column] for column in ("sd_s", "distribution", "count"))
+    table.check("sd_s", ~np.isnan(sd_s) | np.isnan(kinds), "given where distribution is")
+    table.check("sd_s", ~np.isinf(sd_s), "finite")
+    is_half = kinds == [*DISTRIBUTIONS].index("half-normal")
+    fits = ~is_half | (sd_s <= MAX_CV_HALF_NORMAL * latency_s * (1 + CV_TOLERANCE))
+    table.check("sd_s", fits, f"at most {MAX_CV_HALF_NORMAL:.4f} * latency_s for a half-normal latency")
+    is_count = (counts >= 1) & (counts <= MAX_CLIENTS) & (np.floor(counts) == counts)
+    table.check("count", is_count | np.isnan(counts), f"a whole number from 1 to {MAX_CLIENTS}")
     samples = table.numbers["num_samples"]
     whole = (samples >= 1) & (samples <= MAX_SAMPLES) & (np.floor(samples) == samples)
     table.check("num_samples", whole | np.isnan(samples), f"a whole number from 1 to {MAX_SAMPLES}")

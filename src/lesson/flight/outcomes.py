@@ -22,6 +22,7 @@ from lesson.flight.fit import FittedFleet
 from lesson.flight.recording import Recording
 from lesson.flight.timeline import is_synchronous, recorded_strategy, rounds_of
 from lesson.planning.plan import round_up
+from lesson.planning.schedules import measures_of
 from lesson.settings.settings import Settings
 from lesson.strategies import has_deadline, make_strategy
 from lesson.strategies.base import Strategy
@@ -228,21 +229,10 @@ def replay_settings(fitted: FittedFleet) -> Settings:
 
 
 def measure(records: Sequence[RoundRecord], energy_j: FloatArray) -> dict[str, float]:
-    """Return the measures of simulated rounds; if there are none, no update was aggregated."""
-    end_s = records[-1].end_s if records else math.inf
-    staleness = np.concatenate([np.zeros(0), *(record.staleness for record in records)])
+    """Return the MEASURES of simulated rounds; if there are none, no update was aggregated."""
     merged = np.concatenate([np.zeros(0, dtype=np.int64), *(record.merged for record in records)])
-    uploads = sum(record.uploads for record in records)
-    ended = uploads + sum(record.lost or 0 for record in records)
-    misses = sum(record.misses or 0 for record in records)
-    return {
-        "round_s": end_s / len(records) if records else math.nan,
-        "updates_per_h": len(merged) / end_s * 3600,
-        "staleness": float(staleness.mean()) if len(staleness) else math.nan,
-        "on_time": 1 - misses / uploads if uploads else math.nan,
-        "wasted": 1 - len(merged) / ended if ended else math.nan,
-        "joules": float(energy_j[merged].mean()) if len(merged) else math.nan,
-    }
+    found = measures_of(records) | {"joules": float(energy_j[merged].mean()) if len(merged) else math.nan}
+    return {name: found[name] for name in MEASURES}
 
 
 def reality_of(fitted: FittedFleet) -> Reality:

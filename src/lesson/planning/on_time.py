@@ -88,9 +88,9 @@ def simulate_on_time(fleet: Fleet, deadline_s: float, settings: Settings | None 
     Of a large fleet, only the first MAX_CLIENTS are simulated, unless they share a band or files describe them.
     Injected faults are not simulated.
     """
-    if settings is None or not settings.varies:
+    if not fleet.varying(settings):
         return OnTime(1.0, dict.fromkeys(assign_tiers(fleet.latency_s, deadline_s).tolist(), 1.0))
-    settings = settings.without_faults()
+    settings = (settings or Settings()).without_faults()
     shared = settings.radio.spectrum != "fixed"
     if not (shared or settings.fleet.trace or settings.fleet.presence or settings.fleet.positions):
         fleet = fleet.first(MAX_CLIENTS)
@@ -110,10 +110,11 @@ def simulate_fedavg_round_s(fleet: Fleet, settings: Settings | None = None, seed
 
     None if no round ends in the simulation. Injected faults are not simulated.
     """
-    if settings is None or not (settings.varies or settings.radio.allocation):
+    varies, settings = bool(fleet.varying(settings)), settings or Settings()
+    if not (varies or settings.radio.allocation):
         return fleet.slowest_s
     max_slots = MAX_SLOTS if settings.radio.spectrum == "fixed" else MAX_SLOTS_SHARED
-    rounds = int(np.clip(max_slots // len(fleet), 1, MIN_ROUNDS)) if settings.varies else 1
+    rounds = int(np.clip(max_slots // len(fleet), 1, MIN_ROUNDS)) if varies else 1
     return _mean_round_s(simulate(FedAvg(), fleet, rounds=rounds, seed=seed, settings=settings.without_faults()))
 
 

@@ -112,8 +112,8 @@ class Plan:
         deadlines: LESSON's long-run performance with this deadline and with others, in increasing order.
         uploads: The upload of the settings and, if asked for, that of each compressor; empty if upload times are
             unknown.
-        varying: Settings that make times vary; if there are any, latencies and tiers are the first estimates, on
-            which update rates, staleness and energy are based.
+        varying: What makes times vary: settings, and sd_s in a file of latencies. If there is anything, latencies and
+            tiers are the first estimates, on which update rates, staleness and energy are based.
     """
 
     fleet: Fleet
@@ -224,7 +224,7 @@ def make_plan(
         rounds=rounds,
         deadlines=sorted([*others, *([here] if math.isfinite(deadline_s) else [])], key=lambda row: row.deadline_s),
         uploads=_upload_rows(fleet, deadline_s, usual | dict(upload_bits or {}) | usual),
-        varying=[] if settings is None else settings.varying,
+        varying=fleet.varying(settings),
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from lesson.core.errors import InputError
 from lesson.fleet.allocation import find_allocation
-from lesson.fleet.measured import listed_clients, samples_note
+from lesson.fleet.measured import latencies_vary, listed_clients, samples_note
 from lesson.learn.backend import Backend
 from lesson.learn.build import TrainingRun, build
 from lesson.learn.compression import COMPRESSORS, check_custom, level_bits, level_of, make_compressor
@@ -64,7 +64,7 @@ def resolve(
     strategy = make_strategy(given.strategy.name, given.strategy.deadline_s, given.strategy.options)
     find_allocation(given.radio.allocation)
     own, task = task, task or task_of(given, data_dir)
-    notes, clients = given.caveats(), _clients(given, task)
+    notes, clients = given.caveats(times_vary=latencies_vary(given)), _clients(given, task)
     if "fleet.num_clients" in clients and not given.fleet.latencies:
         notes.append(f"num_clients = {clients['fleet.num_clients']}, the number of clients of the task")
     if "data.split" in clients:

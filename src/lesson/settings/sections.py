@@ -77,7 +77,8 @@ class FleetSettings(Checked):
     )
     latencies: Text = setting(
         "",
-        "CSV file (client,latency_s[,compute_s,upload_s,num_samples,compute_j,transmit_j]) of measured clients",
+        "CSV file (client,latency_s[,compute_s,upload_s,num_samples,compute_j,transmit_j,sd_s,distribution,count]) of "
+        "measured clients",
         excludes={
             "path_loss shadowing_db download fading speed_mps positions spectrum": "measured clients have no positions",
             "snr_trace throughput": "measured latencies include upload times",
@@ -401,7 +402,8 @@ class ServerSettings(Checked):
     )
     estimate: Literal["last", "mean", "quantile"] = setting(
         "last",
-        "latency estimate of a client: its last observation, or the mean or a quantile of the last few",
+        "latency estimate of a client: its last observation (the mean, if its latency has a distribution), or the mean "
+        "or a quantile of the last few",
         requires="times vary",
     )
     estimate_window: Annotated[int, Field(ge=1, le=1000, strict=True)] = setting(

@@ -174,11 +174,15 @@ class Settings(Checked):
         section = getattr(self, section_of(name))
         return bool(getattr(section, name) != type(section).model_fields[name].default)
 
-    def caveats(self) -> list[str]:
-        """Return warnings about settings that have no effect, or not the expected one, one line each."""
+    def caveats(self, *, times_vary: bool = False) -> list[str]:
+        """Return warnings about settings that have no effect, or not the expected one, one line each.
+
+        `times_vary` says that the clients' times vary whatever the settings say.
+        """
         lines = []
         for section, name, rules in RULES:
-            unmet = next((one for one in rules["requires"] if not self._meets(one)), "")
+            met = {"times vary"} if times_vary else set()
+            unmet = next((one for one in rules["requires"] if one not in met and not self._meets(one)), "")
             if unmet and self._differs(section, name):
                 shown_as = name if len(NAMES[name]) == 1 else f"{section}.{name}"
                 value = getattr(getattr(self, section), name)

@@ -3,13 +3,14 @@
 All connected clients train all the time. A round closes with the next arrival, which is mixed into the model at once:
 w ← (1 − α_t)·w + α_t·m with α_t = α·s(d), α = `mixing`, for a staleness of d versions. `staleness` selects s(d):
 constant, 1; polynomial, (d + 1)^(−a); hinge, 1 if d ≤ b, else 1 / (a·(d − b) + 1). The client then starts again.
+With `rate_per_s`, clients instead start one by one at given times, drawn uniformly from the idle ones.
 
 Updates that arrive at the same time are mixed in one after the other, in order of arrival, by the weights of a single
 merge. This creates one version, so the staleness of each of them counts only earlier versions, as in the records. The
 paper's penalty ρ/2·‖x − x_t‖² belongs to the local objective: it is `[training] proximal_mu` here.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy as np
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.validation import Fraction, NotNegativeOrInf, Positive
 from lesson.strategies.base import Arrivals, CheckedOptions, Merge, RoundPlan, ServerView, Updates
-from lesson.strategies.shared import check_connected
+from lesson.strategies.shared import StartSchedule, StartTimes, check_connected, check_start_times
 
 _USUAL_A = {"constant": 0.0, "polynomial": 0.5, "hinge": 10.0}
 
@@ -34,9 +35,21 @@ class FedAsync(CheckedOptions):
     """Parameter a of the staleness function. None: 0.5 for polynomial, 10 for hinge; constant does not use it."""
     b: NotNegativeOrInf = 4.0
     """Staleness in versions up to which hinge does not reduce the weight."""
+    rate_per_s: Positive | None = None
+    """Number of clients that start per second, whatever arrives. None: a client starts again as soon as its update has
+    arrived."""
+    start_times: StartTimes = "constant"
+    """With `rate_per_s`: whether starts are equally spaced or a Poisson process."""
+    _starts: StartSchedule = field(default_factory=StartSchedule, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_start_times(self.rate_per_s, self.start_times)
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         check_connected(view)
+        if self.rate_per_s is not None:
+            return self._starts.plan(self.rate_per_s, self.start_times, view, rng)
         return RoundPlan(view.to_consider[view.idle[view.to_consider]], Arrivals(1))
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:

@@ -10,16 +10,26 @@ If more than K updates are in the buffer, the others keep waiting; if they fill 
 before any client starts. While all clients train, or at least half of the fleet is idle, the cost of a round depends
 only on the clients involved. A client that disconnects during training is replaced by another one; if it rejoins before
 its update is lost, more than `concurrency` clients train for a while.
+
+With `rate_per_s`, as in FLSim, the authors' simulator, clients instead start one by one at given times, whatever
+arrives; if all clients train at such a time, none starts. A round closes with the next arrival or at the next start.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 
 import numpy as np
 
-from lesson.core.arrays import NO_CLIENTS, IntArray
+from lesson.core.arrays import NO_CLIENTS
 from lesson.core.validation import Count, Flag, Positive
 from lesson.strategies.base import NO_UPDATES, Arrivals, CheckedOptions, Deadline, Merge, RoundPlan, ServerView, Updates
-from lesson.strategies.shared import check_connected, count_of
+from lesson.strategies.shared import (
+    StartSchedule,
+    StartTimes,
+    check_connected,
+    check_start_times,
+    count_of,
+    draw_idle,
+)
 
 USUAL_BUFFER_SIZE = 10
 
@@ -33,17 +43,30 @@ class Buffered(CheckedOptions):
     less."""
     concurrency: Count | None = None
     """Number of clients that train at the same time. None: all clients."""
+    _: KW_ONLY
+    rate_per_s: Positive | None = None
+    """Number of clients that start per second, whatever arrives. None: whenever an update arrives, another client
+    starts."""
+    start_times: StartTimes = "constant"
+    """With `rate_per_s`: whether starts are equally spaced or a Poisson process."""
+    _starts: StartSchedule = field(default_factory=StartSchedule, init=False, repr=False)
     _num_buffered: int = field(default=0, init=False, repr=False)
     _capacity: int = field(default=0, init=False, repr=False)
     """K; 0 before the first round."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_start_times(self.rate_per_s, self.start_times, self.concurrency)
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         check_connected(view, concurrency=self.concurrency, buffer_size=self.buffer_size)
         if self._num_buffered >= self._buffer_size(view):
             return RoundPlan(NO_CLIENTS, Deadline(view.now_s))
+        if self.rate_per_s is not None:
+            return self._starts.plan(self.rate_per_s, self.start_times, view, rng)
         num_idle = view.num_connected - view.num_busy
         missing = num_idle if self.concurrency is None else max(0, self.concurrency - view.num_busy)
-        return RoundPlan(_draw_idle(view, min(missing, num_idle), num_idle, rng), Arrivals(1))
+        return RoundPlan(draw_idle(view, min(missing, num_idle), num_idle, rng), Arrivals(1))
 
     def take_full_buffer(self, view: ServerView, arrived: Updates) -> Updates:
         """Return the first K updates and remove them from the buffer; return none if it is not full."""
@@ -73,18 +96,3 @@ class FedBuff(Buffered):
         staleness = view.version - taken.base_version
         scale = 1 / np.sqrt(1.0 + staleness) if self.scale_staleness else np.ones(len(taken))
         return Merge(taken.id, self.server_lr * scale / max(len(taken), 1), of="updates")
-
-
-def _draw_idle(view: ServerView, count: int, num_idle: int, rng: np.random.Generator) -> IntArray:
-    """Draw `count` distinct idle clients uniformly; if many are idle, by rejection sampling."""
-    num_clients = len(view.idle)
-    if num_idle - count < num_clients // 2:
-        ready = view.to_consider[view.idle[view.to_consider]]
-        idle = ready if len(ready) == num_idle else np.flatnonzero(view.idle)
-        return rng.choice(idle, count, replace=False) if num_idle > 1 else idle[:count]
-    drawn: dict[int, None] = {}
-    while len(drawn) < count:
-        who = int(rng.integers(num_clients))
-        if view.idle[who]:
-            drawn[who] = None
-    return np.array(list(drawn), dtype=np.int64)

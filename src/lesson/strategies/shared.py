@@ -1,19 +1,70 @@
-"""Types of options and functions that several strategies share."""
+"""Types of options, functions and objects that several strategies share."""
 
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
 
 from lesson.core.arrays import IntArray
 from lesson.core.errors import InputError
-from lesson.strategies.base import ServerView
+from lesson.fleet.tiers import TOLERANCE
+from lesson.strategies.base import Arrivals, RoundPlan, ServerView
 
 MAX_STEPS = 10_000_000
 """Largest number of local steps in an option, and of those that a strategy computes from a deadline."""
 Steps = Annotated[int, Field(ge=1, le=MAX_STEPS, strict=True)]
 Overcommitment = Annotated[float, Field(ge=1, le=100, strict=True)]
 """Number of clients that start for each update that a round waits for."""
+StartTimes = Literal["constant", "poisson"]
+
+
+@dataclass
+class StartSchedule:
+    """Times at which clients start one by one, whatever arrives: every 1 / rate seconds, or as a Poisson process."""
+
+    num_past: int = 0
+    """Number of start times that have passed."""
+    next_s: float = 0.0
+
+    def plan(self, rate_per_s: float, times: StartTimes, view: ServerView, rng: np.random.Generator) -> RoundPlan:
+        """Return a plan that starts idle clients, drawn uniformly, as far as their start times have passed.
+
+        The round closes with the next arrival or at the next start time.
+        """
+        before = self.num_past
+        while self.next_s <= view.now_s * (1 + TOLERANCE):
+            self.num_past += 1
+            if times == "poisson":
+                self.next_s += rng.exponential(1 / rate_per_s)
+            else:
+                self.next_s = self.num_past / rate_per_s
+        num_idle = view.num_connected - view.num_busy
+        starts = draw_idle(view, min(self.num_past - before, num_idle), num_idle, rng)
+        return RoundPlan(starts, Arrivals(1, self.next_s))
+
+
+def check_start_times(rate_per_s: float | None, times: StartTimes, concurrency: int | None = None) -> None:
+    """Raise if options do not go together."""
+    if rate_per_s is None and times != "constant":
+        raise InputError(f"start_times has no effect without rate_per_s, got {times}; set both")
+    if rate_per_s is not None and concurrency is not None:
+        raise InputError(f"concurrency must be unset if rate_per_s is given, got {concurrency}")
+
+
+def draw_idle(view: ServerView, count: int, num_idle: int, rng: np.random.Generator) -> IntArray:
+    """Draw `count` distinct idle clients uniformly; if many are idle, by rejection sampling."""
+    num_clients = len(view.idle)
+    if num_idle - count < num_clients // 2:
+        ready = view.to_consider[view.idle[view.to_consider]]
+        idle = ready if len(ready) == num_idle else np.flatnonzero(view.idle)
+        return rng.choice(idle, count, replace=False) if num_idle > 1 else idle[:count]
+    drawn: dict[int, None] = {}
+    while len(drawn) < count:
+        who = int(rng.integers(num_clients))
+        if view.idle[who]:
+            drawn[who] = None
+    return np.array(list(drawn), dtype=np.int64)
 
 
 def check_connected(view: ServerView, **at_most: int | None) -> None:

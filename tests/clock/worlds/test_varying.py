@@ -270,6 +270,43 @@ def test_round_that_closes_early_makes_no_update_late(tmp_path: Path) -> None:
     assert num_merged >= num_started - 2, "one is still training, and one took longer than expected"
 
 
+@pytest.mark.parametrize("estimate", ["last", "mean"])
+def test_latencies_are_drawn_from_a_distribution(estimate: str, tmp_path: Path) -> None:
+    """Times of client a, and so its energies, are those of the file times 1 + z / 10. The server knows the mean, unless
+    it estimates the mean from observations."""
+    path = tmp_path / "fleet.csv"
+    path.write_text("client,latency_s,compute_s,upload_s,compute_j,transmit_j,sd_s\na,10,6,4,3,8,1\nb,20,15,5,1,2,\n")
+    loop, records = run(FedAvg(), read_fleet(path), 3, estimate=estimate)
+    draws = 1 + 0.1 * normals(key(0, "latency"), np.zeros(3, np.int64), np.arange(3))
+    took_s = np.array([record.merged_arrived_s - record.merged_started_s for record in records])
+    order = np.argsort([record.merged for record in records], axis=1)
+    took_s = np.take_along_axis(took_s, order, axis=1)
+    assert took_s[:, 0] == pytest.approx(10 * draws)
+    assert took_s[:, 1] == pytest.approx(20.0)
+    assert [record.compute_j for record in records] == pytest.approx((1 + 3 * draws).tolist())
+    assert [record.transmit_j for record in records] == pytest.approx((2 + 8 * draws).tolist())
+    expected_s = 10.0 if estimate == "last" else 10 * draws.mean()
+    assert loop.fleet.latency_s.tolist() == pytest.approx([expected_s, 20.0])
+
+
+def test_run_with_drawn_latencies_is_resumed_bit_identically(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.csv"
+    path.write_text("client,latency_s,sd_s,distribution,count\na,10,4,gamma,3\nb,35,9,log-normal,2\n")
+    fleet = read_fleet(path)
+    whole, resumed = (make_loop(Lesson(20.0), fleet, seed=1) for _ in range(2))
+    for _ in range(10):
+        resumed = resume(resumed, make_loop(Lesson(20.0), fleet, seed=1))
+        assert fields(resumed.step()) == fields(whole.step())
+
+
+def test_distributions_cannot_be_combined_with_a_trace(tmp_path: Path) -> None:
+    path, trace = tmp_path / "fleet.csv", traced(tmp_path / "work.csv", f"{WORK} a,1,2,3")
+    path.write_text("client,latency_s,sd_s\na,10,1\n")
+    settings = Settings(latencies=str(path), trace=trace)
+    with pytest.raises(InputError, match=r"sd_s .* cannot be combined with .* trace"):
+        make_loop(FedAvg(), draw_fleet(settings), settings=settings)
+
+
 WAYS: dict[str, dict[str, Any]] = {
     "moving": {"fading": "rayleigh", "speed_mps": (5.0, 30.0), "slowdown": 0.5, "download": True},
     "refreshed": {"fading": "rayleigh", "estimate": "quantile", "refresh_estimates_every_s": 70.0},

@@ -14,7 +14,7 @@ from lesson.settings.settings import Settings
 def make_world(fleet: Fleet, settings: Settings, seed: int) -> NominalWorld | VaryingWorld:
     """Return the simulated world of a fleet: varying if times vary or clients disconnect, otherwise nominal."""
     disconnections = Disconnections(settings.faults, seed) if settings.faults.disconnects else None
-    if settings.varies or disconnections is not None:
+    if fleet.varying(settings) or disconnections is not None:
         return VaryingWorld(fleet, settings, seed, disconnections)
     return NominalWorld(fleet, settings.server.overhead_s)
 

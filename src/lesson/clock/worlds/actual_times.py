@@ -1,6 +1,6 @@
 """Actual times of local training and transfers in a varying world, and when clients leave or disconnect.
 
-Times vary with fading, movement, measured channels, a shared band, random slowdown or a trace.
+Times vary with fading, movement, measured channels, a shared band, random slowdown, measured distributions or a trace.
 """
 
 from dataclasses import replace
@@ -34,7 +34,7 @@ class ActualTimes:
     Arrays have shape (num_clients,) and describe each client's latest local training.
     """
 
-    SAVED = (*PARTS, "_upload_begins_s", "_shares", "lost", "_leaves_s", "back_s", "_to_forecast", "_band")
+    SAVED = (*PARTS, "_upload_begins_s", "_shares", "lost", "_leaves_s", "back_s", "_to_forecast", "_band", "_factor")
 
     def __init__(
         self,
@@ -54,6 +54,11 @@ class ActualTimes:
         self._transmit_w = _ratio(fleet.transmit_j, fleet.upload_s, transmit_w)
         fleet = _with_parts(fleet)
         self._fleet, self._slowdown, self._slow = fleet, settings.fleet.slowdown, key(seed, "slowdown")
+        self._drawn = key(seed, "latency")
+        self._factor: FloatArray = np.ones(len(fleet))
+        """Drawn latency divided by its mean; 1 if latencies have no distribution."""
+        self._knows_means = settings.server.estimate == "last"
+        """Whether the server knows the means of latencies that have a distribution, instead of observing latencies."""
         self.download_s: FloatArray = np.zeros(len(fleet))
         self.compute_s: FloatArray = np.zeros(len(fleet))
         self.upload_s: FloatArray = np.zeros(len(fleet))
@@ -113,6 +118,9 @@ class ActualTimes:
         `forecast` schedules. With `free_s`, clients upload in turn on one channel, which is free from then on.
         `resources` are those of all clients; None if they have their usual ones.
         """
+        if self._fleet.spread is not None:
+            factor = self._factor[clients] = self._fleet.spread.factors(self._drawn, clients, index)
+            compute_scale, upload_scale = factor * compute_scale, factor * upload_scale
         ready_s = now_s + self._prepare(clients, index, compute_scale, now_s)
         leaves_s = self.presence.leaves_s(clients, now_s)
         drops_out_s = self._drop_out(clients, index, ready_s, now_s, leaves_s)
@@ -300,10 +308,11 @@ class ActualTimes:
         else:
             bits = size_scale(fleet, arrived) * self._up_bits[clients]
             upload_s = self._up_bits[clients] / usual_rate_bps(fleet, clients, bits / upload_s, resources)
+        factor = self._factor[clients] if self._knows_means else 1.0
         return {
             "download_s": self.download_s[clients],
-            "compute_s": self.compute_s[clients] / arrived.compute_scale,
-            "upload_s": upload_s,
+            "compute_s": self.compute_s[clients] / arrived.compute_scale / factor,
+            "upload_s": upload_s / factor,
         }
 
     def energy_j(self, updates: Updates, elapsed_s: FloatArray | None = None) -> FloatArray:
@@ -327,6 +336,8 @@ def _check_known(settings: Settings, fleet: Fleet) -> None:
     """Raise if a fleet lacks values that the settings require."""
     if fleet.population is None:
         settings.check_excluded("latencies", "a fleet of measured clients")
+        if fleet.spread is not None and settings.fleet.trace:
+            raise InputError("sd_s in the file of latencies cannot be combined with [fleet] trace, which has all times")
         unknown = np.flatnonzero(np.isnan(fleet.compute_s) & fleet.reachable)
         if settings.fleet.slowdown and len(unknown):
             raise InputError(
