@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from helpers.scripted import ids
 from lesson.clock.ledger import Ledger
 from lesson.clock.rejections import NOT_FINITE, Rejection
+from lesson.core.arrays import counted
 from lesson.core.state import restore_state, state_of
 
 NOT_YET = np.inf
@@ -188,3 +189,9 @@ class Transitions(RuleBasedStateMachine):
 
 Transitions.TestCase.settings = hypothesis_settings(max_examples=60, stateful_step_count=30, deadline=None)
 TestAnySequenceOfTransitions = Transitions.TestCase
+
+
+def test_few_and_many_numbers_are_counted() -> None:
+    assert counted(ids()) == []
+    assert counted(ids(7, 3, 7)) == [(3, 1), (7, 2)]
+    assert counted(ids(*[7, 3, 7] * 100)) == [(3, 100), (7, 200)]

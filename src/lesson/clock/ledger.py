@@ -6,7 +6,6 @@ A version is in use while it is the newest or an update that started from it has
 `Ledger` change this state; their cost depends on the clients involved, not on the size of the fleet.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ import numpy.typing as npt
 
 from lesson.clock.arrivals import ArrivalQueue
 from lesson.clock.rejections import OF_CONTENT, Rejection
-from lesson.core.arrays import BoolArray, FloatArray, IntArray, distinct
+from lesson.core.arrays import BoolArray, FloatArray, IntArray, counted, distinct
 from lesson.fleet.allocation import Resources
 from lesson.strategies.base import NO_UPDATES, Updates
 
@@ -317,7 +316,7 @@ class Ledger:
         return updates
 
     def _release_versions(self, updates: Updates) -> None:
-        for version, count in sorted(Counter(updates.base_version.tolist()).items()):
+        for version, count in counted(updates.base_version):
             self._num_updates[version] -= count
             self._release_version(version)
 
