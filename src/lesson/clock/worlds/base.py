@@ -14,7 +14,7 @@ from lesson.fleet.tiers import TOLERANCE
 from lesson.strategies.base import NO_UPDATES, AllOf, AnyOf, Arrivals, Closing, Updates
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Collected:
     """Outcome of the updates that are collected at the end of a round."""
 
