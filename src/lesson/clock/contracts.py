@@ -106,6 +106,9 @@ class Contract:
         elif merge.of == "models":
             total = float(weights.sum())
             self._require(total <= _MAX_SUM, "Merge.weights", "must sum to at most 1 for models", total)
+        if not len(updates) and not len(drops):  # without reading a column, see `Updates.join`
+            nobody = np.zeros(len(self._ledger.at_server), dtype=np.bool_)
+            return merge, Rows(nobody, nobody, weights)
         here = self._ledger.at_server.id
         merged, places = membership(here, updates)
         leaving = merged | membership(here, drops)[0] if len(drops) else merged

@@ -16,7 +16,7 @@ from lesson.clock.arrivals import ArrivalQueue
 from lesson.clock.rejections import OF_CONTENT, Rejection
 from lesson.core.arrays import BoolArray, FloatArray, IntArray, counted, distinct
 from lesson.fleet.allocation import Resources
-from lesson.strategies.base import NO_UPDATES, Updates
+from lesson.strategies.base import COLUMNS, NO_UPDATES, Updates
 
 _NONE = -1
 
@@ -59,7 +59,7 @@ class Ledger:
         first = {"id": _NONE, "index": -1, "started_s": np.nan, "expected_s": np.nan, "arrived_s": -np.inf}
         self._latest: dict[str, npt.NDArray[Any]] = {
             name: np.full(num_clients, first.get(name, 0), getattr(NO_UPDATES, name).dtype)
-            for name in Updates.__slots__
+            for name in COLUMNS
             if name != "client"
         }
         """Columns of each client's latest update. If it is not in flight, its id is _NONE and its arrival time −inf."""
@@ -214,7 +214,10 @@ class Ledger:
 
     def release(self, rows: BoolArray) -> Updates:
         """Release and return the updates in these rows of `at_server`, which were aggregated or dropped."""
-        updates, self.at_server = self.at_server[rows], self.at_server[~rows]
+        updates = self.at_server[rows]
+        if not len(updates):
+            return updates
+        self.at_server = self.at_server[~rows]
         np.subtract.at(self.waiting, updates.client, 1)
         self._to_consider.append(updates.client)
         self._release_versions(updates)

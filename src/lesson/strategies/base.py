@@ -19,7 +19,7 @@ from lesson.core.validation import CheckedArguments
 from lesson.fleet.allocation import Allocation
 
 
-@dataclass(eq=False, slots=True)  # like plans and merges, not frozen, which takes longer
+@dataclass(eq=False, slots=True)  # like plans, updates and merges, not frozen, which takes longer
 class ServerView:
     """What the server knows when a round opens or closes. Arrays have shape (num_clients,) and are read-only.
 
@@ -113,9 +113,9 @@ class ServerView:
             return np.asarray(self.upload_bits / self.upload_s)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(eq=False)
 class Updates:
-    """Updates, one row each, in order of arrival; arrays have shape (num_updates,).
+    """Updates, one row each, in order of arrival; arrays have shape (num_updates,) and must not be changed.
 
     Attributes:
         id: Id of the update, which `Merge` refers to.
@@ -155,6 +155,7 @@ class Updates:
     compute_scale: FloatArray
     upload_scale: FloatArray
     in_turn: BoolArray
+    IS_SHARED: ClassVar[bool] = True  # the ledger, strategies and records may hold the same object
 
     def __len__(self) -> int:
         return len(self.id)
@@ -166,22 +167,41 @@ class Updates:
 
     def __getitem__(self, rows: BoolArray | IntArray) -> "Updates":
         if rows.dtype == np.bool_:
-            count = np.count_nonzero(rows)
-            if not count or count == len(rows):  # masks often select no row or all rows; skip indexing 16 arrays
-                return self if count else NO_UPDATES
-            rows = rows.nonzero()[0]
+            count, rows = len(rows), rows.nonzero()[0]
+            if len(rows) == count:  # masks often select all rows; skip indexing 16 arrays
+                return self
         return Updates(*[column[rows] for column in _columns(self)]) if len(rows) else NO_UPDATES
 
     @classmethod
     def join(cls, *parts: "Updates") -> "Updates":
-        """Return the rows of all parts, in order."""
-        filled = [part for part in parts if len(part)]
+        """Return the rows of all parts, in order. The columns are joined when one of them is read."""
+        filled = list(filter(len, parts))
         if len(filled) < 2:
             return filled[0] if filled else NO_UPDATES
-        return cls(*map(np.concatenate, zip(*map(_columns, filled), strict=True)))
+        return _Joined([one for part in filled for one in (part.parts if isinstance(part, _Joined) else [part])])
 
 
-_columns = attrgetter(*Updates.__slots__)
+class _Joined(Updates):
+    """Rows of several parts, which become plain updates when a column is read; FedBuff seldom reads its buffer."""
+
+    def __init__(self, parts: list[Updates]) -> None:
+        self.parts, self._count = parts, sum(map(len, parts))
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in COLUMNS:
+            raise AttributeError(name)
+        columns = map(np.concatenate, zip(*map(_columns, self.parts), strict=True))
+        self.__dict__ = dict(zip(COLUMNS, columns, strict=True))
+        self.__class__ = Updates  # type: ignore[assignment]
+        return getattr(self, name)
+
+
+COLUMNS = tuple(column.name for column in fields(Updates))
+"""Names of the columns of `Updates`."""
+_columns = attrgetter(*COLUMNS)
 _EMPTY: dict[Any, Any] = {IntArray: NO_CLIENTS, FloatArray: np.empty(0), BoolArray: np.empty(0, dtype=np.bool_)}
 NO_UPDATES = Updates(*(_EMPTY[column.type] for column in fields(Updates)))
 
