@@ -168,8 +168,7 @@ class Ledger:
         self.num_in_flight += len(clients)
         self.num_busy += len(clients)
         self.idle[clients], self.busy[clients] = False, True
-        if len(clients):
-            self._num_updates[int(updates.base_version[0])] += len(clients)
+        self._num_updates[self.version] += len(clients)
         self._queue.add(arrives_s, clients, updates.id)
 
     def arrive(self, client: int, now_s: float) -> None:
