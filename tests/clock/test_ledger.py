@@ -8,9 +8,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from helpers.scripted import ids
+from helpers.views import updates
 from lesson.clock.ledger import Ledger
 from lesson.clock.rejections import NOT_FINITE, Rejection
+from lesson.core.arrays import counted
 from lesson.core.state import restore_state, state_of
+from lesson.strategies.base import NO_UPDATES, Updates
 
 NOT_YET = np.inf
 
@@ -188,3 +191,22 @@ class Transitions(RuleBasedStateMachine):
 
 Transitions.TestCase.settings = hypothesis_settings(max_examples=60, stateful_step_count=30, deadline=None)
 TestAnySequenceOfTransitions = Transitions.TestCase
+
+
+def test_updates_at_the_server_are_joined_when_a_column_is_read() -> None:
+    ledger, resumed = make(), make()
+    ledger.at_server = Updates.join(Updates.join(updates([3]), updates([1, 2])), updates([4]))
+    restore_state(resumed, *state_of(ledger))
+    for joined in (ledger.at_server, resumed.at_server):
+        assert len(joined) == 4
+        assert type(joined) is not Updates
+        assert joined.client.tolist() == [3, 1, 2, 4]
+        assert type(joined) is Updates
+        assert joined[np.array([False, True, False, True])].client.tolist() == [1, 4]
+    assert not len(NO_UPDATES), "restoring a ledger must not change the constant that it begins with"
+
+
+def test_few_and_many_numbers_are_counted() -> None:
+    assert counted(ids()) == []
+    assert counted(ids(7, 3, 7)) == [(3, 1), (7, 2)]
+    assert counted(ids(*[7, 3, 7] * 100)) == [(3, 100), (7, 200)]

@@ -35,7 +35,7 @@ class ArrivalQueue:
 
     def add(self, arrives_s: FloatArray, clients: IntArray, ids: IntArray) -> None:
         """Add updates, which must be sorted by id; updates with an infinite arrival time are left out."""
-        order = arrives_s.argsort(kind="stable")[: np.count_nonzero(np.isfinite(arrives_s))]
+        order = arrives_s.argsort(kind="stable")
         self._push(arrives_s[order], clients[order], ids[order], 0)
 
     def pop(self, until_s: float) -> IntArray:
@@ -51,7 +51,8 @@ class ArrivalQueue:
             due = clients[:end]
             popped[number] = due[self._current_id[due] == ids[:end]]
             self._push(arrives_s, clients, ids, end)
-        return np.concatenate([popped[number] for number in sorted(popped)]) if popped else NO_CLIENTS
+        parts = [popped[number] for number in sorted(popped)]
+        return parts[0] if len(parts) == 1 else np.concatenate([NO_CLIENTS, *parts])
 
     def next_s(self) -> float:
         """Return when the next update arrives; inf if there is none."""
@@ -61,7 +62,7 @@ class ArrivalQueue:
         return self._groups[0].next_s if self._groups else np.inf
 
     def _push(self, arrives_s: FloatArray, clients: IntArray, ids: IntArray, begin: int) -> None:
-        """Add a group without its first `begin` clients, if others remain."""
-        if begin < len(ids):
-            next_s, number = float(arrives_s[begin]), int(ids[begin])
-            heapq.heappush(self._groups, _Group(next_s, number, arrives_s[begin:], clients[begin:], ids[begin:]))
+        """Add a group without its first `begin` clients, if others remain that will arrive."""
+        if begin < len(ids) and (next_s := float(arrives_s[begin])) < np.inf:
+            group = _Group(next_s, int(ids[begin]), arrives_s[begin:], clients[begin:], ids[begin:])
+            heapq.heappush(self._groups, group)

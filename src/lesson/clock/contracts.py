@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar, get_args
 import numpy as np
 
 from lesson.clock.ledger import Ledger
-from lesson.core.arrays import BoolArray, FloatArray, IntArray, all_distinct, all_within, membership
+from lesson.core.arrays import NO_CLIENTS, BoolArray, FloatArray, IntArray, all_distinct, all_within, membership
 from lesson.core.errors import InputError
 from lesson.fleet.fleet import Fleet
 from lesson.strategies.base import AllOf, AnyOf, Arrivals, Closing, Every, GroupMemory, Merge, RoundPlan, Strategy
@@ -110,6 +110,9 @@ class Contract:
         elif merge.of == "models":
             total = float(weights.sum())
             self._require(total <= _MAX_SUM, "Merge.weights", "must sum to at most 1 for models", total)
+        if not len(updates) and not len(drops):  # without reading a column, see `Updates.join`
+            nobody = np.zeros(len(self._ledger.at_server), dtype=np.bool_)
+            return merge, Rows(nobody, nobody, weights)
         here = self._ledger.at_server.id
         merged, places = membership(here, updates)
         leaving = merged | membership(here, drops)[0] if len(drops) else merged
@@ -177,7 +180,8 @@ class Contract:
     def _clients(self, field: str, value: Any, distinct: bool = True) -> IntArray:
         """Return ids of clients as an array; raise unless all are valid and, with `distinct`, none is repeated."""
         last = len(self._ledger) - 1
-        clients: IntArray = self._array(field, value, f"must be ids of clients, from 0 to {last}", high=last)
+        what = f"must be ids of clients, from 0 to {last}"
+        clients: IntArray = value if value is NO_CLIENTS else self._array(field, value, what, high=last)
         if distinct and not all_distinct(clients):
             client, count = Counter(clients.tolist()).most_common(1)[0]
             raise self._error(field, f"must not repeat a client, got client {client} {count} times")
@@ -214,8 +218,10 @@ class Contract:
 
 def _with(decision: Decision, checked: dict[str, Any]) -> Decision:
     """Return a decision with the checked fields; the same object if none of them has changed."""
-    changed = {name: value for name, value in checked.items() if value is not getattr(decision, name)}
-    return replace(decision, **changed) if changed else decision
+    for name, value in checked.items():
+        if value is not getattr(decision, name):
+            return replace(decision, **checked)
+    return decision
 
 
 def copied(strategy: Strategy) -> Strategy:

@@ -6,7 +6,6 @@ A version is in use while it is the newest or an update that started from it has
 `Ledger` change this state; their cost depends on the clients involved, not on the size of the fleet.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,9 +14,9 @@ import numpy.typing as npt
 
 from lesson.clock.arrivals import ArrivalQueue
 from lesson.clock.rejections import OF_CONTENT, Rejection
-from lesson.core.arrays import BoolArray, FloatArray, IntArray, distinct
+from lesson.core.arrays import BoolArray, FloatArray, IntArray, counted, distinct
 from lesson.fleet.allocation import Resources
-from lesson.strategies.base import NO_UPDATES, Updates
+from lesson.strategies.base import COLUMNS, NO_UPDATES, Updates
 
 _NONE = -1
 
@@ -60,7 +59,7 @@ class Ledger:
         first = {"id": _NONE, "index": -1, "started_s": np.nan, "expected_s": np.nan, "arrived_s": -np.inf}
         self._latest: dict[str, npt.NDArray[Any]] = {
             name: np.full(num_clients, first.get(name, 0), getattr(NO_UPDATES, name).dtype)
-            for name in Updates.__slots__
+            for name in COLUMNS
             if name != "client"
         }
         """Columns of each client's latest update. If it is not in flight, its id is _NONE and its arrival time −inf."""
@@ -169,8 +168,7 @@ class Ledger:
         self.num_in_flight += len(clients)
         self.num_busy += len(clients)
         self.idle[clients], self.busy[clients] = False, True
-        if len(clients):
-            self._num_updates[int(updates.base_version[0])] += len(clients)
+        self._num_updates[self.version] += len(clients)
         self._queue.add(arrives_s, clients, updates.id)
 
     def arrive(self, client: int, now_s: float) -> None:
@@ -215,7 +213,10 @@ class Ledger:
 
     def release(self, rows: BoolArray) -> Updates:
         """Release and return the updates in these rows of `at_server`, which were aggregated or dropped."""
-        updates, self.at_server = self.at_server[rows], self.at_server[~rows]
+        updates = self.at_server[rows]
+        if not len(updates):
+            return updates
+        self.at_server = self.at_server[~rows]
         np.subtract.at(self.waiting, updates.client, 1)
         self._to_consider.append(updates.client)
         self._release_versions(updates)
@@ -317,7 +318,7 @@ class Ledger:
         return updates
 
     def _release_versions(self, updates: Updates) -> None:
-        for version, count in sorted(Counter(updates.base_version.tolist()).items()):
+        for version, count in counted(updates.base_version):
             self._num_updates[version] -= count
             self._release_version(version)
 

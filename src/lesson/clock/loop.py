@@ -27,15 +27,12 @@ from lesson.core.random import RepeatedStream
 from lesson.core.state import Arrays, restore_state, state_of
 from lesson.fleet.allocation import Allocate, Resources, usual_resources
 from lesson.fleet.tiers import TOLERANCE, UNREACHABLE
-from lesson.strategies.base import NO_UPDATES, AllOf, Deadline, Every, Merge, RoundPlan, ServerView, Strategy, Updates
+from lesson.strategies.base import AllOf, Deadline, Every, Merge, RoundPlan, ServerView, Strategy, Updates
 
 MAX_ROUNDS_STUCK, MAX_ROUNDS_EMPTY = 1000, 100
 NOBODY = "no client is connected anymore"
 _SHOWN = (*TIMES, "local_steps", "batch_samples", "num_samples", "client_weight", "compute_j", "transmit_j")
 _OF_LEDGER = ("connected", "idle", "busy", "waiting", "started_round", "started_s")
-_NOTHING_COLLECTED = Collected(NO_UPDATES)
-_NO_WEIGHTS, _NO_ROWS, _NO_ENERGY = np.empty(0), np.empty(0, dtype=np.bool_), read_only(np.zeros(2))
-_NO_MERGE = Merge(NO_CLIENTS, _NO_WEIGHTS)
 
 
 @dataclass(eq=False)
@@ -55,13 +52,13 @@ class Round:
     """Number of clients that started in a different tier than at their previous start."""
     note: str = ""
     """Why the round closed, if that needs an explanation."""
-    collected: Collected = _NOTHING_COLLECTED
-    merge: Merge = _NO_MERGE
-    updates: Updates = NO_UPDATES
+    collected: Collected = field(init=False)
+    merge: Merge = field(init=False)
+    updates: Updates = field(init=False)
     """Updates to aggregate; after `close`, without those that were rejected."""
-    weights: FloatArray = field(default_factory=lambda: _NO_WEIGHTS)
+    weights: FloatArray = field(init=False)
     """Weight of each update to aggregate."""
-    leaving: BoolArray = field(default_factory=lambda: _NO_ROWS)
+    leaving: BoolArray = field(init=False)
     """Which of the updates at the server leave it when the round closes."""
     unused: Sequence[int] = ()
     """Model versions that are no longer in use after `close`."""
@@ -70,9 +67,8 @@ class Round:
     """Clients that cannot afford another update."""
     excluded: Mapping[int, str] = field(default_factory=dict)
     """Clients that were excluded, with the reason."""
-    dropped_j: FloatArray = field(default_factory=lambda: _NO_ENERGY)
-    excluded_j: FloatArray = field(default_factory=lambda: _NO_ENERGY)
-    """Compute and transmit energy of updates canceled by the plan (`dropped_j`) and by exclusions (`excluded_j`)."""
+    canceled_j: list[FloatArray] = field(default_factory=list)
+    """Compute and transmit energy of updates canceled by the plan and by exclusions, in this order."""
 
     @property
     def aggregates(self) -> bool:
@@ -141,11 +137,13 @@ class RoundLoop:
         self.model_bytes = math.ceil(fleet.model_bits / 8)
         self._no_energies = bool(np.isnan(fleet.compute_j).all() or np.isnan(fleet.transmit_j).all())
         """Whether the compute energy or the transmit energy is unknown for all clients."""
-        self._known: dict[str, Any] = {name: read_only(getattr(fleet, name)) for name in _SHOWN}
-        self._known |= {name: read_only(getattr(self.ledger, name)) for name in _OF_LEDGER}
-        self._known["first_latency_s"] = read_only(world.first_latency_s)
-        self._known |= {"upload_bits": fleet.upload_bits, "level_bits": fleet.level_bits}
-        self._known["usual_resources"] = None if fleet.link is None else usual_resources(fleet)
+        known: dict[str, Any] = {name: read_only(getattr(fleet, name)) for name in _SHOWN}
+        known |= {name: read_only(getattr(self.ledger, name)) for name in _OF_LEDGER}
+        known["first_latency_s"] = read_only(world.first_latency_s)
+        known |= {"upload_bits": fleet.upload_bits, "level_bits": fleet.level_bits}
+        known["usual_resources"] = None if fleet.link is None else usual_resources(fleet)
+        self._known = [known[name] for name in ServerView.__slots__[7:]]
+        """All fields of a view but the first seven, which change from round to round."""
         self._grid = 0.0, 0.0, 0
         """The grid of `Every`: its origin and interval in seconds, and the number of the last point that was used."""
         self._rounds_stuck = self._rounds_empty = 0
@@ -198,7 +196,8 @@ class RoundLoop:
             self.ledger.add_version()
         self.ledger.accept(round.updates.client)
         self.world.release(self.ledger.release(round.leaving))
-        self._exclude(round)
+        if round.rejections:
+            self._exclude(round)
         arrived = Updates.join(round.collected.arrived, round.collected.unfit)
         joules = self._energy_j(round, arrived)
         if self._budget is not None:
@@ -218,16 +217,9 @@ class RoundLoop:
         return True
 
     def _view(self, to_consider: IntArray) -> ServerView:
-        return ServerView(
-            round=self.round,
-            version=self.version,
-            now_s=self.now_s,
-            num_connected=self.ledger.num_connected,
-            num_busy=self.ledger.num_busy,
-            to_consider=to_consider,
-            signals=self.signals,
-            **self._known,
-        )
+        ledger = self.ledger
+        numbers = self.round, ledger.version, self.now_s, ledger.num_connected, ledger.num_busy
+        return ServerView(*numbers, to_consider, self.signals, *self._known)
 
     def _plan(self) -> tuple[RoundPlan, Resources | None]:
         """Ask the strategy for the plan of the round that opens now, and check it; allocate resources to its starts."""
@@ -245,7 +237,7 @@ class RoundLoop:
         """Cancel the local training that the plan drops, and start its clients."""
         plan, fleet = round.plan, self.fleet
         if len(plan.drops):
-            round.dropped_j = self._cancel(self.ledger.drop(plan.drops))
+            round.canceled_j.append(self._cancel(self.ledger.drop(plan.drops)))
         starts, in_turn, samples = plan.starts, plan.uploads == "in-turn", plan.samples
         steps, expected_s = fleet.local_steps[starts], fleet.latency_s[starts]
         compute_scale: FloatArray | float = 1.0
@@ -343,7 +335,7 @@ class RoundLoop:
             dropped, released = self.ledger.exclude(np.array(sorted(round.excluded), dtype=np.int64))
             self.world.release(released)
             if len(dropped):
-                round.excluded_j = self._cancel(dropped)
+                round.canceled_j.append(self._cancel(dropped))
 
     def _exhaust(self, round: Round, budget: EnergyBudget) -> None:
         """Disconnect clients for good that cannot afford another update; in round 1, also those before the run."""
@@ -430,11 +422,13 @@ class RoundLoop:
         """Return the compute and transmit energy of all updates that ended in this round; None if unknown."""
         if self._no_energies:
             return None, None
-        lost, spent_j = round.collected.lost, round.dropped_j + (round.excluded_j + self._spent_j(arrived))
+        lost, spent_j = round.collected.lost, self._spent_j(arrived)
+        for canceled_j in reversed(round.canceled_j):
+            spent_j = canceled_j + spent_j
         if len(lost):
             spent_j = spent_j + self._spent_j(lost, lost.arrived_s - lost.started_s)
-        compute_j, transmit_j = (None if math.isnan(joules) else joules for joules in spent_j.tolist())
-        return compute_j, transmit_j
+        compute_j, transmit_j = spent_j.tolist()
+        return None if math.isnan(compute_j) else compute_j, None if math.isnan(transmit_j) else transmit_j
 
     def _spent_j(self, updates: Updates, elapsed_s: FloatArray | None = None) -> FloatArray:
         """Return the compute and transmit energy of updates, summed, shape (2,); see `World.energy_j`."""

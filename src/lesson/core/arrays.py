@@ -12,6 +12,7 @@ Kind = TypeVar("Kind", bound=np.generic)
 
 NO_CLIENTS: IntArray = np.empty(0, dtype=np.int64)
 NO_CLIENTS.flags.writeable = False
+_FEW = 40  # below this number of ids, Python's sets and dicts are faster than sorting an array
 _MANY = 500  # from this number of ids on, a lookup table is faster than a binary search
 
 
@@ -27,6 +28,8 @@ def all_distinct(numbers: IntArray) -> bool:
 def distinct(parts: list[IntArray]) -> IntArray:
     """Return the distinct numbers of these arrays, sorted; several times faster here than NumPy's own union."""
     numbers = np.concatenate([NO_CLIENTS, *parts])
+    if len(numbers) < _FEW:
+        return np.array(sorted(set(numbers.tolist())), dtype=np.int64)
     numbers.sort()
     is_new = np.empty(len(numbers), dtype=np.bool_)
     is_new[:1] = True
@@ -34,10 +37,21 @@ def distinct(parts: list[IntArray]) -> IntArray:
     return numbers[is_new]
 
 
+def counted(numbers: IntArray) -> list[tuple[int, int]]:
+    """Return the distinct numbers, sorted, and how often each of them occurs."""
+    if len(numbers) < _FEW:
+        few: dict[int, int] = {}
+        for number in numbers.tolist():
+            few[number] = few.get(number, 0) + 1
+        return sorted(few.items())
+    different, counts = np.unique(numbers, return_counts=True)
+    return list(zip(different.tolist(), counts.tolist(), strict=True))
+
+
 def all_within(numbers: npt.NDArray[Any], low: float, high: float) -> bool:
     """Return whether all numbers are between `low` and `high`, inclusive; false if one is NaN."""
     # argmin and argmax are faster than min and max, and return the place of a NaN.
-    return not len(numbers) or bool(numbers[numbers.argmin()] >= low and numbers[numbers.argmax()] <= high)
+    return not len(numbers) or (numbers.item(numbers.argmin()) >= low and numbers.item(numbers.argmax()) <= high)
 
 
 def membership(ids: IntArray, wanted: IntArray) -> tuple[BoolArray, IntArray]:
@@ -48,7 +62,7 @@ def membership(ids: IntArray, wanted: IntArray) -> tuple[BoolArray, IntArray]:
     if not len(wanted) or not len(ids):
         return np.zeros(len(ids), dtype=np.bool_), NO_CLIENTS
     if wanted is ids:
-        return np.ones(len(ids), dtype=np.bool_), np.arange(len(ids))
+        return ids == ids, np.arange(len(ids))
     if len(ids) >= _MANY and (high := int(ids.max())) - (low := int(ids.min())) < 8 * len(ids):
         table = np.full(high - low + 1, len(wanted))
         near = (wanted >= low) & (wanted <= high)

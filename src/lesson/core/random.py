@@ -6,8 +6,9 @@ once per id.
 """
 
 import hashlib
+import struct
 from collections.abc import Callable
-from typing import NewType
+from typing import Any, NewType
 
 import numpy as np
 import numpy.typing as npt
@@ -108,22 +109,28 @@ class RepeatedStream:
     """The generators of `stream` for one index after another. It reuses one object, which is several times faster."""
 
     def __init__(self, seed: int, what: str) -> None:
-        self._seed, self._what = seed, what
+        self._begin = _name(seed, what)[:-1]  # the name of a stream, up to its index
         self._bits = np.random.Philox(key=0)
-        self._generator, self._state = np.random.Generator(self._bits), self._bits.state
+        self._generator = np.random.Generator(self._bits)
+        zeros = (0, 0, 0, 0)  # Philox reads tuples several times faster than arrays
+        self._key: dict[str, tuple[int, ...]] = {"counter": zeros}
+        self._state: Any = {**self._bits.state, "state": self._key, "buffer": zeros}
 
-    def at(self, *index: int) -> np.random.Generator:
+    def at(self, index: int) -> np.random.Generator:
         """Return the generator for an index; valid until the next call."""
-        self._state["state"]["key"] = np.frombuffer(_digest(self._seed, self._what, index, 16), dtype="<u8")
+        self._key["key"] = struct.unpack("<2Q", _digest(f"{self._begin}, {index})", 16))
         self._bits.state = self._state
         return self._generator
 
 
 def number_of(seed: int, what: str, *index: int, num_bytes: int = 8) -> int:
     """Return the whole number that identifies (seed, what, index…), for generators other than `stream`."""
-    return int.from_bytes(_digest(seed, what, index, num_bytes), "little")
+    return int.from_bytes(_digest(_name(seed, what, *index), num_bytes), "little")
 
 
-def _digest(seed: int, what: str, index: tuple[int, ...], num_bytes: int) -> bytes:
-    name = repr((int(seed), what, *map(int, index)))
+def _name(seed: int, what: str, *index: int) -> str:
+    return repr((int(seed), what, *map(int, index)))
+
+
+def _digest(name: str, num_bytes: int) -> bytes:
     return hashlib.blake2b(name.encode(), digest_size=num_bytes).digest()

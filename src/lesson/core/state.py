@@ -7,6 +7,7 @@ What is saved of an object:
 
 Values may be None, text, numbers, arrays of numbers, lists, tuples, sets, dicts and objects. They are restored with the
 same types and bits. Attributes that are functions or classes are not saved; objects with a method `__call__` are.
+Objects that exist are changed in place, except frozen dataclasses and those whose class has IS_SHARED = True.
 """
 
 import copyreg
@@ -100,10 +101,11 @@ def _load(saved: Any, arrays: Arrays, before: Any, done: set[int]) -> Any:
 
 
 def _load_object(kind: Any, attributes: dict[str, Any], arrays: Arrays, before: Any, done: set[int]) -> Any:
-    """Return an object with these attributes: `before` if it exists and is not frozen, otherwise a new one."""
+    """Return an object with these attributes: `before` if it exists and may be changed, otherwise a new one."""
     if issubclass(kind, tuple):
         return kind(*(_load(attribute, arrays, None, done) for attribute in attributes.values()))
-    if before is None or getattr(getattr(kind, "__dataclass_params__", None), "frozen", False):
+    is_frozen = getattr(getattr(kind, "__dataclass_params__", None), "frozen", False)
+    if before is None or is_frozen or getattr(kind, "IS_SHARED", False):
         before = kind.__new__(kind)
     for name, attribute in attributes.items():
         present = getattr(before, name, None)

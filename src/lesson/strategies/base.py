@@ -19,7 +19,7 @@ from lesson.core.validation import CheckedArguments
 from lesson.fleet.allocation import Allocation
 
 
-@dataclass(eq=False, slots=True)  # frozen ones take four times as long to create, and every round creates two
+@dataclass(eq=False, slots=True)  # like plans, updates and merges, not frozen, which takes longer
 class ServerView:
     """What the server knows when a round opens or closes. Arrays have shape (num_clients,) and are read-only.
 
@@ -32,6 +32,21 @@ class ServerView:
         version: Newest model version, from 0.
         now_s: Current time in seconds since the run began.
         num_connected: Number of connected clients.
+        num_busy: Number of busy clients.
+        to_consider: Clients to consider when a round opens, sorted: since the last round opened, they have become idle,
+            their estimates were refreshed, or one of their updates left the server. In the first round, all connected
+            clients; empty in `merge`. The cost of a strategy that looks only at these clients does not grow with the
+            fleet.
+        signals: The signals in the strategy's `needs` that are available in this run, each computed when it is accessed
+            or, if it is a function, when it is called. "client_accuracy": accuracy of the newest model on the data that
+            each client holds out, a tenth of its samples, shape (num_clients,); NaN for a client without such data.
+            Clients hold data out only if the strategy needs this signal. "update_deviation": a function of two
+            `Updates`, fresh and stale, that wait at the server; it returns Λ_s = ‖û − (u_s + n·û) / (n + 1)‖² / ‖û‖²
+            for each stale update u_s, where û is the mean of the n fresh ones. Fresh updates with non-finite values are
+            left out; Λ_s is NaN if u_s has non-finite values or if û is 0. Guards are not applied to it. Simulated
+            updates are trained, and compressed if uploads are, for this signal, and once more when they are aggregated.
+            "update_loss": a function of `Updates` that wait at the server; it returns, for each of them, the root mean
+            square of the newest model's losses on the samples of its first minibatch; NaN without samples.
         connected: Whether each client is connected (idle or busy). Real clients disconnect and rejoin.
         compute_s: Compute time of the usual local training.
         upload_s: Upload time on the client's own band.
@@ -49,12 +64,7 @@ class ServerView:
         client_weight: Weight of each client in an average, before normalization.
         idle: Whether each client is connected and not training.
         busy: Whether each client is connected and training.
-        num_busy: Number of busy clients.
         waiting: Number of updates of each client that wait at the server.
-        to_consider: Clients to consider when a round opens, sorted: since the last round opened, they have become idle,
-            their estimates were refreshed, or one of their updates left the server. In the first round, all connected
-            clients; empty in `merge`. The cost of a strategy that looks only at these clients does not grow with the
-            fleet.
         started_round: Round in which each client last started; 0 before its first start.
         started_s: When each client last started; NaN before its first start.
         upload_bits: Size of the usual upload in bits.
@@ -62,16 +72,6 @@ class ServerView:
             compression; empty without compression.
         compute_j: Compute energy of the usual local training in joules; NaN if unknown.
         transmit_j: Energy of the usual upload on the client's own band in joules; NaN if unknown.
-        signals: The signals in the strategy's `needs` that are available in this run, each computed when it is accessed
-            or, if it is a function, when it is called. "client_accuracy": accuracy of the newest model on the data that
-            each client holds out, a tenth of its samples, shape (num_clients,); NaN for a client without such data.
-            Clients hold data out only if the strategy needs this signal. "update_deviation": a function of two
-            `Updates`, fresh and stale, that wait at the server; it returns Λ_s = ‖û − (u_s + n·û) / (n + 1)‖² / ‖û‖²
-            for each stale update u_s, where û is the mean of the n fresh ones. Fresh updates with non-finite values are
-            left out; Λ_s is NaN if u_s has non-finite values or if û is 0. Guards are not applied to it. Simulated
-            updates are trained, and compressed if uploads are, for this signal, and once more when they are aggregated.
-            "update_loss": a function of `Updates` that wait at the server; it returns, for each of them, the root mean
-            square of the newest model's losses on the samples of its first minibatch; NaN without samples.
         usual_resources: Usual band, transmit power and CPU frequency of each client, to which times refer. A plan may
             allocate other ones; the total bandwidth is the sum of the usual ones. None unless clients are drawn, with
             data rates by Eq. (5).
@@ -81,6 +81,9 @@ class ServerView:
     version: int
     now_s: float
     num_connected: int
+    num_busy: int
+    to_consider: IntArray
+    signals: Mapping[str, Any]
     connected: BoolArray
     compute_s: FloatArray
     upload_s: FloatArray
@@ -94,16 +97,13 @@ class ServerView:
     client_weight: FloatArray
     idle: BoolArray
     busy: BoolArray
-    num_busy: int
     waiting: IntArray
-    to_consider: IntArray
     started_round: IntArray
     started_s: FloatArray
     upload_bits: float
     level_bits: Mapping[float, float]
     compute_j: FloatArray
     transmit_j: FloatArray
-    signals: Mapping[str, Any]
     usual_resources: Allocation | None = None
 
     @property
@@ -113,9 +113,9 @@ class ServerView:
             return np.asarray(self.upload_bits / self.upload_s)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(eq=False)
 class Updates:
-    """Updates, one row each, in order of arrival; arrays have shape (num_updates,).
+    """Updates, one row each, in order of arrival; arrays have shape (num_updates,) and must not be changed.
 
     Attributes:
         id: Id of the update, which `Merge` refers to.
@@ -155,6 +155,7 @@ class Updates:
     compute_scale: FloatArray
     upload_scale: FloatArray
     in_turn: BoolArray
+    IS_SHARED: ClassVar[bool] = True  # the ledger, strategies and records may hold the same object
 
     def __len__(self) -> int:
         return len(self.id)
@@ -166,22 +167,41 @@ class Updates:
 
     def __getitem__(self, rows: BoolArray | IntArray) -> "Updates":
         if rows.dtype == np.bool_:
-            count = np.count_nonzero(rows)
-            if not count or count == len(rows):  # masks often select no row or all rows; skip indexing 16 arrays
-                return self if count else NO_UPDATES
-            rows = rows.nonzero()[0]
+            count, rows = len(rows), rows.nonzero()[0]
+            if len(rows) == count:  # masks often select all rows; skip indexing 16 arrays
+                return self
         return Updates(*[column[rows] for column in _columns(self)]) if len(rows) else NO_UPDATES
 
     @classmethod
     def join(cls, *parts: "Updates") -> "Updates":
-        """Return the rows of all parts, in order."""
-        filled = [part for part in parts if len(part)]
+        """Return the rows of all parts, in order. The columns are joined when one of them is read."""
+        filled = list(filter(len, parts))
         if len(filled) < 2:
             return filled[0] if filled else NO_UPDATES
-        return cls(*map(np.concatenate, zip(*map(_columns, filled), strict=True)))
+        return _Joined([one for part in filled for one in (part.parts if isinstance(part, _Joined) else [part])])
 
 
-_columns = attrgetter(*Updates.__slots__)
+class _Joined(Updates):
+    """Rows of several parts, which become plain updates when a column is read; FedBuff seldom reads its buffer."""
+
+    def __init__(self, parts: list[Updates]) -> None:
+        self.parts, self._count = parts, sum(map(len, parts))
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in COLUMNS:
+            raise AttributeError(name)
+        columns = map(np.concatenate, zip(*map(_columns, self.parts), strict=True))
+        self.__dict__ = dict(zip(COLUMNS, columns, strict=True))
+        self.__class__ = Updates  # type: ignore[assignment]
+        return getattr(self, name)
+
+
+COLUMNS = tuple(column.name for column in fields(Updates))
+"""Names of the columns of `Updates`."""
+_columns = attrgetter(*COLUMNS)
 _EMPTY: dict[Any, Any] = {IntArray: NO_CLIENTS, FloatArray: np.empty(0), BoolArray: np.empty(0, dtype=np.bool_)}
 NO_UPDATES = Updates(*(_EMPTY[column.type] for column in fields(Updates)))
 
@@ -260,7 +280,7 @@ Closing = Deadline | Arrivals | AllOf | AnyOf
 """Conditions that a world can apply. The round loop replaces `Every` with one of them."""
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(eq=False, slots=True)
 class RoundPlan:
     """Which clients start now, how they train, and what closes the round.
 
@@ -339,7 +359,7 @@ class GroupMemory:
         return bool(self.weights or self.previous or self.previous_total)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(eq=False, slots=True)
 class Merge:
     """Which of the updates that wait at the server are aggregated, and how. The others keep waiting.
 

@@ -93,6 +93,8 @@ class FedBuff(Buffered):
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
         taken = self.take_full_buffer(view, arrived)
+        if not len(taken):
+            return Merge(taken.id, np.empty(0), of="updates")
         staleness = view.version - taken.base_version
         scale = 1 / np.sqrt(1.0 + staleness) if self.scale_staleness else np.ones(len(taken))
-        return Merge(taken.id, self.server_lr * scale / max(len(taken), 1), of="updates")
+        return Merge(taken.id, self.server_lr * scale / len(taken), of="updates")

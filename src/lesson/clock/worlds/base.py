@@ -14,7 +14,7 @@ from lesson.fleet.tiers import TOLERANCE
 from lesson.strategies.base import NO_UPDATES, AllOf, AnyOf, Arrivals, Closing, Updates
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Collected:
     """Outcome of the updates that are collected at the end of a round."""
 
@@ -126,7 +126,10 @@ def nominal_energy_j(fleet: Fleet, updates: Updates, elapsed_s: FloatArray | Non
     It is NaN if the energy of a client is unknown.
     """
     clients, in_turn, computed = updates.client, updates.in_turn, updates.compute_scale
-    transmit_j = updates.upload_scale * np.where(in_turn, fleet.shared_transmit_j[clients], fleet.transmit_j[clients])
+    usual_j = fleet.transmit_j[clients]
+    if np.count_nonzero(in_turn):
+        usual_j = np.where(in_turn, fleet.shared_transmit_j[clients], usual_j)
+    transmit_j = updates.upload_scale * usual_j
     if elapsed_s is not None:
         compute_s = computed * fleet.compute_s[clients]
         upload_s = updates.upload_scale * np.where(in_turn, fleet.shared_upload_s[clients], fleet.upload_s[clients])
