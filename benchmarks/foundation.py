@@ -15,7 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from lesson import Fleet, Lesson, Settings, assign_tiers, draw_fleet, make_loop
+from lesson.strategies.base import Strategy
 from lesson.strategies.fedasync import FedAsync
+from lesson.strategies.fedbuff import FedBuff
 
 
 @dataclass(frozen=True)
@@ -28,14 +30,14 @@ class Size:
     """Sizes of the fleets whose rounds are timed; times are relative to the first."""
     num_due: tuple[int, ...]
     async_fleets: tuple[int, ...]
-    """The same for FedAsync, in which almost every client starts from a different model version."""
+    """The same for FedAsync and FedBuff, in which almost every client starts from a different model version."""
     rounds: int
     run_clients: int
     run_rounds: int
     repeats: int
 
 
-FULL = Size(1_000_000, (10_000, 100_000, 1_000_000), (100, 5_000), (1_000, 4_000, 16_000), 200, 100_000, 1000, 5)
+FULL = Size(1_000_000, (10_000, 100_000, 1_000_000), (100, 5_000), (50, 1_000, 16_000), 200, 100_000, 1000, 5)
 QUICK = Size(10_000, (1_000, 2_000), (100,), (100, 200), 5, 1_000, 20, 1)
 
 
@@ -98,23 +100,23 @@ def print_rounds(size: Size) -> None:
             print(f"| fixed number due | {num_clients:,} | {num_due:,} | {ms:.3f} | {ms / base_ms:.2f} × |")
 
 
-def async_round_us(num_clients: int, rounds: int) -> float:
-    """Return the median microseconds of a FedAsync round, when most clients train from different model versions."""
-    simulation = make_loop(FedAsync(), draw_fleet(Settings(), num_clients))
+def async_round_us(strategy: Strategy, num_clients: int, rounds: int) -> float:
+    """Return the median microseconds of a round with one arrival, when most clients train from different versions."""
+    simulation = make_loop(strategy, draw_fleet(Settings(), num_clients))
     for _ in range(num_clients):
         simulation.step()
     return 1e6 * statistics.median(timed_s(simulation.step) for _ in range(rounds))
 
 
 def print_async(size: Size) -> None:
-    """Print the cost of a FedAsync round, which aggregates one update, by the size of the fleet."""
-    print(f"\n| FedAsync round, timing only | clients | µs | against {size.async_fleets[0]:,} clients |")
-    print("|---|---|---|---|")
-    base_us = 0.0
-    for num_clients in size.async_fleets:
-        us = async_round_us(num_clients, 2 * size.rounds)
-        base_us = base_us or us
-        print(f"| one aggregated, one starts | {num_clients:,} | {us:.0f} | {us / base_us:.2f} × |")
+    """Print the cost of a round in which one update arrives and one client starts, by the size of the fleet."""
+    print(
+        "\n| a round with one arrival, timing only (µs) |" + "".join(f" {num:,} clients |" for num in size.async_fleets)
+    )
+    print("|---|" + "---|" * len(size.async_fleets))
+    for kind in (FedAsync, FedBuff):
+        cells = [f"{async_round_us(kind(), num, 10 * size.rounds):.0f}" for num in size.async_fleets]
+        print(f"| {kind.__name__} | {' | '.join(cells)} |")
 
 
 def print_run(size: Size) -> None:
