@@ -227,6 +227,14 @@ CASES = [
     ),
     Case(
         "fadas",
+        "fadas",
+        "three steps, bias_correction = true: w",
+        buffered.fadas_adaptive,
+        lambda: ours.adaptive(bias_correction=True),
+        paper="neither",
+    ),
+    Case(
+        "fadas",
         "afl-lib",
         THREE_STEPS,
         buffered.afl_lib_adaptive,

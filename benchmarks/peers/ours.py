@@ -135,6 +135,7 @@ class Server:
         self.strategy, self.model = strategy, torch.tensor([now], dtype=torch.float64)
         self.groups = GroupVectors(self.model)
         self.optimizer = ServerOptimizer.of(settings or ServerSettings(), strategy)
+        self.number = 0
 
     def merge(self, view: ServerView, updates: Updates, models: Sequence[float], bases: Sequence[float]) -> float:
         """Return the global model after these updates, one model and base each, have been aggregated."""
@@ -149,7 +150,8 @@ class Server:
             for name, part in zip(merge.groups.names, parts.tolist(), strict=True):
                 means[name] += part
             aggregated = self.groups.merge(self.model, means, merge.groups, merge.of)
-        self.model = self.optimizer.step(self.model, aggregated, merge.step_scale)
+        self.number += 1
+        self.model = self.optimizer.step(self.model, aggregated, merge.step_scale, number=self.number)
         return float(self.model.item())
 
 
@@ -233,11 +235,12 @@ def cached_twice() -> Numbers:
     return calibrated([TWICE])
 
 
-def adaptive() -> Numbers:
+def adaptive(bias_correction: bool = False) -> Numbers:
     """Return the global model of FADAS after each mean update."""
     known = {"learning_rate": ADAPTIVE["eta"], "beta1": ADAPTIVE["beta1"], "beta2": ADAPTIVE["beta2"]}
     settings = ServerSettings(**known, epsilon=ADAPTIVE["epsilon"])
-    server = Server(FADAS(buffer_size=1, concurrency=1, delay_threshold=1), 0.0, settings)
+    strategy = FADAS(buffer_size=1, concurrency=1, delay_threshold=1, bias_correction=bias_correction)
+    server = Server(strategy, 0.0, settings)
     steps = zip(MEANS, DELAYS, strict=True)
     return [server.merge(view_of(1), updates_of([0], [delay]), [mean], [0.0]) for mean, delay in steps]
 

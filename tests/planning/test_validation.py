@@ -1,5 +1,7 @@
 """Schedules that other simulators report; `experiments/validation/README.md` describes them."""
 
+import runpy
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -34,3 +36,23 @@ def test_nvflare() -> None:
     assert rounds.time_s / 9 == pytest.approx(467, rel=0.02)
     first, last = (simulated("nvflare", "fedasync", versions) for versions in (15, 159))
     assert last.time_s - first.time_s == pytest.approx(2682, rel=0.15)
+
+
+def test_async_hfl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Four devices and two gateways, in the files of Async-HFL. With τ = 150 s, the tiers are 1, 1, 2 and 3.
+
+    fedavg: 4 / 400 s = 36 / h. fedasync: 72 + 36 + 22.5 + 9 = 139.5 / h. lesson: 24 + 24 + 12 + 8 = 68 / h.
+    """
+    (tmp_path / "delay_client_to_gateway.csv").write_text("50,40\n0,70\n100,0\n300,400\n")
+    (tmp_path / "comp.txt").write_text("10\n30\n60\n100\n")
+    latencies = tmp_path / "latencies.csv"
+    monkeypatch.setattr(sys, "argv", ["", str(tmp_path), str(latencies)])
+    runpy.run_path(str(VALIDATION / "async_hfl.py"), run_name="__main__")
+    by_hand = [float(line.rpartition(" ")[2]) for line in capsys.readouterr().out.splitlines()[1:]]
+    assert by_hand == [36, 139.5, 68]
+
+    schedules = compare_schedules(
+        ["fedavg", "fedasync", "lesson"], latencies=str(latencies), deadline_s=150.0, time_budget_s=36000.0
+    )
+    assert [schedule.updates_per_h for schedule in schedules] == pytest.approx(by_hand, rel=0.01)
+    assert schedules[0].time_s / schedules[0].rounds == pytest.approx(400)
