@@ -64,7 +64,6 @@ assert not {"torch", "pandas", "scipy", "matplotlib"} & sys.modules.keys()
 def test_invalid_input_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     for flags, message in (
         (["--versions", "0"], "--versions must be >= 1, got 0"),
-        (["--strategies", "oort"], "leave it out"),
         (["--html", "page.pdf"], "page.pdf"),
         (["--set", "fedbuff.rate_per_s=1", "--set", "fedbuff.concurrency=2"], "concurrency must be unset"),
     ):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lesson.core.random import key
-from lesson.fleet.spread import DISTRIBUTIONS, MAX_CV_HALF_NORMAL, MIN_FACTOR, Spread
+from lesson.fleet.spread import DISTRIBUTIONS, MAX_CV, MIN_FACTOR, Spread
 
 KEY = key(3, "latency")
 
@@ -26,7 +26,7 @@ def test_shapes_of_distributions() -> None:
     A half-normal latency with the largest deviation begins at 0, and its median is 0.6745 / 0.7979 = 0.8453. A normal
     one is cut off at MIN_FACTOR.
     """
-    cv = np.array([1.0, 0.5, MAX_CV_HALF_NORMAL, 0.5])
+    cv = np.array([1.0, 0.5, MAX_CV["half-normal"], 0.5])
     clients = np.repeat(np.arange(4), 100_001)
     drawn = Spread(cv, np.arange(4)).factors(KEY, clients, np.tile(np.arange(100_001), 4)).reshape(4, -1)
     assert np.median(drawn, axis=1) == pytest.approx([1, 0.8944, 0.8453, 0.9180], rel=0.01)

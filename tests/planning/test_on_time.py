@@ -142,6 +142,14 @@ def test_only_the_first_clients_of_a_large_fleet_are_simulated(tmp_path: Path, m
     assert (simulate_on_time(whole, 60.0, Settings(presence=presence)).share or 0) < 1.0
 
 
+def test_all_clients_of_a_file_are_simulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first clients are all of one kind."""
+    monkeypatch.setattr("lesson.planning.on_time.MAX_CLIENTS", 4)
+    (tmp_path / "fleet.csv").write_text("client,latency_s,sd_s,count\nsteady,10,,4\nunsteady,10,5,4\n")
+    settings = Settings(latencies=str(tmp_path / "fleet.csv"))
+    assert 0.6 < (simulate_on_time(draw_fleet(settings), 11.0, settings).share or 0.0) < 0.95
+
+
 def test_first_clients_of_a_fleet_keep_the_promoted_one() -> None:
     fleet = make_fleet([15.0, 12.0, 30.0], ensure_first_tier=True).at_deadline(10.0)
     assert (fleet.first(2).promoted, fleet.first(1).promoted) == (fleet.promoted, None)

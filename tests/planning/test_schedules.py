@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from lesson import InputError, Schedule, Settings, compare_schedules, run
+from lesson.planning import schedules
 
 
 @pytest.fixture(autouse=True)
@@ -87,6 +88,18 @@ def test_each_seed_has_its_own_fleet() -> None:
     assert len({one.energy_j for one in schedules}) == 4
 
 
+def test_nothing_is_aggregated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Updates are lost every 40 s; and if everybody disconnects for good before the first round, it closes at 0 s."""
+    monkeypatch.setattr(schedules, "MAX_ROUNDS_UNCHANGED", 50)
+    Path("lost.csv").write_text(
+        "client,round,compute_s,upload_s,lost\n" + "".join(f"{who},1,30,10,1\n" for who in "abc")
+    )
+    (lost,) = simulated("fedavg", versions=5, trace="lost.csv")
+    assert (lost.versions, lost.rounds, lost.ended_early) == (0, 50, "nothing was aggregated in 50 rounds")
+    (gone,) = simulated("fedavg", disconnect_before=1.0, offline_forever=1.0)
+    assert (gone.time_s, gone.updates_per_h, gone.concurrency) == (0.0, 0.0, 0.0)
+
+
 def test_run_without_a_round() -> None:
     (schedule,) = simulated("fedavg", time_budget_s=10.0)
     assert (schedule.rounds, schedule.time_s, schedule.concurrency, schedule.updates_per_h) == (0, 0, 0, 0)
@@ -96,7 +109,6 @@ def test_run_without_a_round() -> None:
 @pytest.mark.parametrize(
     ("strategies", "arguments", "message"),
     [
-        (["oort"], {}, "oort cannot be simulated: it needs update_loss"),
         (["fedavg", "fedavg"], {}, "strategies must be one or more different names"),
         ("fedavg", {}, "strategies must be one or more different names"),
         (["fedavg"], {"versions": 0}, "versions must be >= 1, got 0"),

@@ -77,8 +77,14 @@ def test_clients_start_at_a_given_rate(kind: type[Any]) -> None:
 
 def test_starts_at_which_all_clients_train_are_skipped() -> None:
     """Starts every 10 s, of one client that takes 25 s: at 0, 30 and 60 s."""
-    records = follow(FedBuff(1, rate_per_s=0.1), make_fleet([25.0]), 12).records
+    records = follow(FedBuff(1, rate_per_s=0.1), make_fleet([25.0]), 5).records
     assert [one.start_s for one in records if len(one.started)] == [0, 30, 60]
+
+
+def test_starts_at_which_nobody_is_connected_are_skipped(tmp_path: Path) -> None:
+    presence = traced(tmp_path / "presence.csv", "client,from_s,to_s 0,95,inf 1,95,inf")
+    records = follow(FedBuff(1, rate_per_s=0.1), make_fleet([8.0] * 2), 4, settings=Settings(presence=presence)).records
+    assert [(one.start_s, len(one.started)) for one in records if len(one.started)] == [(100, 1), (110, 1)]
 
 
 def test_starts_during_the_overhead_of_the_server_take_place_after_it() -> None:

@@ -1,5 +1,6 @@
 """Clients with measured times, read from a CSV file with one line per client, or per group of similar clients."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.csv_rows import Table, read_table
 from lesson.core.errors import InputError
 from lesson.core.validation import MAX_SAMPLES
-from lesson.fleet.spread import DISTRIBUTIONS, MAX_CV_HALF_NORMAL, Spread
+from lesson.fleet.spread import DISTRIBUTIONS, MAX_CV, Spread
 from lesson.settings.sections import MAX_CLIENTS, DataSettings
 from lesson.settings.settings import Settings
 
@@ -112,7 +113,8 @@ def _names(table: Table, counts: IntArray) -> list[str]:
         for place in range(1, many + 1)
     ]
     if total > len(counts) and len(set(names)) < total:
-        twice = next(str(name) for name in table.names if names.count(str(name)) > 1)
+        often = Counter(names)
+        twice = next(str(name) for name in table.names if often[str(name)] > 1)
         raise InputError(f"{table.path}: client '{twice[:40]}' is also one of those that count adds; rename one")
     return names
 
@@ -136,9 +138,9 @@ def _check(table: Table) -> None:
     sd_s, kinds, counts = (table.numbers[column] for column in ("sd_s", "distribution", "count"))
     table.check("sd_s", ~np.isnan(sd_s) | np.isnan(kinds), "given where distribution is")
     table.check("sd_s", ~np.isinf(sd_s), "finite")
-    is_half = kinds == [*DISTRIBUTIONS].index("half-normal")
-    fits = ~is_half | (sd_s <= MAX_CV_HALF_NORMAL * latency_s * (1 + CV_TOLERANCE))
-    table.check("sd_s", fits, f"at most {MAX_CV_HALF_NORMAL:.4f} * latency_s for a half-normal latency")
+    for place, (name, most) in enumerate(MAX_CV.items()):
+        is_wide = (np.nan_to_num(kinds) == place) & (sd_s > most * latency_s * (1 + CV_TOLERANCE))
+        table.check("sd_s", ~is_wide, f"at most {most:.4g} * latency_s for a {name} latency")
     is_count = (counts >= 1) & (counts <= MAX_CLIENTS) & (np.floor(counts) == counts)
     table.check("count", is_count | np.isnan(counts), f"a whole number from 1 to {MAX_CLIENTS}")
     samples = table.numbers["num_samples"]

@@ -12,8 +12,6 @@ from lesson.core.random import Key, normals
 
 MIN_FACTOR = 0.01
 """A latency is at least this multiple of its mean; a normal one would sometimes be negative."""
-MAX_CV_HALF_NORMAL = math.sqrt(math.pi / 2 - 1)
-"""Largest ratio of standard deviation and mean of a half-normal latency: its minimum is then 0."""
 
 
 def _normal(cv: FloatArray, z: FloatArray) -> FloatArray:
@@ -44,6 +42,9 @@ DISTRIBUTIONS: dict[str, Callable[[FloatArray, FloatArray], FloatArray]] = {
     "gamma": _gamma,
 }
 """Latencies divided by their mean, from their coefficients of variation and standard normal numbers."""
+MAX_CV = {"normal": 0.5, "log-normal": 10.0, "half-normal": math.sqrt(math.pi / 2 - 1), "gamma": 2.0}
+"""Largest ratios of standard deviation and mean. With these, the minimum of a half-normal latency is 0, and MIN_FACTOR
+changes the mean of others by less than 1 %."""
 
 
 @dataclass(frozen=True, eq=False)

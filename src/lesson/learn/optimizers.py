@@ -85,7 +85,7 @@ class ServerOptimizer:
     def of(cls, settings: ServerSettings, strategy: Strategy) -> Self:
         """Return the optimizer of the settings; if it is "none", the `server_optimizer` of the strategy, if any."""
         own, corrects_bias = getattr(strategy, "server_optimizer", "none"), getattr(strategy, "bias_correction", False)
-        if corrects_bias and (settings.optimizer, own) not in (("none", "amsgrad"), ("amsgrad", "amsgrad")):
+        if corrects_bias and (own if settings.optimizer == "none" else settings.optimizer) != "amsgrad":
             raise InputError(f"bias_correction needs [server] optimizer = 'amsgrad', got '{settings.optimizer}'")
         if settings.optimizer != "none" or own == "none":
             return cls(settings, corrects_bias=corrects_bias)

@@ -92,7 +92,8 @@ def simulate_on_time(fleet: Fleet, deadline_s: float, settings: Settings | None 
         return OnTime(1.0, dict.fromkeys(assign_tiers(fleet.latency_s, deadline_s).tolist(), 1.0))
     settings = (settings or Settings()).without_faults()
     shared = settings.radio.spectrum != "fixed"
-    if not (shared or settings.fleet.trace or settings.fleet.presence or settings.fleet.positions):
+    files = settings.fleet.trace, settings.fleet.presence, settings.fleet.positions, settings.fleet.latencies
+    if not (shared or any(files)):
         fleet = fleet.first(MAX_CLIENTS)
     slowest_tier = float(assign_tiers(fleet.latency_s, deadline_s).max())
     rounds = MIN_ROUNDS if shared else int(np.clip(UPLOADS_EACH * slowest_tier, MIN_ROUNDS, MAX_ROUNDS))

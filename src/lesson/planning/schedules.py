@@ -19,11 +19,12 @@ from lesson.strategies.base import Strategy, Updates
 
 NumSeeds = Annotated[int, Field(ge=1, le=1000, strict=True)]
 TIME_IS_UP = "time limit reached"
+MAX_ROUNDS_UNCHANGED = 100_000
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Measures of one strategy with one seed; those of updates are NaN if none was aggregated.
+    """Measures of one strategy with one seed; staleness is NaN if nothing was aggregated.
 
     Attributes:
         strategy: Name of the strategy.
@@ -37,7 +38,7 @@ class Schedule:
         staleness_sd: Standard deviation of their staleness.
         staleness_max: Largest staleness.
         concurrency: Number of clients that train or transfer, averaged over time.
-        energy_j: Energy of all updates that ended, in joules; NaN if it is unknown.
+        energy_j: Energy of all updates that ended, in joules; NaN if it is unknown, or if no round closed.
         ended_early: Why the run ended before its limit; empty if it did not.
     """
 
@@ -79,7 +80,7 @@ def compare_schedules(
         **changes: Settings by name, such as `latencies="fleet.csv"`, which override those in `settings`.
 
     Raises:
-        InputError: An argument or a setting is invalid, or a strategy cannot be simulated without training.
+        InputError: An argument or a setting is invalid.
     """
     names = list(strategies)
     if isinstance(strategies, str) or not names or len(set(names)) != len(names):
@@ -90,7 +91,7 @@ def compare_schedules(
     settings = settings.with_changes(**changes) if changes else settings
     own = options_of(names, settings.strategy.options, options)
     deadline_s = settings.strategy.deadline_s
-    made = {name: _make(name, deadline_s, own[name]) for name in names}
+    made = {name: make_strategy(name, deadline_s, own[name]) for name in names}
     schedules = []
     for seed in range(settings.run.seed, settings.run.seed + num_seeds):
         fleet = draw_fleet(settings, seed=seed)
@@ -100,23 +101,16 @@ def compare_schedules(
     return schedules
 
 
-def _make(name: str, deadline_s: float, options: dict[str, Any]) -> Strategy:
-    strategy = make_strategy(name, deadline_s, options)
-    if strategy.needs:
-        needs = ", ".join(sorted(strategy.needs))
-        raise InputError(f"{name} cannot be simulated: it needs {needs}, which only training provides; leave it out")
-    return strategy
-
-
 def _simulate(
     name: str, strategy: Strategy, fleet: Fleet, settings: Settings, seed: int, versions: int | None
 ) -> Schedule:
-    """Simulate one strategy until one of its limits is reached."""
+    """Simulate one strategy until one of its limits is reached, or until nothing is aggregated anymore."""
     limits = settings.run
     until_s, max_rounds = limits.time_budget_s or math.inf, limits.rounds or math.inf
     if versions is not None and not settings.is_given("run.time_budget_s"):
         until_s = math.inf
     loop, records = make_loop(strategy, fleet, seed=seed, settings=settings), list[RoundRecord]()
+    last_version, stuck = (0, 0), ""  # the newest version and the round that created it
     ended_s = busy_s = 0.0  # the sum of end times minus that of start times, without and with updates in flight
     try:
         while loop.version < (versions or math.inf) and loop.round < max_rounds:
@@ -127,13 +121,17 @@ def _simulate(
             ended = Updates.join(current.collected.arrived, current.collected.lost)
             ended_s += float(ended.arrived_s.sum()) + (len(current.plan.drops) - len(record.started)) * record.start_s
             busy_s = ended_s + loop.ledger.num_in_flight * record.end_s
+            last_version = last_version if loop.version == last_version[0] else (loop.version, loop.round)
+            if loop.round - last_version[1] >= MAX_ROUNDS_UNCHANGED:
+                stuck = f"nothing was aggregated in {MAX_ROUNDS_UNCHANGED:,} rounds"
+                break
     except UnfitFleetError as error:
         raise InputError(str(error)) from None
-    found = measures_of(records)
+    found, end_s = measures_of(records), records[-1].end_s if records else 0.0
     return Schedule(
         strategy=name,
         seed=seed,
-        time_s=found["time_s"] if records else 0.0,
+        time_s=end_s,
         rounds=len(records),
         versions=loop.version,
         updates=int(found["updates"]),
@@ -141,9 +139,9 @@ def _simulate(
         staleness=found["staleness"],
         staleness_sd=found["staleness_sd"],
         staleness_max=found["staleness_max"],
-        concurrency=busy_s / found["time_s"] if records else 0.0,
+        concurrency=busy_s / end_s if end_s else 0.0,
         energy_j=found["energy_j"],
-        ended_early="" if loop.stop_reason == TIME_IS_UP else loop.stop_reason,
+        ended_early=stuck or ("" if loop.stop_reason == TIME_IS_UP else loop.stop_reason),
     )
 
 
@@ -155,7 +153,7 @@ def measures_of(records: Iterable[RoundRecord]) -> dict[str, float]:
         rounds, end_s, updates = rounds + 1, record.end_s, updates + len(record.merged)
         uploads, lost, misses = uploads + record.uploads, lost + (record.lost or 0), misses + (record.misses or 0)
         joules = record.compute_j, record.transmit_j
-        energy_j += math.nan if None in joules else sum(filter(None, joules))
+        energy_j += math.fsum(math.nan if one is None else one for one in joules)
         ages.append(record.staleness)
     staleness = np.concatenate(ages)
     return {
@@ -163,11 +161,11 @@ def measures_of(records: Iterable[RoundRecord]) -> dict[str, float]:
         "time_s": end_s,
         "round_s": end_s / rounds if rounds else math.nan,
         "updates": updates,
-        "updates_per_h": updates / end_s * 3600,
+        "updates_per_h": updates / end_s * 3600 if end_s else 0.0,
         "staleness": float(staleness.mean()) if updates else math.nan,
         "staleness_sd": float(staleness.std()) if updates else math.nan,
         "staleness_max": float(staleness.max()) if updates else math.nan,
         "on_time": 1 - misses / uploads if uploads else math.nan,
         "wasted": 1 - updates / (uploads + lost) if uploads + lost else math.nan,
-        "energy_j": energy_j,
+        "energy_j": energy_j if rounds else math.nan,
     }

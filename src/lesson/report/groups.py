@@ -12,14 +12,6 @@ from lesson.report.palette import Look, line_looks
 from lesson.runs.summary import WALL
 from lesson.settings.settings import Settings
 from lesson.strategies import STRATEGIES
-from lesson.strategies.ace import ACE
-from lesson.strategies.fedasync import FedAsync
-from lesson.strategies.fedbuff import Buffered
-from lesson.strategies.malenia import Malenia
-from lesson.strategies.rennala import Rennala
-from lesson.strategies.rescaled_asgd import RescaledASGD
-from lesson.strategies.ringleader import Ringleader
-from lesson.strategies.ringmaster import Ringmaster
 
 MAX_LABELS = 4
 """Maximum number of labels in the name of a group; a group with more labels is named after its runs."""
@@ -106,8 +98,7 @@ def kind_of_time(runs: Iterable[Run]) -> str:
 def rounds_are_arrivals(settings: Settings) -> bool:
     """Return whether each arrival ends a round, so that the number of rounds says nothing about the model."""
     kind = STRATEGIES.get(settings.strategy.name)  # the module of a custom strategy may not be available here
-    arrivals = ACE | Buffered | FedAsync | Malenia | Rennala | RescaledASGD | Ringleader | Ringmaster
-    return kind is not None and issubclass(kind, arrivals)
+    return getattr(kind, "rounds_are_arrivals", False)
 
 
 def is_on_wall_clock(run: Run) -> bool:

@@ -128,8 +128,8 @@ def as_text(value: Any) -> str:
 
 
 def _unit(name: str) -> str:
-    units = (_UNITS.get(part.rpartition("_")[2], "") for part in name.split("_per_"))
-    return "/".join(unit for unit in units if unit) if "_" in name else ""
+    first, *others = (_UNITS.get(part.rpartition("_")[2], "") for part in name.split("_per_"))
+    return "/".join([first or "1", *filter(None, others)]) if any(others) else first if "_" in name else ""
 
 
 def _allowed_values(kind: type[BaseModel], name: str) -> str:

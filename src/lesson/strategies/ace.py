@@ -24,18 +24,17 @@ from lesson.core.validation import Positive
 from lesson.strategies.base import (
     AllOf,
     Arrivals,
-    CheckedOptions,
     GroupMemory,
     Merge,
     RoundPlan,
     ServerView,
     Updates,
 )
-from lesson.strategies.shared import check_connected
+from lesson.strategies.shared import AlwaysTraining, check_connected
 
 
 @dataclass
-class ACE(CheckedOptions):
+class ACE(AlwaysTraining):
     """Every arrival adds the mean of the latest updates of all clients, which the server caches."""
 
     server_lr: Positive = 1.0

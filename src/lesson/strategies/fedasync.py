@@ -17,14 +17,14 @@ import numpy as np
 
 from lesson.core.arrays import FloatArray, IntArray
 from lesson.core.validation import Fraction, NotNegativeOrInf, Positive
-from lesson.strategies.base import Arrivals, CheckedOptions, Merge, RoundPlan, ServerView, Updates
-from lesson.strategies.shared import StartSchedule, StartTimes, check_connected, check_start_times
+from lesson.strategies.base import Merge, RoundPlan, ServerView, Updates
+from lesson.strategies.shared import AlwaysTraining, StartSchedule, StartTimes, check_connected, check_start_times
 
 _USUAL_A = {"constant": 0.0, "polynomial": 0.5, "hinge": 10.0}
 
 
 @dataclass
-class FedAsync(CheckedOptions):
+class FedAsync(AlwaysTraining):
     """Every update is mixed into the model on arrival, with less weight if it is stale."""
 
     mixing: Fraction = 0.6
@@ -50,7 +50,7 @@ class FedAsync(CheckedOptions):
         check_connected(view)
         if self.rate_per_s is not None:
             return self._starts.plan(self.rate_per_s, self.start_times, view, rng)
-        return RoundPlan(view.to_consider[view.idle[view.to_consider]], Arrivals(1))
+        return super().open_round(view, rng)
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
         mixing = self.mixing * self._staleness_factor(view.version - arrived.base_version)

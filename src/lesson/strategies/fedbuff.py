@@ -16,6 +16,7 @@ arrives; if all clients train at such a time, none starts. A round closes with t
 """
 
 from dataclasses import KW_ONLY, dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
@@ -38,6 +39,7 @@ USUAL_BUFFER_SIZE = 10
 class Buffered(CheckedOptions):
     """Base class of FedBuff and of strategies that differ from it only in how they aggregate a full buffer."""
 
+    rounds_are_arrivals: ClassVar[bool] = True
     buffer_size: Count | None = None
     """Number of updates in a full buffer. None: 10, or the number of reachable clients in the first round if that is
     less."""
@@ -45,7 +47,8 @@ class Buffered(CheckedOptions):
     """Number of clients that train at the same time. None: all clients."""
     _: KW_ONLY
     rate_per_s: Positive | None = None
-    """Number of clients that start per second, whatever arrives. None: whenever an update arrives, another client
+    """Number of clients that start per second, whatever arrives, the first at 0 s. A start at which nobody is idle is
+    skipped, and one while the server is busy takes place after that. None: whenever an update arrives, another client
     starts."""
     start_times: StartTimes = "constant"
     """With `rate_per_s`: whether starts are equally spaced or a Poisson process."""

@@ -21,6 +21,7 @@ Exploiting Stragglers in Online Distributed Optimization", 2019, which has no ti
 are the idea of Stripelis and Ambite; see semisync_steps.py.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
@@ -28,7 +29,7 @@ import numpy as np
 from pydantic import Field
 
 from lesson.core.arrays import FloatArray, IntArray
-from lesson.core.errors import UnfitFleetError
+from lesson.core.errors import InputError, UnfitFleetError
 from lesson.core.validation import BelowOne, Count, Flag, NotNegativeOrInf
 from lesson.fleet.tiers import TOLERANCE, UNREACHABLE
 from lesson.strategies.base import Merge, RoundPlan, ServerView, Updates, shares
@@ -56,6 +57,11 @@ class LessonFitted(Lesson):
     """Clients in higher tiers do not take part, and rounds never close early. None: all clients do."""
     has_tiers: ClassVar[bool] = False
     """Nobody is promoted to tier 1: tiers follow from the granule, not from the usual work."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_tier is not None and math.isinf(self.deadline_s):
+            raise InputError("max_tier must be unset if deadline_s is inf: no round would close")
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         plan = super().open_round(view, rng)

@@ -23,12 +23,12 @@ import numpy as np
 from lesson.core.arrays import NO_CLIENTS
 from lesson.core.validation import Count, Positive
 from lesson.fleet.tiers import TOLERANCE
-from lesson.strategies.base import Arrivals, CheckedOptions, Merge, RoundPlan, ServerView, Updates
-from lesson.strategies.shared import check_connected
+from lesson.strategies.base import Merge, ServerView, Updates
+from lesson.strategies.shared import AlwaysTraining
 
 
 @dataclass
-class Malenia(CheckedOptions):
+class Malenia(AlwaysTraining):
     """Every client sends at least one update of the newest version; all clients have the same weight."""
 
     updates_per_round: Count | None = None
@@ -36,10 +36,6 @@ class Malenia(CheckedOptions):
     None: one update of each client is enough."""
     server_lr: Positive = 1.0
     """Factor η of the mean update."""
-
-    def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
-        check_connected(view)
-        return RoundPlan(view.to_consider[view.idle[view.to_consider]], Arrivals(1))
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
         is_fresh = arrived.base_version == view.version

@@ -18,22 +18,18 @@ import numpy as np
 
 from lesson.core.arrays import NO_CLIENTS
 from lesson.core.validation import Count, Positive
-from lesson.strategies.base import Arrivals, CheckedOptions, Merge, RoundPlan, ServerView, Updates
-from lesson.strategies.shared import check_connected
+from lesson.strategies.base import Merge, ServerView, Updates
+from lesson.strategies.shared import AlwaysTraining
 
 
 @dataclass
-class Rennala(CheckedOptions):
+class Rennala(AlwaysTraining):
     """Updates of the newest version are collected and averaged; stale updates are dropped."""
 
     updates_per_round: Count = 10
     """Number S of updates that create a version. It may exceed the number of clients."""
     server_lr: Positive = 1.0
     """Factor η of the mean update."""
-
-    def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
-        check_connected(view)
-        return RoundPlan(view.to_consider[view.idle[view.to_consider]], Arrivals(1))
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
         is_fresh = arrived.base_version == view.version

@@ -8,11 +8,13 @@ client contributes the same total step size over a period, no matter how often i
 Eq. (12), is this rule with t rounded up to a multiple of τ.
 
 Source: the abstract of the paper, which states the proportion but not its constant. t̄ is the mean latency of the
-reachable clients in the first round: each client contributes η in t̄ seconds.
+reachable clients in the first round: each client contributes η in t̄ seconds. On Flower, a client whose latency is not
+given counts with the deadline, so give latencies. Updates that arrive at the same time create a single version.
 
 Departures: the paper's workers compute single stochastic gradients and communicate in no time; here, an update is the
 usual local training, and t includes download and upload, because it determines how often a client reports. The paper
-knows fixed times in advance; here, t is the time that the update actually took.
+knows fixed times in advance; here, t is the time that the update actually took. Updates that arrive at the same time
+create a single version. On Flower, a client whose latency is not given counts as if it took the deadline.
 """
 
 from dataclasses import dataclass, field
@@ -20,12 +22,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from lesson.core.validation import Positive
-from lesson.strategies.base import Arrivals, CheckedOptions, Merge, RoundPlan, ServerView, Updates
-from lesson.strategies.shared import check_connected
+from lesson.strategies.base import Merge, RoundPlan, ServerView, Updates
+from lesson.strategies.shared import AlwaysTraining
 
 
 @dataclass
-class RescaledASGD(CheckedOptions):
+class RescaledASGD(AlwaysTraining):
     """Every update is added to the model on arrival, with a weight in proportion to the time that it took."""
 
     server_lr: Positive = 1.0
@@ -34,9 +36,9 @@ class RescaledASGD(CheckedOptions):
     """t̄; 0 before the first round."""
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
-        check_connected(view)
+        plan = super().open_round(view, rng)
         self._mean_s = self._mean_s or float(view.latency_s[np.isfinite(view.latency_s)].mean())
-        return RoundPlan(view.to_consider[view.idle[view.to_consider]], Arrivals(1))
+        return plan
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
         took_s = arrived.arrived_s - arrived.started_s

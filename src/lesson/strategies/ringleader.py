@@ -14,9 +14,11 @@ A. Maranjyan and P. Richtárik also wrote (github.com/vectozavr/ringmaster-lmo).
 Departures: the paper's workers compute single stochastic gradients; here, an update is the usual local training. A
 client always starts from the newest model, as in that code; in the paper, it receives one model per table. Updates that
 arrive at the same time create a single version. The n clients are those that are connected, and those that have
-disconnected since they sent an update. A client that disconnects during training no longer adds to the current table.
+disconnected since they sent an update. A client that disconnects during training no longer adds to the current table. A
+client whose updates are rejected adds 0.
 
-The cost of a version grows with the number of clients. The server holds up to two vectors per client.
+The cost of a round grows with the number of updates that wait, and that of a version with the number of clients. The
+server holds up to two vectors per client.
 """
 
 from dataclasses import dataclass, field
@@ -25,12 +27,12 @@ import numpy as np
 
 from lesson.core.arrays import NO_CLIENTS
 from lesson.core.validation import Positive
-from lesson.strategies.base import Arrivals, CheckedOptions, GroupMemory, Merge, RoundPlan, ServerView, Updates
-from lesson.strategies.shared import check_connected
+from lesson.strategies.base import GroupMemory, Merge, ServerView, Updates
+from lesson.strategies.shared import AlwaysTraining
 
 
 @dataclass
-class Ringleader(CheckedOptions):
+class Ringleader(AlwaysTraining):
     """A table holds updates of all clients; each client adds the mean of the table to the model once."""
 
     server_lr: Positive = 1.0
@@ -42,18 +44,14 @@ class Ringleader(CheckedOptions):
     _pending: list[int] = field(default_factory=list, init=False, repr=False)
     """Clients that were training when the table was formed and still are."""
 
-    def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
-        check_connected(view)
-        return RoundPlan(view.to_consider[view.idle[view.to_consider]], Arrivals(1))
-
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
-        if not self._pending:
-            return self._form_table(view, arrived)
         taken = arrived[np.isin(arrived.client, self._pending)]
         self._pending = [client for client in self._pending if view.busy[client]]
-        self._added += taken.client.tolist()
         if not len(taken):
+            if not self._pending:
+                return self._form_table(view, arrived)
             return Merge(NO_CLIENTS, np.empty(0), of="updates")
+        self._added += taken.client.tolist()
         groups = GroupMemory([_added(client) for client in taken.client.tolist()], self._shares())
         return Merge(taken.id, np.ones(len(taken)), of="updates", groups=groups)
 
@@ -62,7 +60,7 @@ class Ringleader(CheckedOptions):
         clients, senders, counts = np.unique(arrived.client, return_inverse=True, return_counts=True)
         if not len(clients) or np.count_nonzero(view.connected[clients]) < view.num_connected:
             return Merge(NO_CLIENTS, np.empty(0), of="updates")
-        resets = [_added(client) for client in self._added]
+        resets = list(self._shares()) if self._counts else []
         self._counts, self._added = dict(zip(clients.tolist(), counts.tolist(), strict=True)), []
         self._pending = clients[view.busy[clients]].tolist()
         names = [_first(client) for client in arrived.client.tolist()]

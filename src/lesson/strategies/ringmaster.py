@@ -22,12 +22,12 @@ import numpy as np
 
 from lesson.core.arrays import NO_CLIENTS, IntArray
 from lesson.core.validation import Count, Flag, Positive
-from lesson.strategies.base import Arrivals, CheckedOptions, Merge, RoundPlan, ServerView, Updates
-from lesson.strategies.shared import check_connected, count_of
+from lesson.strategies.base import Arrivals, Merge, RoundPlan, ServerView, Updates
+from lesson.strategies.shared import AlwaysTraining, check_connected, count_of
 
 
 @dataclass
-class Ringmaster(CheckedOptions):
+class Ringmaster(AlwaysTraining):
     """Every update is added to the model on arrival, unless it is too stale."""
 
     delay_threshold: Count | None = None

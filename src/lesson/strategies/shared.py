@@ -1,7 +1,7 @@
 """Types of options, functions and objects that several strategies share."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -9,7 +9,7 @@ from pydantic import Field
 from lesson.core.arrays import IntArray
 from lesson.core.errors import InputError
 from lesson.fleet.tiers import TOLERANCE
-from lesson.strategies.base import Arrivals, RoundPlan, ServerView
+from lesson.strategies.base import Arrivals, CheckedOptions, RoundPlan, ServerView
 
 MAX_STEPS = 10_000_000
 """Largest number of local steps in an option, and of those that a strategy computes from a deadline."""
@@ -26,22 +26,36 @@ class StartSchedule:
     num_past: int = 0
     """Number of start times that have passed."""
     next_s: float = 0.0
+    nobody_idle: bool = True
+    """Whether nobody was idle after the last plan, or before the first; start times until the next one are skipped."""
 
     def plan(self, rate_per_s: float, times: StartTimes, view: ServerView, rng: np.random.Generator) -> RoundPlan:
-        """Return a plan that starts idle clients, drawn uniformly, as far as their start times have passed.
+        """Return a plan that starts an idle client, drawn uniformly, for each start time since the last plan.
 
-        The round closes with the next arrival or at the next start time.
+        The round closes with the next arrival or, if somebody is idle, at the next start time.
         """
-        before = self.num_past
+        num_starts = 0
         while self.next_s <= view.now_s * (1 + TOLERANCE):
+            num_starts += not self.nobody_idle or self.next_s >= view.now_s * (1 - TOLERANCE)
             self.num_past += 1
             if times == "poisson":
                 self.next_s += rng.exponential(1 / rate_per_s)
             else:
                 self.next_s = self.num_past / rate_per_s
         num_idle = view.num_connected - view.num_busy
-        starts = draw_idle(view, min(self.num_past - before, num_idle), num_idle, rng)
-        return RoundPlan(starts, Arrivals(1, self.next_s))
+        starts = draw_idle(view, min(num_starts, num_idle), num_idle, rng)
+        self.nobody_idle = len(starts) == num_idle
+        return RoundPlan(starts, Arrivals(1) if self.nobody_idle else Arrivals(1, self.next_s))
+
+
+class AlwaysTraining(CheckedOptions):
+    """Base class of strategies in which all connected clients train all the time, and each arrival closes a round."""
+
+    rounds_are_arrivals: ClassVar[bool] = True
+
+    def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
+        check_connected(view)
+        return RoundPlan(view.to_consider[view.idle[view.to_consider]], Arrivals(1))
 
 
 def check_start_times(rate_per_s: float | None, times: StartTimes, concurrency: int | None = None) -> None:
