@@ -1,5 +1,6 @@
 """Types of options, functions and objects that several strategies share."""
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -24,7 +25,7 @@ class StartSchedule:
     """Times at which clients start one by one, whatever arrives: every 1 / rate seconds, or as a Poisson process."""
 
     num_past: int = 0
-    """Number of start times that have passed."""
+    """Number of start times that have passed, if they are equally spaced."""
     next_s: float = 0.0
     nobody_idle: bool = True
     """Whether nobody was idle after the last plan, or before the first; start times until the next one are skipped."""
@@ -34,18 +35,22 @@ class StartSchedule:
 
         The round closes with the next arrival or, if somebody is idle, at the next start time.
         """
-        num_starts = 0
+        earliest_s, num_starts = view.now_s * (1 - TOLERANCE), 0
+        if self.nobody_idle and self.next_s < earliest_s:  # skipped at once: there may be very many
+            self.num_past = math.ceil(earliest_s * rate_per_s)
+            self.next_s = self.num_past / rate_per_s if times == "constant" else view.now_s + _gap_s(rate_per_s, rng)
         while self.next_s <= view.now_s * (1 + TOLERANCE):
-            num_starts += not self.nobody_idle or self.next_s >= view.now_s * (1 - TOLERANCE)
-            self.num_past += 1
-            if times == "poisson":
-                self.next_s += rng.exponential(1 / rate_per_s)
-            else:
-                self.next_s = self.num_past / rate_per_s
+            num_starts, self.num_past = num_starts + 1, self.num_past + 1
+            constant_s = self.num_past / rate_per_s
+            self.next_s = constant_s if times == "constant" else self.next_s + _gap_s(rate_per_s, rng)
         num_idle = view.num_connected - view.num_busy
         starts = draw_idle(view, min(num_starts, num_idle), num_idle, rng)
         self.nobody_idle = len(starts) == num_idle
         return RoundPlan(starts, Arrivals(1) if self.nobody_idle else Arrivals(1, self.next_s))
+
+
+def _gap_s(rate_per_s: float, rng: np.random.Generator) -> float:
+    return float(rng.exponential(1 / rate_per_s))
 
 
 class AlwaysTraining(CheckedOptions):
