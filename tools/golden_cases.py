@@ -137,6 +137,7 @@ PRINTED = "preset=printed strategy.deadline_s=1.5 strategy.ensure_first_tier=fal
 LONG = "run.rounds=54 run.eval_every_s=200.0 training.batch_size=2"
 AUTO = f"{LONG} run.eval_every_s=auto"
 OPTIONS = {
+    "ace": "strategy.server_lr=1.0",
     "ca2fl": "strategy.buffer_size=2 strategy.concurrency=5 run.rounds=12",
     "fadas": "strategy.buffer_size=2 strategy.concurrency=5 run.rounds=12",  # reduces the step size
     "fedat": "strategy.num_tiers=3",
@@ -147,8 +148,9 @@ OPTIONS = {
     "oort": "strategy.clients_per_round=3 strategy.exploration_decay=0.5 strategy.pacer_window=2",
     "refl": "strategy.clients_per_round=3 strategy.hold_off=1",
     "rennala": "strategy.updates_per_round=3",
-    "ringleader": "run.rounds=40",
-    "ringmaster": "strategy.delay_threshold=3",  # drops updates
+    "rescaled-asgd": "strategy.server_lr=1.0",
+    "ringleader": "run.rounds=40 strategy.server_lr=1.0",
+    "ringmaster": "strategy.delay_threshold=3 strategy.server_lr=1.0",  # drops updates
     "semisync-steps": "strategy.period_factor=1.0 run.trainer=reference",
     "tifl": "strategy.num_tiers=3 strategy.clients_per_round=2 strategy.interval=2",
 }

@@ -17,7 +17,7 @@ def test_models_and_caches(fleet: Fleet) -> None:
     58 s: h₀ = 4, 32/4 = 8. 63 s: h₀ = 8, 36/4 = 9. 68 s: h₂ = 20 and h₀ = 12, 48/4 = 12.
     """
     server = OneNumber({0: [4, 8, 0, 20, 4, 8, 12], 1: [8, 0], 2: [12, 20], 3: [16]})
-    run = follow(ACE(), fleet, 8, server=server)
+    run = follow(ACE(server_lr=1.0), fleet, 8, server=server)
     assert run.trace == [
         (38.0, [0, 1, 2, 3], [0, 1, 2, 3], [0, 0, 0, 0]),
         (43.0, [0, 1, 2, 3], [0], [0]),
@@ -35,7 +35,7 @@ def test_a_client_that_comes_later_joins_the_cache(tmp_path: Path) -> None:
     """Client 1 comes at 12 s. η = 0.5. Until it arrives at 20 s, N = 1; then h = 4 and 6: w + 0.5·(4 + 6) / 2."""
     presence = traced(tmp_path / "presence.csv", "client,from_s,to_s 1,12,inf")
     server = OneNumber({0: [4] * 9, 1: [6] * 9})
-    run = follow(ACE(0.5), make_fleet([5.0, 7.0]), 5, server=server, settings=Settings(presence=presence))
+    run = follow(ACE(server_lr=0.5), make_fleet([5.0, 7.0]), 5, server=server, settings=Settings(presence=presence))
     assert [(end_s, merged) for end_s, _, merged in run.rounds] == [
         (5.0, [0]),
         (10.0, [0]),

@@ -38,7 +38,7 @@ def test_rescaled_asgd(fleet: Fleet) -> None:
 
 def test_all_clients_contribute_the_same_step_size_over_a_cycle() -> None:
     """Clients of 5, 8 and 12 s, t̄ = 25/3 s, report 24, 15 and 10 times in 120 s: 24·5 = 15·8 = 10·12 = 120."""
-    run = follow(RescaledASGD(), make_fleet([5.0, 8.0, 12.0]), 60)
+    run = follow(RescaledASGD(server_lr=1.0), make_fleet([5.0, 8.0, 12.0]), 60)
     totals = defaultdict[int, float](float)
     for record, merge in zip(run.records, run.merges, strict=True):
         if record.end_s <= 120:
@@ -61,7 +61,7 @@ def test_lesson_with_short_deadlines_has_the_step_sizes_of_rescaled_asgd() -> No
     Rescaled ASGD."""
     fleet = make_fleet([5.0123, 16.4567, 30.891, 38.2345])
     of_client = dict[int, float]()
-    for record, merge in zip((run := follow(RescaledASGD(), fleet, 12)).records, run.merges, strict=True):
+    for record, merge in zip((run := follow(RescaledASGD(server_lr=1.0), fleet, 12)).records, run.merges, strict=True):
         of_client |= dict(zip(record.merged.tolist(), merge.weights.tolist(), strict=True))
     rescaled = np.array([of_client[client] for client in range(4)])
     for deadline_s in (1.0, 0.1, 0.001):

@@ -25,7 +25,7 @@ def test_models_and_trace(three: Fleet) -> None:
     28 s: client 0 joins, (2 + 4 + 6 + 16)/4 = 7: + 24/3 = 36. 30 s: client 2 joins, (7 + 13)/2 = 10: + 27/3 = 45.
     """
     server = OneNumber({0: [3, 9, 15, 2, 4, 6, 16], 1: [9, 15, 10], 2: [3, 7, 13]})
-    run = follow(Ringleader(), three, 12, server=server)
+    run = follow(Ringleader(server_lr=1.0), three, 12, server=server)
     assert run.trace == [
         (4.0, [0, 1, 2], [], []),
         (8.0, [0], [], []),

@@ -50,8 +50,9 @@ def test_clients_that_would_be_dropped_are_canceled(fleet: Fleet) -> None:
     assert [sorted(plan.drops.tolist()) for plan in run.plans] == [[], [], [], [], [2, 3], [], [], [], [2, 3]]
 
 
-def test_clients_of_equal_speed_are_never_dropped_by_default() -> None:
-    """R = 3, the number of reachable clients: each arrival follows two others, so staleness is at most 2."""
+def test_defaults() -> None:
+    """R = 3, the number of reachable clients: each arrival follows two others, so staleness is at most 2. η = 1/3."""
     run = follow(Ringmaster(), make_fleet([3.0, 3.1, 3.2, np.inf]), 9)
     assert not any(len(merge.drops) for merge in run.merges)
+    assert [merge.weights.tolist() for merge in run.merges] == [[1 / 3]] * 9
     assert max(staleness for _, _, _, stale in run.trace for staleness in stale) == 2

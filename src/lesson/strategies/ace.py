@@ -15,43 +15,38 @@ Updates that arrive at the same time are one step. A client that is first heard 
 rejected update leaves h_i unchanged. The caches of clients that leave or are excluded stay in the mean.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from lesson.core.arrays import NO_CLIENTS
-from lesson.core.validation import Positive
 from lesson.strategies.base import (
     AllOf,
-    Arrivals,
     GroupMemory,
     Merge,
     RoundPlan,
     ServerView,
     Updates,
 )
-from lesson.strategies.shared import AlwaysTraining, check_connected
+from lesson.strategies.shared import StepPerArrival
 
 
 @dataclass
-class ACE(AlwaysTraining):
+class ACE(StepPerArrival):
     """Every arrival adds the mean of the latest updates of all clients, which the server caches."""
 
-    server_lr: Positive = 1.0
-    """Factor η of the mean update."""
     _cached: set[int] = field(default_factory=set, init=False, repr=False)
     """Clients with an update in the cache."""
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
-        check_connected(view)
-        ready = view.to_consider[view.idle[view.to_consider]]
-        return RoundPlan(ready, Arrivals(1) if view.version else AllOf(ready))
+        plan = super().open_round(view, rng)
+        return plan if view.version else replace(plan, closes=AllOf(plan.starts))
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
         if not len(arrived):
             return Merge(NO_CLIENTS, np.empty(0), of="updates")
         self._cached.update(arrived.client.tolist())
-        share = self.server_lr / len(self._cached)
+        share = self._eta / len(self._cached)
         names = [f"client {client}" for client in arrived.client.tolist()]
         groups = GroupMemory(
             names, dict.fromkeys(names, share), previous=dict.fromkeys(names, -share), previous_total=share

@@ -21,17 +21,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lesson.core.validation import Positive
 from lesson.strategies.base import Merge, RoundPlan, ServerView, Updates
-from lesson.strategies.shared import AlwaysTraining
+from lesson.strategies.shared import StepPerArrival
 
 
 @dataclass
-class RescaledASGD(AlwaysTraining):
+class RescaledASGD(StepPerArrival):
     """Every update is added to the model on arrival, with a weight in proportion to the time that it took."""
 
-    server_lr: Positive = 1.0
-    """Factor η of an update that took the mean latency."""
     _mean_s: float = field(default=0.0, init=False, repr=False)
     """t̄; 0 before the first round."""
 
@@ -42,4 +39,4 @@ class RescaledASGD(AlwaysTraining):
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
         took_s = arrived.arrived_s - arrived.started_s
-        return Merge(arrived.id, self.server_lr * took_s / self._mean_s, of="updates")
+        return Merge(arrived.id, self._eta * took_s / self._mean_s, of="updates")

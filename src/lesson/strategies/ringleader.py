@@ -26,17 +26,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from lesson.core.arrays import NO_CLIENTS
-from lesson.core.validation import Positive
 from lesson.strategies.base import GroupMemory, Merge, ServerView, Updates
-from lesson.strategies.shared import AlwaysTraining
+from lesson.strategies.shared import StepPerArrival
 
 
 @dataclass
-class Ringleader(AlwaysTraining):
+class Ringleader(StepPerArrival):
     """A table holds updates of all clients; each client adds the mean of the table to the model once."""
 
-    server_lr: Positive = 1.0
-    """Factor η of the mean update."""
     _counts: dict[int, int] = field(default_factory=dict, init=False, repr=False)
     """Number b_i of each client's updates when the table was formed."""
     _added: list[int] = field(default_factory=list, init=False, repr=False)
@@ -69,7 +66,7 @@ class Ringleader(AlwaysTraining):
 
     def _shares(self) -> dict[str, float]:
         """Return the weight of each group: all clients weigh the same, and so do all updates of a client."""
-        share = self.server_lr / len(self._counts)
+        share = self._eta / len(self._counts)
         shares = {_first(client): share for client in self._counts}
         for client in self._added:
             count = self._counts[client]

@@ -15,19 +15,19 @@ number of clients here, with which clients of equal speed are never dropped. Upd
 a single version.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
 import numpy as np
 
 from lesson.core.arrays import NO_CLIENTS, IntArray
-from lesson.core.validation import Count, Flag, Positive
-from lesson.strategies.base import Arrivals, Merge, RoundPlan, ServerView, Updates
-from lesson.strategies.shared import AlwaysTraining, check_connected, count_of
+from lesson.core.validation import Count, Flag
+from lesson.strategies.base import Merge, RoundPlan, ServerView, Updates
+from lesson.strategies.shared import StepPerArrival, count_of
 
 
 @dataclass
-class Ringmaster(AlwaysTraining):
+class Ringmaster(StepPerArrival):
     """Every update is added to the model on arrival, unless it is too stale."""
 
     delay_threshold: Count | None = None
@@ -35,28 +35,26 @@ class Ringmaster(AlwaysTraining):
     round."""
     stops: Flag = False
     """Whether clients whose update would be dropped are canceled and start again."""
-    server_lr: Positive = 1.0
-    """Factor η of an update."""
     _threshold: int = field(default=0, init=False, repr=False)
     """R; 0 before the first round."""
     _base_version: dict[int, int] = field(default_factory=dict, init=False, repr=False)
     """Version from which each client started last, in the order of these starts; only with `stops`."""
 
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
-        check_connected(view)
+        plan = super().open_round(view, rng)
         self._threshold = self._threshold or count_of(self.delay_threshold, len(view.latency_s), view)
         drops = self._outdated(view)
-        starts = np.concatenate([view.to_consider[view.idle[view.to_consider]], drops])
+        starts = np.concatenate([plan.starts, drops])
         if self.stops:
             for client in starts.tolist():
                 self._base_version.pop(client, None)
                 self._base_version[client] = view.version
-        return RoundPlan(starts, Arrivals(1), drops=drops)
+        return replace(plan, starts=starts, drops=drops)
 
     def merge(self, view: ServerView, arrived: Updates) -> Merge:
         is_recent = view.version - arrived.base_version < self._threshold
         taken = arrived.id[is_recent]
-        return Merge(taken, np.full(len(taken), self.server_lr), of="updates", drops=arrived.id[~is_recent])
+        return Merge(taken, np.full(len(taken), self._eta), of="updates", drops=arrived.id[~is_recent])
 
     def _outdated(self, view: ServerView) -> IntArray:
         """Return the clients that are training from a version that is at least R versions old."""

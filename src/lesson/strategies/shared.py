@@ -1,7 +1,7 @@
 """Types of options, functions and objects that several strategies share."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -9,6 +9,7 @@ from pydantic import Field
 
 from lesson.core.arrays import IntArray
 from lesson.core.errors import InputError
+from lesson.core.validation import Positive
 from lesson.fleet.tiers import TOLERANCE
 from lesson.strategies.base import Arrivals, CheckedOptions, RoundPlan, ServerView
 
@@ -61,6 +62,23 @@ class AlwaysTraining(CheckedOptions):
     def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
         check_connected(view)
         return RoundPlan(view.to_consider[view.idle[view.to_consider]], Arrivals(1))
+
+
+@dataclass
+class StepPerArrival(AlwaysTraining):
+    """Base class of those in which each arrival may change the model by a whole step."""
+
+    _: KW_ONLY
+    server_lr: Positive | None = None
+    """Step size η of the server. None: 1 / n for the n reachable clients in the first round, so that n steps together
+    are as long as one of FedAvg."""
+    _eta: float = field(default=0.0, init=False, repr=False)
+    """η; 0 before the first round."""
+
+    def open_round(self, view: ServerView, rng: np.random.Generator) -> RoundPlan:
+        plan = super().open_round(view, rng)
+        self._eta = self._eta or self.server_lr or 1 / np.count_nonzero(np.isfinite(view.latency_s))
+        return plan
 
 
 def check_start_times(rate_per_s: float | None, times: StartTimes, concurrency: int | None = None) -> None:
