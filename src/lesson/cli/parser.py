@@ -15,6 +15,7 @@ from click.formatting import HelpFormatter
 from click.shell_completion import CompletionItem
 
 from lesson.core.errors import InputError, unknown
+from lesson.settings.settings import Settings
 from lesson.strategies import STRATEGIES
 
 MAX_SHOWN = 80
@@ -89,6 +90,15 @@ def scenario_option(**attributes: Any) -> Any:
     """Return the option --scenario, which several commands have."""
     about = "Preset (released, printed, phones, chen) or settings file."
     return option("--scenario", type=AnyPath("NAME|FILE", str), default="released", help=about, **attributes)
+
+
+def with_upload_size(settings: Settings) -> Settings:
+    """Return the settings with the size of an upload as a number, for commands that do not train."""
+    if settings.upload.model_bits != "actual" and settings.upload.compression == "none":
+        return settings
+    from lesson.runs.resolve import with_upload_bits  # it imports torch, which takes seconds
+
+    return with_upload_bits(settings)
 
 
 def latencies_option(**attributes: Any) -> Any:

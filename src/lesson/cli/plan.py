@@ -12,7 +12,16 @@ from rich.console import Console
 from rich.status import Status
 
 from lesson.cli.console import PipedConsole
-from lesson.cli.parser import FILE, NUMBER, SECONDS_OR_AUTO, WHOLE, latencies_option, option, scenario_option
+from lesson.cli.parser import (
+    FILE,
+    NUMBER,
+    SECONDS_OR_AUTO,
+    WHOLE,
+    latencies_option,
+    option,
+    scenario_option,
+    with_upload_size,
+)
 from lesson.core.errors import InputError
 from lesson.fleet.fleet import Fleet, draw_fleet
 from lesson.flight.fit import fit
@@ -182,11 +191,7 @@ class PlanCommand:
                 raise InputError("--flight cannot be combined with [fleet] latencies: both list the clients")
             if settings.upload.compression != "none":
                 raise InputError("--flight cannot be combined with [upload] compression: its upload times are measured")
-        if settings.upload.model_bits == "actual" or settings.upload.compression != "none":
-            from lesson.runs.resolve import with_upload_bits  # it imports torch, which takes seconds
-
-            settings = with_upload_bits(settings)
-        return settings
+        return with_upload_size(settings)
 
     def _caveats(self, fleet: Fleet, settings: Settings) -> list[str]:
         """Return what the plan does not show."""

@@ -9,7 +9,16 @@ from pathlib import Path
 from rich.console import Console
 
 from lesson.cli.console import MIN_WIDTH, PipedConsole
-from lesson.cli.parser import FILE, SECONDS, STRATEGY, WHOLE, latencies_option, option, scenario_option
+from lesson.cli.parser import (
+    FILE,
+    SECONDS,
+    STRATEGY,
+    WHOLE,
+    latencies_option,
+    option,
+    scenario_option,
+    with_upload_size,
+)
 from lesson.fleet.measured import latencies_vary
 from lesson.planning.schedules import compare_schedules
 from lesson.report.page.document import Item, Section, as_json, write_document
@@ -110,8 +119,4 @@ class SimulateCommand:
         }
         check_set_once(self.set, flags)
         settings = load_settings(self.scenario, changes, flags)
-        if settings.upload.model_bits == "actual" or settings.upload.compression != "none":
-            from lesson.runs.resolve import with_upload_bits  # it imports torch, which takes seconds
-
-            settings = with_upload_bits(settings)
-        return settings
+        return with_upload_size(settings)

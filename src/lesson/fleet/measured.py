@@ -23,7 +23,7 @@ JOULES = ("compute_j", "transmit_j")
 SPLIT_TOLERANCE = 0.01
 """Relative tolerance of compute_s + upload_s = latency_s, as measurements are rounded."""
 CV_TOLERANCE = 1e-3
-"""Relative tolerance of the largest sd_s of a half-normal latency."""
+"""Relative tolerance of the largest sd_s, which users round."""
 SPLITS_BY_NUMBER = ("dirichlet-per-client", "dirichlet-pool")
 """Splits of the data that give each client a prescribed number of samples."""
 

@@ -123,7 +123,7 @@ def plan_cohorts(chunk: Chunk, lr: FloatArray, batch_size: int) -> list[PlannedC
     names, group = chunk.groups
     order = np.lexsort((updates.index, updates.client, group, updates.base_version, step_of))
     samples = np.where(updates.samples > 0, updates.samples, batch_size)[order]
-    rows = -(-samples // batch_size)
+    rows = num_minibatches(samples, batch_size)
     first, order, samples = _counts_up(rows), np.repeat(order, rows), np.repeat(samples, rows)
     most_samples = np.minimum(batch_size, samples - first * batch_size)
     steps, bases, group = step_of[order], updates.base_version[order], group[order]
@@ -143,6 +143,11 @@ def plan_cohorts(chunk: Chunk, lr: FloatArray, batch_size: int) -> list[PlannedC
         part_of = {name: column[begin:end] for name, column in columns.items()}
         cohorts.append(PlannedCohort(int(steps[begin]), int(bases[begin]), names[order[begin]], part_of))
     return cohorts
+
+
+def num_minibatches(samples: IntArray, batch_size: int) -> IntArray:
+    """Return the number of minibatches of a step on these numbers of samples; 0 stands for the usual minibatch."""
+    return np.maximum(1, -(-samples // batch_size))
 
 
 def _counts_up(lengths: IntArray) -> IntArray:

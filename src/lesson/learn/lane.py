@@ -13,7 +13,7 @@ from lesson.core.arrays import FloatArray, IntArray, with_prefix
 from lesson.core.errors import InputError
 from lesson.learn.aggregate import GroupVectors, Of
 from lesson.learn.chunk import Chunk
-from lesson.learn.cohort import PlannedCohort, plan_cohorts
+from lesson.learn.cohort import PlannedCohort, num_minibatches, plan_cohorts
 from lesson.learn.divergence import NewestCohort, check_finite
 from lesson.learn.guards import NormGuard, Transform
 from lesson.learn.memory import Memory, TensorMemory
@@ -113,7 +113,7 @@ class Lane:
 
     def num_minibatches(self, updates: Updates) -> int:
         """Return the number of minibatches that these updates train on."""
-        return int(updates.local_steps @ np.maximum(1, -(-updates.samples // self._training.batch_size)))
+        return int(updates.local_steps @ num_minibatches(updates.samples, self._training.batch_size))
 
     def uncapped_step_sizes(self, updates: Updates) -> FloatArray:
         """Return the step sizes without these limits."""

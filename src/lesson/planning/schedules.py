@@ -20,6 +20,7 @@ from lesson.strategies.base import Strategy, Updates
 NumSeeds = Annotated[int, Field(ge=1, le=1000, strict=True)]
 TIME_IS_UP = "time limit reached"
 MAX_ROUNDS_UNCHANGED = 100_000
+_SHOWN = ("updates_per_h", "staleness", "staleness_sd", "staleness_max", "energy_j")
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def _simulate(
     if versions is not None and not settings.is_given("run.time_budget_s"):
         until_s = math.inf
     loop, records = make_loop(strategy, fleet, seed=seed, settings=settings), list[RoundRecord]()
-    last_version, stuck = (0, 0), ""  # the newest version and the round that created it
+    last_change, stuck = 0, ""  # the round that created the newest version
     ended_s = busy_s = 0.0  # the sum of end times minus that of start times, without and with updates in flight
     try:
         while loop.version < (versions or math.inf) and loop.round < max_rounds:
@@ -121,8 +122,8 @@ def _simulate(
             ended = Updates.join(current.collected.arrived, current.collected.lost)
             ended_s += float(ended.arrived_s.sum()) + (len(current.plan.drops) - len(record.started)) * record.start_s
             busy_s = ended_s + loop.ledger.num_in_flight * record.end_s
-            last_version = last_version if loop.version == last_version[0] else (loop.version, loop.round)
-            if loop.round - last_version[1] >= MAX_ROUNDS_UNCHANGED:
+            last_change = loop.round if current.aggregates else last_change
+            if loop.round - last_change >= MAX_ROUNDS_UNCHANGED:
                 stuck = f"nothing was aggregated in {MAX_ROUNDS_UNCHANGED:,} rounds"
                 break
     except UnfitFleetError as error:
@@ -135,12 +136,8 @@ def _simulate(
         rounds=len(records),
         versions=loop.version,
         updates=int(found["updates"]),
-        updates_per_h=found["updates_per_h"],
-        staleness=found["staleness"],
-        staleness_sd=found["staleness_sd"],
-        staleness_max=found["staleness_max"],
         concurrency=busy_s / end_s if end_s else 0.0,
-        energy_j=found["energy_j"],
+        **{name: found[name] for name in _SHOWN},
         ended_early=stuck or ("" if loop.stop_reason == TIME_IS_UP else loop.stop_reason),
     )
 

@@ -20,14 +20,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from lesson.core.arrays import NO_CLIENTS
-from lesson.strategies.base import (
-    AllOf,
-    GroupMemory,
-    Merge,
-    RoundPlan,
-    ServerView,
-    Updates,
-)
+from lesson.strategies.base import AllOf, GroupMemory, Merge, RoundPlan, ServerView, Updates
 from lesson.strategies.shared import StepPerArrival
 
 

@@ -20,7 +20,7 @@ from itertools import takewhile
 
 import numpy as np
 
-from lesson.core.arrays import NO_CLIENTS, IntArray
+from lesson.core.arrays import IntArray
 from lesson.core.validation import Count, Flag
 from lesson.strategies.base import Merge, RoundPlan, ServerView, Updates
 from lesson.strategies.shared import StepPerArrival, count_of
@@ -60,4 +60,4 @@ class Ringmaster(StepPerArrival):
         """Return the clients that are training from a version that is at least R versions old."""
         oldest = takewhile(lambda one: view.version - one[1] >= self._threshold, self._base_version.items())
         outdated = [client for client, _ in oldest if view.busy[client]]
-        return np.array(outdated, dtype=np.int64) if outdated else NO_CLIENTS
+        return np.array(outdated, dtype=np.int64)
